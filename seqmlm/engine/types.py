@@ -1,0 +1,117 @@
+"""The values that flow through the engine.
+
+Shape legend, used in all of `seqmlm.engine`:
+    L  tokens of one sequence        T  tokens of one packed row       D  documents in a packed row
+    Q  asked (or masked) positions   V  vocabulary                     H  hidden size
+A *document* is one sequence inside a packed row; a *unit* is what the field counts (word, residue, event).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
+
+SPECIAL_GROUP = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoding:
+    """One tokenized sequence, special tokens included.
+
+    Args:
+        ids: (L,) token ids.
+        groups: (L,) unit number of each token; tokens of one unit share it, `-1` marks special tokens.
+        classes: (L,) small integers naming a token's class (operator, identifier ...), or None.
+        spans: (L, 2) half-open offsets into the record's raw text; (0, 0) for special tokens; or None.
+        positions: (L,) position ids when they are not 0..L-1 (a set of codes shares one), or None.
+        weights: (L,) training loss weights, or None for all 1.
+        channels: further per-token inputs, each (L,).
+    """
+
+    ids: Ids
+    groups: Ids
+    classes: NDArray[np.int16] | None = None
+    spans: Ids | None = None
+    positions: Ids | None = None
+    weights: Floats | None = None
+    channels: Mapping[str, Floats] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSpace:
+    """What the engine must know of a vocabulary: its size and which ids are special.
+
+    A special token is never masked, never inserted by a masker, and leaves the softmax in the
+    `ordinary` probability space.
+
+    Args:
+        size: number of ids the tokenizer can produce (a model's embedding may be padded beyond it).
+        pad, mask: their ids.
+        unk, start, end: their ids, or None where the vocabulary has none.
+        special: all special ids, the five above included.
+    """
+
+    size: int
+    pad: int
+    mask: int
+    unk: int | None
+    start: int | None
+    end: int | None
+    special: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        named = {i for i in (self.pad, self.mask, self.unk, self.start, self.end) if i is not None}
+        if not named <= set(self.special) or not all(0 <= i < self.size for i in self.special):
+            raise ValueError("special must hold pad, mask, unk, start and end, and lie within the vocabulary")
+
+    @cached_property
+    def is_special(self) -> Bools:
+        """(V,) True at special ids."""
+        flags = np.zeros(self.size, dtype=np.bool_)
+        flags[list(self.special)] = True
+        return flags
+
+    @cached_property
+    def ordinary(self) -> Ids:
+        """(R,) the ids that may be masked, inserted and predicted, ascending."""
+        return np.flatnonzero(~self.is_special).astype(np.int32)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "pad": self.pad,
+            "mask": self.mask,
+            "unk": self.unk,
+            "start": self.start,
+            "end": self.end,
+            "special": list(self.special),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TokenSpace:
+        return cls(**{**values, "special": tuple(values["special"])})
+
+
+class Sequences(Protocol):
+    """A random-access collection of encodings whose lengths are known without reading them."""
+
+    @property
+    def lengths(self) -> Ids:
+        """(N,) tokens of each sequence, special tokens included."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Encoding: ...
