@@ -1,0 +1,1 @@
+"""Files to records to memory-mapped encodings."""

@@ -1,0 +1,1 @@
+"""What a sequence is in one field."""

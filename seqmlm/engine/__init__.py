@@ -1,0 +1,1 @@
+"""The masked language model itself: tensors only, no field, no file format, no tracking."""

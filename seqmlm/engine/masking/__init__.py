@@ -1,0 +1,1 @@
+"""Maskers: which positions are predicted, and what is put there."""

@@ -1,0 +1,1 @@
+"""What a user does, end to end: a config in, a result out, one tracked run each."""

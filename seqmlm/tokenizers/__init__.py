@@ -1,0 +1,1 @@
+"""A field's units turned into token ids, groups and spans."""
