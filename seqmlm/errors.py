@@ -11,8 +11,9 @@ A message says what happened, where (file:line, field) and what to do about it, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import ClassVar, Iterable
+from typing import ClassVar
 
 
 class SeqmlmError(Exception):

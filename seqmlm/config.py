@@ -1,0 +1,182 @@
+"""Configs are frozen dataclasses; this turns YAML, `--set a.b=c` and back into them, naming every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from seqmlm.errors import UsageError, nearest
+
+T = TypeVar("T")
+
+
+def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """Build the dataclass `cls` from nested mappings.
+
+    Args:
+        cls: a dataclass type; fields may be dataclasses, scalars, Literals, tuples, mappings, optionals.
+        values: keys to values, as YAML gives them.
+        where: dotted path of `values` inside the whole config, for messages.
+
+    Raises:
+        UsageError: an unknown key (naming the nearest known one) or a value of the wrong type.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Point:
+    ...     x: int = 0
+    >>> from_dict(Point, {"x": 3})
+    Point(x=3)
+    """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"config key {where or '(top)'!r} must hold keys and values, not {values!r}")
+    hints = get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    arguments = {}
+    for key, value in values.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in known:
+            raise UsageError(f"unknown config key {path!r}{nearest(str(key), known)}")
+        arguments[key] = _coerce(hints[key], value, path)
+    return cls(**arguments)
+
+
+def to_dict(config: Any) -> Any:
+    """The reverse of `from_dict`: plain dicts, lists and scalars that YAML and JSON can hold."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config) if f.init}
+    if isinstance(config, Mapping):
+        return {str(key): to_dict(value) for key, value in config.items()}
+    if isinstance(config, (list, tuple)):
+        return [to_dict(value) for value in config]
+    return str(config) if isinstance(config, Path) else config
+
+
+def merge(base: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge nested mappings; later ones win key by key, lists and scalars are replaced whole."""
+    merged = dict(base)
+    for other in others:
+        for key, value in other.items():
+            old = merged.get(key)
+            merged[key] = (
+                merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+            )
+    return merged
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """Turn `["a.b=3", "c=[1, 2]"]` into `{"a": {"b": 3}, "c": [1, 2]}`; values are YAML.
+
+    Raises:
+        UsageError: no `=`, an empty key, or a value that is not YAML.
+    """
+    import yaml
+
+    merged: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not all(key.split(".")):
+            raise UsageError(f"--set takes key=value, as in --set seed=1; got {assignment!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {key}: {text!r} is not a YAML value ({error})") from None
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        merged = merge(merged, value)
+    return merged
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a config file; an empty file is an empty config.
+
+    Raises:
+        UsageError: the file is missing, is not YAML, or does not hold keys and values at its top.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"config file {path} does not exist") from None
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise UsageError(f"config file {path} is not readable YAML: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UsageError(f"config file {path} must hold keys and values at its top")
+    return values
+
+
+def _coerce(hint: Any, value: Any, path: str) -> Any:
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _coerce_union(get_args(hint), value, path)
+    if origin is Literal:
+        if value not in get_args(hint):
+            choices = ", ".join(map(str, get_args(hint)))
+            raise UsageError(f"config key {path!r} must be one of {choices}; got {value!r}")
+        return value
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else from_dict(hint, value, path)  # type: ignore[arg-type]
+    if origin in (tuple, list):
+        return _coerce_sequence(hint, value, path)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise UsageError(f"config key {path!r} must hold keys and values; got {value!r}")
+        return dict(value)
+    return _coerce_scalar(hint, value, path)
+
+
+def _coerce_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    errors = []
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return _coerce(option, value, path)
+        except UsageError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _coerce_sequence(hint: Any, value: Any, path: str) -> Any:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise UsageError(f"config key {path!r} must be a list; got {value!r}")
+    arguments = get_args(hint)
+    if Ellipsis in arguments or get_origin(hint) is list:
+        return get_origin(hint)(_coerce(arguments[0], item, path) for item in value)
+    if len(arguments) != len(value):
+        raise UsageError(f"config key {path!r} takes {len(arguments)} values; got {len(value)}")
+    return tuple(_coerce(one, item, path) for one, item in zip(arguments, value, strict=True))
+
+
+def _coerce_scalar(hint: Any, value: Any, path: str) -> Any:
+    # YAML 1.1 reads 1e-3 as a string, so numbers are also taken from text that spells them.
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif hint is int and not isinstance(value, bool):
+        try:
+            whole = (
+                int(value) if isinstance(value, (int, str)) and str(value).isdigit() else int(float(value))
+            )
+            if whole == float(value):
+                return whole
+        except (TypeError, ValueError, OverflowError):
+            pass
+    elif hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    elif hint in (bool, str) and isinstance(value, hint):
+        return value
+    name = getattr(hint, "__name__", str(hint))
+    raise UsageError(f"config key {path!r} must be {name}; got {value!r}")

@@ -1,0 +1,67 @@
+"""Names to things: domains, tokenizers and maskers come through entry points, the built-in ones too.
+
+A third-party package adds one by declaring an entry point in the group `seqmlm.domains`,
+`seqmlm.tokenizers` or `seqmlm.maskers`. Names of tokenizers and maskers carry a version ("span.v1"), so
+that a stored config keeps its meaning when a default changes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Literal
+
+from seqmlm.errors import StateError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from seqmlm.domains.base import Domain
+    from seqmlm.tokenizers.base import Tokenizer
+
+Kind = Literal["domains", "tokenizers", "maskers"]
+
+
+@cache
+def _entries(kind: Kind) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=f"seqmlm.{kind}")}
+
+
+def names(kind: Kind) -> list[str]:
+    """The names known in this installation, sorted; loads nothing."""
+    return sorted(_entries(kind))
+
+
+def load(kind: Kind, name: str) -> Any:
+    """Import what `name` stands for.
+
+    Raises:
+        UsageError: no plugin of that kind has the name.
+        StateError: the plugin is declared but cannot be imported.
+    """
+    entries = _entries(kind)
+    if name not in entries:
+        raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, entries)}")
+    try:
+        return entries[name].load()
+    except Exception as error:
+        what = f"{kind[:-1]} {name!r} ({entries[name].value})"
+        raise StateError(f"{what} cannot be imported: {error!r}; reinstall or remove it") from error
+
+
+def domain(name: str) -> Domain:
+    """The domain object called `name`."""
+    found: Domain = load("domains", name)
+    return found
+
+
+def tokenizer_class(name: str) -> type[Tokenizer]:
+    """The tokenizer class called `name`; a missing version means the newest ("bpe" is "bpe.v1")."""
+    found: type[Tokenizer] = load("tokenizers", versioned("tokenizers", name))
+    return found
+
+
+def versioned(kind: Kind, name: str) -> str:
+    """Complete a name given without its version to the newest version there is."""
+    if name in _entries(kind):
+        return name
+    versions = [known for known in _entries(kind) if known.rpartition(".v")[0] == name]
+    return max(versions, key=lambda known: int(known.rpartition(".v")[2])) if versions else name
