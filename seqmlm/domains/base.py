@@ -1,0 +1,268 @@
+"""The door through which a field comes in: how its files become records, and which defaults make sense for it.
+
+A domain is declarative. It names its file formats, its defaults, what siblings must stay together in a split,
+and how to draw a sample with planted truth. Tokenizers, maskers and readers do the work; nothing in the engine
+or in tasks asks which domain it is serving. What differs between fields is carried by values:
+
+    what a unit is              Encoding.groups (word, residue, base, lexer token, visit, event)
+    order without meaning       Encoding.positions shared by a set, `ModelConfig.global_attention` in `defaults.model`
+    further inputs              Encoding.channels (age, time), Encoding.classes, Encoding.weights (soft-masked bases)
+    what must not leak          `split_key` (patient, session, package, article), `order_key` (time, genome position)
+    what must not be shown      `sensitive`
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seqmlm.data.record import Record
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit
+
+if TYPE_CHECKING:
+    from seqmlm.data.problems import Problems
+
+# (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
+Reader = Callable[..., Iterator[Record]]
+
+_COMPRESSED = (".gz", ".zst")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One file format of a domain.
+
+    Args:
+        read: the reader; its keyword parameters are the options of the format.
+        suffixes: file name endings that mean this format, without compression (".fasta", not ".fasta.gz").
+    """
+
+    read: Reader
+    suffixes: tuple[str, ...]
+
+    def options(self) -> tuple[str, ...]:
+        """Names of the options the reader takes."""
+        parameters = inspect.signature(self.read).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainDefaults:
+    """What `train` uses where the user says nothing.
+
+    Args:
+        tokenizer: versioned name of a tokenizer.
+        tokenizer_options: its options.
+        vocabulary_size: ids to train for; None fits the size to the data, or the vocabulary is fixed.
+        masking: masker, rate and what is put in a masked place.
+        size: "tiny", "small" or "base".
+        max_length: tokens of the longest window, special tokens included.
+        model: further fields of `ModelConfig` (a set-like field sets `global_attention`).
+        join_documents: consecutive records of one document share a window.
+    """
+
+    tokenizer: str
+    tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary_size: int | None = None
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    size: str = "small"
+    max_length: int = 512
+    model: Mapping[str, Any] = field(default_factory=dict)
+    join_documents: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A drawn sample.
+
+    Args:
+        files: the data, in the domain's ordinary format.
+        truth: the JSON file with what was planted (docs/SAMPLES.md).
+    """
+
+    files: tuple[Path, ...]
+    truth: Path
+
+
+class Domain(ABC):
+    """One field. A new one is a subclass, an instance of it, and an entry point in `seqmlm.domains`.
+
+    Class attributes:
+        name: what `--domain` takes.
+        title: a line for people.
+        unit: what the field counts (singular).
+        formats: format name to `Format`; the first is assumed where a file's name says nothing.
+        defaults: see `DomainDefaults`.
+        sensitive: records concern people: no values in errors, samples or artifacts.
+        hidden: how a masked place is shown to a person.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    unit: ClassVar[str]
+    formats: ClassVar[Mapping[str, Format]]
+    defaults: ClassVar[DomainDefaults]
+    sensitive: ClassVar[bool] = False
+    hidden: ClassVar[str] = "[MASK]"
+
+    def read(
+        self, paths: Sequence[Path | str], problems: Problems, *, format: str | None = None, **options: Any
+    ) -> Iterator[Record]:
+        """Stream the records of files and folders, in the order given; memory stays bounded.
+
+        Args:
+            paths: files, folders (walked; only files with a known ending are taken) or "-" for stdin.
+            problems: what to do with a record that cannot be read.
+            format: read every file as this format, whatever its name.
+            options: options of the readers (`field` of a JSON line, `column` of a table); each reader
+                takes those it knows.
+
+        Raises:
+            UsageError: an unknown format, or an option that none of the formats takes.
+            DataError: a missing or empty file, or a bad record under `--on-error raise`.
+        """
+        self._check_request(format, options)
+        return self._stream(paths, problems, format, options)
+
+    def _check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
+        if format is not None and format not in self.formats:
+            raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, self.formats)}")
+        asked = [self.formats[format]] if format else list(self.formats.values())
+        known = {name for one in asked for name in one.options()}
+        for name in options:
+            if name not in known:
+                what = f"format {format!r}" if format else f"no format of domain {self.name}"
+                raise UsageError(f"{what} takes the option {name!r}{nearest(name, known)}")
+
+    def _stream(
+        self, paths: Sequence[Path | str], problems: Problems, format: str | None, options: Mapping[str, Any]
+    ) -> Iterator[Record]:
+        for path, from_folder in self._files(paths):
+            chosen = self.formats[format] if format else self.format_of(path)
+            if chosen is None and from_folder:
+                continue  # a README or a truth.json beside the data is not data
+            chosen = chosen or next(iter(self.formats.values()))
+            known = chosen.options()
+            yield from chosen.read(path, problems, **{k: v for k, v in options.items() if k in known})
+
+    def _files(self, paths: Sequence[Path | str]) -> Iterator[tuple[Path | str, bool]]:
+        from seqmlm.data.files import expand
+
+        for path in paths:
+            if str(path) == "-":
+                yield "-", False
+                continue
+            folder = Path(path).is_dir()
+            found = False
+            for file in expand([path]):
+                found = found or not folder or self.format_of(file) is not None
+                yield file, folder
+            if not found:
+                endings = ", ".join(sorted(s for one in self.formats.values() for s in one.suffixes))
+                raise DataError(
+                    f"no {self.name} file in this folder",
+                    source=str(path),
+                    remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
+                )
+
+    def format_of(self, path: Path | str) -> Format | None:
+        """The format a file's name speaks of, compression aside; None where it says nothing."""
+        name = str(path).lower()
+        for ending in _COMPRESSED:
+            name = name.removesuffix(ending)
+        matches = [one for one in self.formats.values() if name.endswith(one.suffixes)]
+        return matches[0] if matches else None
+
+    def check(self, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
+        """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
+
+        The letter is named with its place, or the place alone where the domain is sensitive.
+        """
+        found = tokenizer.unknown(record.raw)
+        if not found:
+            return True
+        problems.bad(self.unknown_error(record, found), None if self.sensitive else str(record.raw))
+        return False
+
+    def unknown_error(self, record: Record, found: Sequence[Unknown]) -> DataError:
+        """The error for a record with pieces outside the alphabet."""
+        first, more = found[0], len(found) - 1
+        what = "a unit" if self.sensitive else repr(first.text)
+        return DataError(
+            f"{what} at position {first.offset + 1} of the sequence is not in the {self.name} alphabet"
+            + (f", nor are {more} others" if more else ""),
+            source=record.source,
+            line=record.line,
+            remedy=f"correct the record, check that this is {self.name} data, or use --on-error skip",
+        )
+
+    def training_text(self, record: Record) -> Any:
+        """What a tokenizer learns its vocabulary from."""
+        return record.raw
+
+    def split_key(self, record: Record) -> str:
+        """Records with equal keys are siblings: they go to the same side of a split.
+
+        By default those of one document, else equal sequences.
+        """
+        return record.document if record.document is not None else str(record.raw)
+
+    def order_key(self, record: Record) -> Any | None:
+        """Where the record stands in time or along a genome (sortable), for chronological splits; or None."""
+        return None
+
+    @abstractmethod
+    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        """Write the built-in sample and `truth.json` into the folder `out`.
+
+        What is planted is fixed for the domain; `seed` only changes what is drawn from it, and the same seed
+        writes the same bytes.
+
+        Args:
+            out: a folder; made if missing.
+            n: number of records; None for the domain's own.
+            seed: of the draws.
+        """
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """Three lines for a person: the sequence as the model saw it, as it guessed, and as it is.
+
+        Args:
+            tokenizer: the one that made `encoding` from `raw`.
+            raw: the sequence.
+            encoding: with spans.
+            asked: (A,) positions that were hidden.
+            predicted: (A,) the ids the model found most likely there.
+        """
+        texts = [tokenizer.surface(int(token)) for token in predicted]
+        lines = [
+            ("masked", self._fill(raw, encoding, asked, [self.hidden] * len(asked))),
+            ("predicted", self._fill(raw, encoding, asked, texts)),
+            ("true", str(raw)),
+        ]
+        return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
+
+    def _fill(self, raw: str, encoding: Encoding, asked: Ids, texts: Sequence[str]) -> str:
+        """`raw` with the spans of the asked positions replaced by `texts`."""
+        assert encoding.spans is not None
+        pieces: list[str] = []
+        done = 0
+        for position, text in sorted(zip(asked.tolist(), texts, strict=True)):
+            start, end = encoding.spans[position].tolist()
+            # Byte pieces of one character share its span: the first one stands for them all.
+            if start >= done:
+                pieces += [raw[done:start], text]
+                done = end
+        return "".join(pieces) + raw[done:]
+
+
+def locate(error: UnknownUnit, record: Record) -> UnknownUnit:
+    """A tokenizer's complaint, now naming the record's file and line."""
+    return error.at(record.source, record.line)

@@ -1,0 +1,183 @@
+"""What a tokenizer is: raw sequences to ids, units and spans, and the same thing again after save and load."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.errors import DataError, StateError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+CARD = "seqmlm_tokenizer.json"
+
+
+class Unknown(NamedTuple):
+    """A piece of a raw sequence that is not in a tokenizer's alphabet.
+
+    offset: where it starts in the raw sequence, 0-based, in characters (or in items, where raw is a list).
+    text: the piece itself.
+    """
+
+    offset: int
+    text: str
+
+
+class UnknownUnit(DataError):
+    """A sequence holds something its tokenizer has no id for; raised by `encode` and `encode_batch`.
+
+    The tokenizer knows no file, so `source` and `line` are None; whoever holds the record says where with `at`.
+
+    Args:
+        found: the first unknown piece.
+        alphabet: the known letters, for the remedy.
+        index: number of the sequence inside the batch; 0 for `encode`.
+    """
+
+    def __init__(
+        self,
+        found: Unknown,
+        *,
+        alphabet: str,
+        index: int = 0,
+        source: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.found, self.alphabet, self.index = found, alphabet, index
+        super().__init__(
+            f"{found.text!r} at position {found.offset + 1} of the sequence is not in the alphabet",
+            source=source,
+            line=line,
+            remedy=f"known are {alphabet}; correct the sequence, or leave it out with --on-error skip",
+        )
+
+    def at(self, source: str, line: int | None) -> UnknownUnit:
+        """The same error, naming the file and line of the record."""
+        return UnknownUnit(self.found, alphabet=self.alphabet, index=self.index, source=source, line=line)
+
+
+class Tokenizer(ABC):
+    """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that makes ids mean something.
+
+    A subclass sets `name`, `unit` and, where it learns from data, `trainable`; its constructor takes only
+    plain options, which `options` gives back. It is registered as an entry point in `seqmlm.tokenizers`.
+    Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    trainable: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def space(self) -> TokenSpace:
+        """Size of the vocabulary and the special ids."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> Sequence[str]:
+        """(V,) the vocabulary's own spelling of each id."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The plain options this tokenizer was made with; saved beside it."""
+        return {}
+
+    @abstractmethod
+    def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
+        """Encode many sequences, special tokens included; no truncation, no padding.
+
+        The arrays of one batch may be views of one buffer.
+
+        Raises:
+            UnknownUnit: the first sequence with something outside the alphabet (`index` says which), for
+                tokenizers with a closed alphabet; the others use their unknown token or need none.
+        """
+
+    def encode(self, raw: Any) -> Encoding:
+        """Encode one sequence; see `encode_batch`."""
+        return self.encode_batch([raw])[0]
+
+    def unknown(self, raw: Any) -> list[Unknown]:
+        """Everything in `raw` that `encode` would refuse or replace by the unknown token, in order."""
+        return []
+
+    def surface(self, token: int) -> str:
+        """What id `token` looks like inside a raw sequence, without the vocabulary's own marks ("##", "▁")."""
+        return self.tokens[token]
+
+    @classmethod
+    def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
+        """Learn a vocabulary.
+
+        Args:
+            texts: training text, read once; memory stays bounded however much there is.
+            vocabulary_size: the largest number of ids; None fits it to the amount of text.
+            options: the tokenizer's own.
+
+        Raises:
+            UsageError: this tokenizer's vocabulary is fixed (`trainable` is False).
+        """
+        raise UsageError(f"{cls.name} has a fixed vocabulary and is not trained; leave vocabulary_size out")
+
+    @abstractmethod
+    def hf(self) -> PreTrainedTokenizerFast:
+        """The same tokenizer as a Hugging Face fast tokenizer: equal ids for every sequence."""
+
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that decides which ids come out."""
+        return sha256(canonical([self.name, self.options, self._content()]).encode()).hexdigest()
+
+    def _content(self) -> Any:
+        """What of the vocabulary, beside name and options, decides the ids; JSON values."""
+        return list(self.tokens)
+
+    def save(self, directory: Path) -> None:
+        """Write `tokenizer.json` and `tokenizer_config.json` (what AutoTokenizer loads) and our own card."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.hf().save_pretrained(str(directory))
+        card = {"name": self.name, "options": dict(self.options), "fingerprint": self.fingerprint()}
+        (directory / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    @abstractmethod
+    def load(cls, directory: Path) -> Self:
+        """Read back what `save` wrote.
+
+        Raises:
+            StateError: the folder holds no such tokenizer.
+        """
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: one text for one value, fit for hashing."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:
+    """The card `save` wrote: `name`, `options`, `fingerprint`.
+
+    Args:
+        directory: a tokenizer's folder.
+        expected: the name it must have, if any.
+
+    Raises:
+        StateError: no card, not JSON, or another tokenizer's.
+    """
+    path = directory / CARD
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        found = card["name"]
+    except FileNotFoundError:
+        raise StateError(f"{directory} holds no saved tokenizer ({CARD} is missing)") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{path} is not a tokenizer's card ({error!r}); save the tokenizer again") from None
+    if expected is not None and found != expected:
+        raise StateError(f"{directory} holds tokenizer {found!r}, not {expected!r}")
+    return dict(card)

@@ -1,0 +1,126 @@
+"""Proteins: ESM's 33 tokens in ESM's order, one residue a token and a unit.
+
+The order is that of facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"), which ESM-2's Hugging Face
+checkpoints share, so their embeddings fit. Only the 25 letters are ordinary: gaps (`.`, `-`) and `<null_1>`
+are special, and therefore never masked, inserted or predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+RESIDUES = "LAGVSERTIDPKQNFYMHWCXBUZO"
+STANDARD = "ACDEFGHIKLMNPQRSTVWY"
+GAPS = ".-"
+TOKENS = ("<cls>", "<pad>", "<eos>", "<unk>", *RESIDUES, *GAPS, "<null_1>", "<mask>")
+_ID = {token: number for number, token in enumerate(TOKENS)}
+_CLS, _EOS = _ID["<cls>"], _ID["<eos>"]
+
+SPACE = TokenSpace(
+    size=len(TOKENS),
+    pad=_ID["<pad>"],
+    mask=_ID["<mask>"],
+    unk=_ID["<unk>"],
+    start=_CLS,
+    end=_EOS,
+    special=tuple(number for token, number in _ID.items() if token not in RESIDUES),
+)
+
+
+def _byte_table() -> NDArray[np.int32]:
+    table = np.full(256, -1, dtype=np.int32)
+    for letter in RESIDUES + GAPS:
+        table[ord(letter)] = _ID[letter]
+    return table
+
+
+# A raw sequence as Latin-1 bytes indexes this; -1 marks what is not in the alphabet.
+_TABLE = _byte_table()
+
+
+class ResidueTokenizer(Tokenizer):
+    """One token a residue, `<cls>` in front and `<eos>` behind.
+
+    Letters are upper case (readers see to that); anything else is refused with its place, because a silent
+    `<unk>` turns every score of that sequence into noise.
+
+    >>> ResidueTokenizer().encode("MKV").ids.tolist()
+    [0, 20, 15, 7, 2]
+    """
+
+    name: ClassVar[str] = "residue.v1"
+    unit: ClassVar[str] = "residue"
+
+    @property
+    def space(self) -> TokenSpace:
+        return SPACE
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        return TOKENS
+
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """Encode proteins; groups are residue indices, gaps belong to no unit.
+
+        Raises:
+            UnknownUnit: a letter outside the alphabet.
+        """
+        ids, starts = _lookup(raws)
+        bad = np.flatnonzero(ids < 0)
+        if len(bad):
+            index = int(np.searchsorted(starts, bad[0], side="right")) - 1
+            raise UnknownUnit(self.unknown(raws[index])[0], alphabet=RESIDUES + GAPS, index=index)
+        lengths = np.diff(starts)
+        # Offset of each token inside its own raw sequence; `<cls>` comes out as -1, `<eos>` as the length.
+        groups = np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32) + 1, lengths)
+        spans = np.empty((len(ids), 2), dtype=np.int32)
+        spans[:, 0], spans[:, 1] = groups, groups + 1
+        spans[starts[:-1]] = 0
+        spans[starts[1:] - 1] = 0
+        groups[SPACE.is_special[ids]] = SPECIAL_GROUP
+        edges = starts.tolist()
+        return [
+            Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b])
+            for a, b in zip(edges, edges[1:], strict=False)
+        ]
+
+    def unknown(self, raw: str) -> list[Unknown]:
+        return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        from seqmlm.tokenizers.residue_hf import fast_residue_tokenizer
+
+        return fast_residue_tokenizer(TOKENS)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        read_card(directory, expected=cls.name)
+        return cls()
+
+
+def _letters(raw: str) -> NDArray[np.uint8]:
+    """One byte a character; beyond Latin-1 a character becomes "?", which is as unknown."""
+    return np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)
+
+
+def _lookup(raws: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+    """Ids of all sequences end to end, -1 where unknown, and the (N + 1,) token offsets of their starts."""
+    lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
+    starts = np.zeros(len(raws) + 1, dtype=np.int64)
+    np.cumsum(lengths + 2, out=starts[1:])
+    # "\0\0" leaves room for `<eos>` and the next `<cls>`.
+    ids: Ids = _TABLE[_letters("\0" + "\0\0".join(raws) + "\0" if raws else "")]
+    ids[starts[:-1]] = _CLS
+    ids[starts[1:] - 1] = _EOS
+    return ids, starts
