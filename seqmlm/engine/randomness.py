@@ -1,0 +1,112 @@
+"""Randomness that depends on what is drawn for, never on who draws it or when.
+
+Masks are keyed by (seed, epoch, sample) and the order of samples by (seed, epoch), so they are the same for
+any number of loader workers and ranks, and nothing has to be stored to resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.errors import UsageError
+
+# Streams of `rng`: what a draw is for. Two purposes never share one.
+MASKING, EVALUATION = 0, 1
+
+_WORD = 2**64
+_ROUNDS = 8
+
+
+class KeyedGenerator:
+    """One generator, rewound to the start of any (epoch, sample, stream); 7 times faster than new ones.
+
+    Philox 4x64 (Salmon et al. 2011) maps a counter to random words. The upper three of its four counter words
+    name the stream and only the lowest one runs, so no two streams overlap before 2^64 draws.
+
+    Args:
+        seed: any integer; taken modulo 2^64.
+    """
+
+    def __init__(self, seed: int) -> None:
+        bits = np.random.Philox(key=np.array([seed % _WORD, 0], dtype=np.uint64))
+        self._generator = np.random.Generator(bits)
+        self._start: Any = bits.state
+
+    def at(self, epoch: int, sample: int, stream: int = MASKING) -> np.random.Generator:
+        """The shared generator at the start of that stream; valid until the next call of `at`."""
+        self._start["state"]["counter"][1:] = stream % _WORD, epoch % _WORD, sample % _WORD
+        self._generator.bit_generator.state = self._start
+        return self._generator
+
+
+def rng(seed: int, epoch: int, sample: int, stream: int = MASKING) -> np.random.Generator:
+    """A generator of its own, at the start of the stream of (seed, epoch, sample).
+
+    >>> bool((rng(1, 0, 7).random(3) == rng(1, 0, 7).random(3)).all())
+    True
+    """
+    return KeyedGenerator(seed).at(epoch, sample, stream)
+
+
+class Permutation:
+    """A keyed bijection on range(n) that is computed where it is asked, in O(1) memory.
+
+    An alternating Feistel network on the next power of two, cycle-walked back into range(n)
+    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
+
+    Args:
+        n: size of the domain, at least 0 and below 2^62.
+        key: what the order depends on, such as (seed, epoch).
+
+    >>> sorted(Permutation(10, (3, 0))(np.arange(10)).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+
+    def __init__(self, n: int, key: int | Sequence[int]) -> None:
+        if not 0 <= n < 2**62:
+            raise UsageError(f"a permutation needs 0 <= n < 2^62, not n = {n}")
+        words = [key] if isinstance(key, int) else list(key)
+        self.n = n
+        bits = max(n - 1, 1).bit_length()
+        self._low = np.uint64(bits - bits // 2)
+        self._low_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+        self._high_mask = np.uint64((1 << (bits // 2)) - 1)
+        entropy = np.random.SeedSequence([word % _WORD for word in words])
+        self._keys = entropy.generate_state(_ROUNDS, np.uint64)
+
+    @overload
+    def __call__(self, index: int) -> int: ...
+    @overload
+    def __call__(self, index: NDArray[np.integer]) -> NDArray[np.int64]: ...
+    def __call__(self, index: int | NDArray[np.integer]) -> int | NDArray[np.int64]:
+        """Where `index` (an int or an array, each within range(n)) is sent."""
+        if isinstance(index, int):
+            return int(self(np.array([index]))[0])
+        if index.size and (index.min() < 0 or index.max() >= self.n):
+            raise IndexError(f"index outside range({self.n})")
+        out = self._network(index.astype(np.uint64))
+        outside = np.flatnonzero(out >= self.n)
+        while outside.size:  # the walk of a point inside always ends inside; each step succeeds with p > 1/2
+            out[outside] = walked = self._network(out[outside])
+            outside = outside[walked >= self.n]
+        return out.astype(np.int64)
+
+    def _network(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        high, low = x >> self._low, x & self._low_mask
+        for number, key in enumerate(self._keys):
+            if number % 2:
+                low ^= _mix(high + key) & self._low_mask
+            else:
+                high ^= _mix(low + key) & self._high_mask
+        return (high << self._low) | low
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele et al. 2014); every output bit depends on every input bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
