@@ -1,14 +1,14 @@
-"""The door through which a field comes in: how its files become records, and which defaults make sense for it.
+"""The door through which a field comes in: how its files become records, and which defaults make sense.
 
-A domain is declarative. It names its file formats, its defaults, what siblings must stay together in a split,
-and how to draw a sample with planted truth. Tokenizers, maskers and readers do the work; nothing in the engine
-or in tasks asks which domain it is serving. What differs between fields is carried by values:
+A domain is declarative. It names its file formats, its defaults, what siblings must stay together in a
+split, and how to draw a sample with planted truth. Tokenizers, maskers and readers do the work; nothing in
+the engine or in tasks asks which domain it is serving. What differs between fields is carried by values:
 
-    what a unit is              Encoding.groups (word, residue, base, lexer token, visit, event)
-    order without meaning       Encoding.positions shared by a set, `ModelConfig.global_attention` in `defaults.model`
-    further inputs              Encoding.channels (age, time), Encoding.classes, Encoding.weights (soft-masked bases)
-    what must not leak          `split_key` (patient, session, package, article), `order_key` (time, genome position)
-    what must not be shown      `sensitive`
+    what a unit is          Encoding.groups: word, residue, base, lexer token, visit, event
+    order without meaning   Encoding.positions, shared by a set; `global_attention` in `defaults.model`
+    further inputs          Encoding.channels (age, time), .classes, .weights (soft-masked bases)
+    what must not leak      `split_key`: patient, session, package, article; `order_key`: time, genome position
+    what must not be shown  `sensitive`
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from seqmlm.data.files import expand, stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import DataError, UsageError, nearest
-from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
+    from seqmlm.tokenizers.base import Tokenizer, Unknown
 
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
-
-_COMPRESSED = (".gz", ".zst")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +152,6 @@ class Domain(ABC):
             yield from chosen.read(path, problems, **{k: v for k, v in options.items() if k in known})
 
     def _files(self, paths: Sequence[Path | str]) -> Iterator[tuple[Path | str, bool]]:
-        from seqmlm.data.files import expand
-
         for path in paths:
             if str(path) == "-":
                 yield "-", False
@@ -174,17 +171,16 @@ class Domain(ABC):
 
     def format_of(self, path: Path | str) -> Format | None:
         """The format a file's name speaks of, compression aside; None where it says nothing."""
-        name = str(path).lower()
-        for ending in _COMPRESSED:
-            name = name.removesuffix(ending)
-        matches = [one for one in self.formats.values() if name.endswith(one.suffixes)]
-        return matches[0] if matches else None
+        suffix = stem_suffix(path)
+        return next((one for one in self.formats.values() if suffix in one.suffixes), None)
 
     def check(self, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
         """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
 
-        The letter is named with its place, or the place alone where the domain is sensitive.
+        Only closed alphabets refuse a record; an open vocabulary counts its unknown tokens elsewhere.
         """
+        if not tokenizer.closed:
+            return True
         found = tokenizer.unknown(record.raw)
         if not found:
             return True
@@ -192,15 +188,15 @@ class Domain(ABC):
         return False
 
     def unknown_error(self, record: Record, found: Sequence[Unknown]) -> DataError:
-        """The error for a record with pieces outside the alphabet."""
-        first, more = found[0], len(found) - 1
-        what = "a unit" if self.sensitive else repr(first.text)
+        """The error for a record with pieces outside the alphabet; a sensitive domain names only the place."""
+        what = "a unit" if self.sensitive else repr(found[0].text)
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return DataError(
-            f"{what} at position {first.offset + 1} of the sequence is not in the {self.name} alphabet"
-            + (f", nor are {more} others" if more else ""),
+            f"{what} is not in the {self.name} alphabet",
             source=record.source,
             line=record.line,
-            remedy=f"correct the record, check that this is {self.name} data, or use --on-error skip",
+            remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
+            f"{self.name} data, or go on without such records (--on-error skip)",
         )
 
     def training_text(self, record: Record) -> Any:
@@ -261,8 +257,3 @@ class Domain(ABC):
                 pieces += [raw[done:start], text]
                 done = end
         return "".join(pieces) + raw[done:]
-
-
-def locate(error: UnknownUnit, record: Record) -> UnknownUnit:
-    """A tokenizer's complaint, now naming the record's file and line."""
-    return error.at(record.source, record.line)

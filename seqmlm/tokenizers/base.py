@@ -1,4 +1,4 @@
-"""What a tokenizer is: raw sequences to ids, units and spans, and the same thing again after save and load."""
+"""What a tokenizer is: raw sequences to ids, units and spans, and the same again after save and load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Unknown(NamedTuple):
 class UnknownUnit(DataError):
     """A sequence holds something its tokenizer has no id for; raised by `encode` and `encode_batch`.
 
-    The tokenizer knows no file, so `source` and `line` are None; whoever holds the record says where with `at`.
+    The tokenizer knows no file, so `source` and `line` are None; who holds the record says where with `at`.
 
     Args:
         found: the first unknown piece.
@@ -51,10 +51,10 @@ class UnknownUnit(DataError):
     ) -> None:
         self.found, self.alphabet, self.index = found, alphabet, index
         super().__init__(
-            f"{found.text!r} at position {found.offset + 1} of the sequence is not in the alphabet",
+            f"{found.text!r} is not in the alphabet {alphabet}",
             source=source,
             line=line,
-            remedy=f"known are {alphabet}; correct the sequence, or leave it out with --on-error skip",
+            remedy=f"position {found.offset + 1} of the sequence; correct it, or leave it out",
         )
 
     def at(self, source: str, line: int | None) -> UnknownUnit:
@@ -63,16 +63,18 @@ class UnknownUnit(DataError):
 
 
 class Tokenizer(ABC):
-    """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that makes ids mean something.
+    """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that gives ids a meaning.
 
-    A subclass sets `name`, `unit` and, where it learns from data, `trainable`; its constructor takes only
-    plain options, which `options` gives back. It is registered as an entry point in `seqmlm.tokenizers`.
+    A subclass sets `name` and `unit`; `trainable` where its vocabulary is learnt, `closed` where a piece
+    outside the alphabet is an error rather than an unknown token. Both `cls()` (not trainable) and
+    `cls.train(texts, **options)` give a ready one. It is an entry point in `seqmlm.tokenizers`.
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those.
     """
 
     name: ClassVar[str]
     unit: ClassVar[str]
     trainable: ClassVar[bool] = False
+    closed: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -109,7 +111,7 @@ class Tokenizer(ABC):
         return []
 
     def surface(self, token: int) -> str:
-        """What id `token` looks like inside a raw sequence, without the vocabulary's own marks ("##", "▁")."""
+        """What id `token` looks like in a raw sequence, without the vocabulary's own marks ("##", "▁")."""
         return self.tokens[token]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The residue vocabulary as a Hugging Face fast tokenizer, so that exported models load with AutoTokenizer."""
+"""The residue vocabulary as a Hugging Face fast tokenizer: exported models load with AutoTokenizer."""
 
 from __future__ import annotations
 

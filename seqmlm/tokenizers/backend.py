@@ -1,0 +1,116 @@
+"""From the `tokenizers` library's encodings to ours: ids, units and spans as arrays, for any fast tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import tokenizers
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.tokenizers.base import Tokenizer, Unknown
+
+
+class BackendTokenizer(Tokenizer):
+    """A tokenizer that is a `tokenizers.Tokenizer` underneath; the units are its pre-tokens (words).
+
+    Args:
+        backend: the trained tokenizer, its post-processor adding the special tokens.
+        space: its vocabulary.
+
+    Special tokens spelled out in a raw text ("[MASK]") are text like any other: data cannot inject them.
+    """
+
+    unit: ClassVar[str] = "word"
+
+    def __init__(self, backend: tokenizers.Tokenizer, space: TokenSpace) -> None:
+        self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = True
+        # Without a pre-tokenizer the library calls the whole text one word; there each token is a unit.
+        self._has_words = self._backend.pre_tokenizer is not None
+        self._space = space
+        tokens = [""] * space.size
+        for token, number in self._backend.get_vocab(with_added_tokens=True).items():
+            tokens[number] = token
+        self._tokens = tuple(tokens)
+
+    @property
+    def space(self) -> TokenSpace:
+        return self._space
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        return self._tokens
+
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """Encode texts in parallel threads; groups are word numbers, spans are characters of the raw text.
+
+        The pieces of one character that takes several tokens all have that character's span; white space in
+        front is left out, so a token that is white space alone has an empty one.
+        """
+        found = self._backend.encode_batch(list(raws))
+        ids, starts = _concatenate([one.ids for one in found])
+        offsets = chain.from_iterable(chain.from_iterable(one.offsets for one in found))
+        spans = np.fromiter(offsets, dtype=np.int32, count=2 * len(ids)).reshape(-1, 2)
+        _trim(spans, raws, starts)
+        groups = self._groups(found, ids, starts)
+        edges = starts.tolist()
+        return [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
+
+    def _groups(self, found: Sequence[Any], ids: Ids, starts: Ids) -> Ids:
+        if self._has_words:
+            # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
+            words = np.array(list(chain.from_iterable(one.word_ids for one in found)), dtype=np.float64)
+            groups = np.nan_to_num(words, nan=SPECIAL_GROUP).astype(np.int32)
+        else:
+            offsets = np.repeat(starts[:-1], np.diff(starts))
+            groups = np.arange(len(ids), dtype=np.int32) - offsets.astype(np.int32)
+        groups[self._space.is_special[ids]] = SPECIAL_GROUP
+        return groups
+
+    def unknown(self, raw: str) -> list[Unknown]:
+        """The words that come out as the unknown token."""
+        encoding = self.encode(raw)
+        assert encoding.spans is not None
+        places = encoding.spans[encoding.ids == self._space.unk] if self._space.unk is not None else []
+        return [Unknown(int(start), raw[start:end]) for start, end in places]
+
+    def surface(self, token: int) -> str:
+        """The id's text as the decoder spells it inside a sentence, outer spaces removed."""
+        if self._space.is_special[token]:
+            return self._tokens[token]
+        decoder = self._backend.decoder
+        text: str = decoder.decode([self._tokens[token]]) if decoder is not None else self._tokens[token]
+        return text.strip().removeprefix("##")
+
+
+def backend_content(backend: tokenizers.Tokenizer) -> Any:
+    """What decides a backend's ids, as JSON values: everything but truncation, padding and the file version."""
+    content = json.loads(backend.to_str())
+    return {key: value for key, value in content.items() if key not in ("version", "truncation", "padding")}
+
+
+def _trim(spans: Ids, raws: Sequence[str], starts: Ids) -> None:
+    """Move the starts of (T, 2) spans past white space, in place: a word's own space is not part of it."""
+    text = np.frombuffer(("".join(raws) + "\0").encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+    is_space = (text == 32) | ((text >= 9) & (text <= 13)) | (text == 0xA0) | (text == 0x3000)
+    bases = np.zeros(len(raws) + 1, dtype=np.int64)
+    np.cumsum([len(raw) for raw in raws], out=bases[1:])
+    at = np.repeat(bases[:-1], np.diff(starts)) + spans[:, 0]
+    rows = np.flatnonzero((spans[:, 0] < spans[:, 1]) & is_space[at])
+    while len(rows):
+        spans[rows, 0] += 1
+        at[rows] += 1
+        rows = rows[(spans[rows, 0] < spans[rows, 1]) & is_space[at[rows]]]
+
+
+def _concatenate(lists: Sequence[Sequence[int]]) -> tuple[Ids, Ids]:
+    """All lists end to end, and the (N + 1,) offsets of their starts."""
+    starts = np.zeros(len(lists) + 1, dtype=np.int32)
+    np.cumsum([len(one) for one in lists], out=starts[1:])
+    return np.fromiter(chain.from_iterable(lists), dtype=np.int32, count=int(starts[-1])), starts

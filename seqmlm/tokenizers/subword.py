@@ -1,0 +1,285 @@
+"""Text: WordPiece, byte-level BPE and Unigram vocabularies trained on the data; the units are words.
+
+All three mean the same by a word: a run of characters without white space and punctuation, or one punctuation
+mark (BERT's definition), so bits per word compare between them. They differ in how a word is cut:
+
+    bpe.v1        merges of bytes; nothing is ever unknown, every text has an exact likelihood
+    wordpiece.v1  longest match; a word with a character unseen in training is [UNK]
+    unigram.v1    most probable segmentation; such a character is [UNK]
+
+Case is kept unless `lowercase` asks otherwise: names, sentence starts and German nouns carry information that
+scores and labels need. Training is deterministic: the same words in any order give the same ids.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from seqmlm.engine.types import TokenSpace
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
+from seqmlm.tokenizers.base import read_card
+from seqmlm.tokenizers.words import (
+    LONGEST_WORD,
+    count_words,
+    fitted_size,
+    frequent_letters,
+    repeated,
+    spelled_with,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_PRIVATE = 0xF0000  # code points that no text uses
+_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
+_WORD = rf" ?[{_PUNCTUATION}]| ?[^\s{_PUNCTUATION}]+|\s+(?!\S)|\s+"
+
+
+class SubwordTokenizer(BackendTokenizer):
+    """What the three have in common.
+
+    Args:
+        backend: a trained tokenizer; `train` and `load` make it.
+        lowercase: whether it lowers case.
+    """
+
+    trainable: ClassVar[bool] = True
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, lowercase: bool = False) -> None:
+        size = backend.get_vocab_size()
+        super().__init__(
+            backend, TokenSpace(size=size, pad=0, unk=1, start=2, end=3, mask=4, special=(0, 1, 2, 3, 4))
+        )
+        self._lowercase = lowercase
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"lowercase": self._lowercase}
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        vocabulary_size: int | None = None,
+        lowercase: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Learn a vocabulary from texts.
+
+        Args:
+            texts: read once; memory grows with the number of distinct words only.
+            vocabulary_size: the most ids there may be, the five special ones included; fewer come out where
+                the text has no more to give. None fits it to the text (`words.fitted_size`).
+            lowercase: fold case, now and in every later `encode`.
+
+        Raises:
+            UsageError: an unknown option, or a vocabulary size that leaves no room.
+            DataError: no words in the texts.
+        """
+        if options:
+            raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lowercase")
+        normalizer, pre_tokenizer = cls._normalizer(lowercase), cls._pre_tokenizer()
+        counts = count_words(texts, normalizer, pre_tokenizer)
+        if not counts:
+            raise DataError(
+                "there is no text to learn a vocabulary from", remedy="give files with text in them"
+            )
+        size = fitted_size(counts) if vocabulary_size is None else vocabulary_size
+        if size < cls._smallest():
+            raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
+        backend = tokenizers.Tokenizer(cls._learn(counts, size))
+        backend.normalizer, backend.pre_tokenizer = normalizer, pre_tokenizer
+        backend.decoder = cls._decoder()
+        backend.add_special_tokens(list(SPECIAL))
+        backend.post_processor = cls._post_processor()
+        return cls(backend, lowercase=lowercase)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        card = read_card(directory, expected=cls.name)
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        except Exception as error:  # the library raises bare Exceptions
+            raise StateError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from None
+        return cls(backend, **card["options"])
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        from transformers import PreTrainedTokenizerFast
+
+        names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        return PreTrainedTokenizerFast(
+            tokenizer_object=tokenizers.Tokenizer.from_str(self._backend.to_str()),
+            **dict(zip(names, SPECIAL, strict=True)),
+        )
+
+    def _content(self) -> Any:
+        return backend_content(self._backend)
+
+    @classmethod
+    def _smallest(cls) -> int:
+        return len(SPECIAL) + 3
+
+    @classmethod
+    @abstractmethod
+    def _normalizer(cls, lowercase: bool) -> Any:
+        """What is done to a text first; offsets into the raw text survive it."""
+
+    @classmethod
+    @abstractmethod
+    def _pre_tokenizer(cls) -> Any:
+        """Cuts a text into words."""
+
+    @classmethod
+    @abstractmethod
+    def _decoder(cls) -> Any:
+        """Puts pieces together again."""
+
+    @classmethod
+    @abstractmethod
+    def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
+        """The model of the `tokenizers` library with at most `size` ids, the special ones in front."""
+
+    @classmethod
+    def _post_processor(cls) -> Any:
+        return processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+
+
+class BpeTokenizer(SubwordTokenizer):
+    """Byte-level byte-pair encoding (Sennrich et al. 2016; bytes as in GPT-2 and RoBERTa).
+
+    A space belongs to the word after it, and one is put in front of the text, so that a word has the same ids
+    wherever it stands.
+    """
+
+    name: ClassVar[str] = "bpe.v1"
+
+    @classmethod
+    def _smallest(cls) -> int:
+        return len(SPECIAL) + 256
+
+    @classmethod
+    def _normalizer(cls, lowercase: bool) -> Any:
+        space = normalizers.Prepend(" ")
+        return normalizers.Sequence([normalizers.Lowercase(), space]) if lowercase else space
+
+    @classmethod
+    def _pre_tokenizer(cls) -> Any:
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_WORD), behavior="isolated"), bytes_of])
+
+    @classmethod
+    def _decoder(cls) -> Any:
+        return decoders.ByteLevel()
+
+    @classmethod
+    def _post_processor(cls) -> Any:
+        # Spans leave the space in front out; `add_prefix_space` says that the first one is not in the raw text.
+        trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=True)
+        return processors.Sequence([trim, super()._post_processor()])
+
+    @classmethod
+    def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
+        return _merges(counts, size, sorted(pre_tokenizers.ByteLevel.alphabet())).model
+
+
+class WordPieceTokenizer(SubwordTokenizer):
+    """WordPiece as BERT uses it: pieces inside a word carry "##", a word is cut by longest match.
+
+    The vocabulary is that of byte-pair merges over characters whose first place in a word is marked, which is
+    what the library's own WordPiece trainer does too, except that its ids differ from run to run.
+    """
+
+    name: ClassVar[str] = "wordpiece.v1"
+
+    @classmethod
+    def _normalizer(cls, lowercase: bool) -> Any:
+        return normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lowercase
+        )
+
+    @classmethod
+    def _pre_tokenizer(cls) -> Any:
+        return pre_tokenizers.BertPreTokenizer()
+
+    @classmethod
+    def _decoder(cls) -> Any:
+        return decoders.WordPiece(prefix="##", cleanup=False)
+
+    @classmethod
+    def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
+        letters = frequent_letters(counts, most=max(1, (size - len(SPECIAL)) // 3))
+        inside = {letter: chr(_PRIVATE + number) for number, letter in enumerate(letters)}
+        outside = {code: letter for letter, code in inside.items()}
+        shift = str.maketrans(inside)
+        marked = {word[0] + word[1:].translate(shift): n for word, n in spelled_with(counts, letters).items()}
+        learnt = _merges(marked, size, [*letters, *outside])
+        unshift = str.maketrans(outside)
+        vocabulary = {
+            ("##" if piece[0] in outside else "")
+            + (piece if piece in SPECIAL else piece.translate(unshift)): number
+            for piece, number in learnt.get_vocab().items()
+        }
+        return models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+
+
+class UnigramTokenizer(SubwordTokenizer):
+    """Unigram language model segmentation (Kudo 2018; spaces as in SentencePiece)."""
+
+    name: ClassVar[str] = "unigram.v1"
+
+    @classmethod
+    def _normalizer(cls, lowercase: bool) -> Any:
+        spaces = normalizers.Replace(Regex(r"\s+"), " ")
+        return normalizers.Sequence([spaces, normalizers.Lowercase()]) if lowercase else spaces
+
+    @classmethod
+    def _pre_tokenizer(cls) -> Any:
+        return pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+
+    @classmethod
+    def _decoder(cls) -> Any:
+        return decoders.Metaspace()
+
+    @classmethod
+    def _learn(cls, counts: Mapping[str, int], size: int) -> Any:
+        letters = frequent_letters(counts, most=max(1, (size - len(SPECIAL)) // 3))
+        scratch = tokenizers.Tokenizer(models.Unigram())
+        scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=size - len(SPECIAL), show_progress=False, special_tokens=["[UNK]"], unk_token="[UNK]"
+        )
+        scratch.train_from_iterator(repeated(spelled_with(counts, letters)), trainer)
+        # The trainer adds up in the order of its threads; rounding takes the last digits away.
+        learnt = json.loads(scratch.to_str())["model"]["vocab"]
+        scores = {piece: round(score, 4) for piece, score in learnt if piece not in SPECIAL}
+        pieces = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        return models.Unigram([*((name, 0.0) for name in SPECIAL), *pieces], unk_id=1, byte_fallback=False)
+
+
+def _merges(counts: Mapping[str, int], size: int, alphabet: Sequence[str]) -> tokenizers.Tokenizer:
+    """BPE with at most `size` ids learnt from words without white space; merges seen once are left out."""
+    scratch = tokenizers.Tokenizer(models.BPE())
+    scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=list(alphabet),
+    )
+    scratch.train_from_iterator(repeated(counts), trainer)
+    return scratch
