@@ -1,0 +1,137 @@
+"""Prepared data as the engine reads it: encodings by number, straight out of a memory map."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.splits import Part
+from seqmlm.data.store import CHANNEL, RECORDS, SEQUENCES, ArrowRows
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import StateError
+
+MANIFEST = "prepared.json"
+
+
+class Origin(NamedTuple):
+    """Where a window came from."""
+
+    id: str
+    source: str
+    line: int
+    document: str | None
+    record: int
+    window: int
+
+
+class EncodedDataset:
+    """One split of prepared data (a `seqmlm.engine.types.Sequences`).
+
+    Holds file handles and numpy views only, so memory does not grow with the data; pickles as its path, so
+    that loader workers open the same files. The arrays it gives out are read-only views of the file.
+
+    Args:
+        folder: what `prepare` wrote.
+        part: "train" or "validation".
+    """
+
+    def __init__(self, folder: Path, part: Part) -> None:
+        self.folder, self.part = Path(folder), part
+        self._rows = _mapped(self.folder / f"{part}.npy")
+        self._lengths = _mapped(self.folder / f"{part}_lengths.npy")
+        self._arrow = ArrowRows(self.folder / SEQUENCES)
+        self._channels = tuple(n for n in self._arrow.table.column_names if n.startswith(CHANNEL))
+
+    @property
+    def lengths(self) -> Ids:
+        """(N,) tokens of each window, special tokens included."""
+        return self._lengths
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """(N,) this split's rows of `sequences.arrow`, ascending."""
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Encoding:
+        batch, row = divmod(int(self._rows[index]), self._arrow.size)
+        views = self._arrow.views(batch)
+        offsets = views["offsets"]
+        part = slice(int(offsets[row]), int(offsets[row + 1]))
+        spans, classes = views.get("spans"), views.get("classes")
+        positions, weights = views.get("positions"), views.get("weights")
+        return Encoding(
+            ids=views["ids"][part],
+            groups=views["groups"][part],
+            spans=None if spans is None else spans[part],
+            classes=None if classes is None else classes[part],
+            positions=None if positions is None else positions[part],
+            weights=None if weights is None else weights[part],
+            channels={name.removeprefix(CHANNEL): views[name][part] for name in self._channels},
+        )
+
+    def origin(self, index: int) -> Origin:
+        """The record, file and line that window `index` came from."""
+        batch, row = divmod(int(self._rows[index]), self._arrow.size)
+        views = self._arrow.views(batch)
+        record = int(views["record"][row])
+        table = self._records.table
+        where, at = divmod(record, self._records.size)
+        values = {name: table.column(name).chunk(where)[at].as_py() for name in table.column_names}
+        return Origin(**values, record=record, window=int(views["window"][row]))
+
+    @cached_property
+    def _records(self) -> ArrowRows:
+        return ArrowRows(self.folder / RECORDS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedDataset, (self.folder, self.part)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What `prepare` made.
+
+    Args:
+        folder: the cache entry; `sequences.arrow` in it is loadable as `datasets.Dataset.from_file`.
+        train, validation: the two splits.
+        statistics: counts (see `prepare`).
+        token_counts: (V,) occurrences of each token id in the train split, special tokens included.
+    """
+
+    folder: Path
+    train: EncodedDataset
+    validation: EncodedDataset
+    statistics: dict[str, Any]
+    token_counts: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, folder: Path) -> Prepared:
+        """Open a finished cache entry.
+
+        Raises:
+            StateError: the folder holds none, or a part of it is missing.
+        """
+        try:
+            statistics = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            counts = np.load(folder / "token_counts.npy")
+            train, validation = EncodedDataset(folder, "train"), EncodedDataset(folder, "validation")
+        except (OSError, ValueError) as error:
+            raise StateError(f"{folder} holds no prepared data ({error}); delete it and run again") from error
+        return cls(folder, train, validation, statistics, counts)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """A .npy file as a read-only array in a memory map (plain, for indexing a memmap object is slow)."""
+    try:
+        return np.load(path, mmap_mode="r").view(np.ndarray)  # type: ignore[no-any-return]
+    except ValueError:  # nothing in it to map
+        return np.load(path)  # type: ignore[no-any-return]

@@ -1,0 +1,329 @@
+"""Records to memory-mapped encodings, once: a cache entry that is either whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.dataset import MANIFEST, Prepared
+from seqmlm.data.dedup import SeenHashes, hash128
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.splits import Labelled, Split
+from seqmlm.data.store import SEQUENCES, ArrowRows, RecordWriter, SequenceWriter
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.windows import join, windows
+from seqmlm.errors import DataError, StateError
+
+_BATCH_RECORDS = 512
+_BATCH_CHARACTERS = 1 << 20
+_CHUNK = 1 << 20  # rows handled at a time once all are on disk
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Encoder(Protocol):
+    """The part of a tokenizer that preparing data needs."""
+
+    def encode_batch(self, raws: list[Any], /) -> list[Encoding]: ...
+
+
+def prepare(
+    records: Iterable[Record],
+    tokenizer: Encoder,
+    space: TokenSpace,
+    *,
+    cache: Path,
+    fingerprint: str,
+    max_length: int,
+    split: Split | Callable[[Record], str],
+    dedupe: bool = False,
+    join_documents: bool = False,
+    problems: Problems | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Prepared:
+    """Tokenize a stream of records into a cache entry, or open the entry that is already there.
+
+    The stream is read once and nothing is kept of it but 16 bytes a record (with `dedupe`: about 40 more).
+
+    Args:
+        records: the stream; not touched when the entry is there.
+        tokenizer: anything with `encode_batch`.
+        space: the tokenizer's.
+        cache: folder of all entries.
+        fingerprint: name of the entry: a hash of everything that decides its content.
+        max_length: tokens of the longest window, special tokens included.
+        split: a rule from `seqmlm.data.splits`, or a function from record to "train" or "validation".
+        dedupe: keep only the first of records whose raw text is exactly the same.
+        join_documents: consecutive records of one document (of one file, where records name no document)
+            and of one split group share windows.
+        problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
+        progress: called now and then with the records and tokens so far.
+
+    Returns:
+        Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,
+        unknown_tokens, length_quantiles (tokens of a window), train and validation (records, windows, tokens),
+        problems.
+
+    Raises:
+        DataError: no record could be used.
+        StateError: the disk is full or refuses to be written; nothing half written stays.
+    """
+    folder, problems = Path(cache) / fingerprint, problems or Problems()
+    with _write_errors(folder), _only_one(folder):
+        if not (folder / MANIFEST).exists():
+            building = folder.with_name(f".{fingerprint}.building")
+            shutil.rmtree(building, ignore_errors=True)  # left by a process that died: the lock is ours
+            building.mkdir(mode=0o700 if problems.sensitive else 0o777)
+            try:
+                rule = split if isinstance(split, Split) else Labelled(split)
+                maker = _Maker(building, tokenizer, space, max_length, rule, problems)
+                maker.run(records, dedupe, join_documents, progress)
+                _sync(building)
+                shutil.rmtree(folder, ignore_errors=True)  # without a manifest it is no entry
+                building.rename(folder)
+                _sync_folder(folder.parent)
+            except BaseException:
+                shutil.rmtree(building, ignore_errors=True)
+                raise
+    return Prepared.open(folder)
+
+
+class _Maker:
+    """Builds one cache entry in a folder of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Encoder,
+        space: TokenSpace,
+        max_length: int,
+        split: Split,
+        problems: Problems,
+    ) -> None:
+        self._folder, self._tokenizer, self._space = folder, tokenizer, space
+        self._max_length, self._split, self._problems = max_length, split, problems
+        self._sequences = SequenceWriter(folder, max_length)
+        self._records = RecordWriter(folder)
+        self._duplicates = self._characters = 0
+
+    def run(
+        self,
+        records: Iterable[Record],
+        dedupe: bool,
+        join_documents: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        seen = SeenHashes() if dedupe else None
+        try:
+            for batch in _batches(records):
+                if seen is not None:
+                    fresh = seen.add([hash128(record.raw) for record in batch])
+                    self._duplicates += len(batch) - int(fresh.sum())
+                    batch = [record for record, new in zip(batch, fresh, strict=True) if new]
+                encoded = self._encode(batch)
+                self._add_joined(encoded) if join_documents else self._add(encoded)
+                if progress is not None:
+                    progress(self._records.rows, self._sequences.tokens)
+        finally:
+            self._sequences.close()
+            self._records.close()
+        if not self._sequences.rows:
+            raise DataError(
+                "no usable sequence was found", remedy="check the files, their format and its options"
+            )
+        self._finish()
+
+    def _encode(self, batch: list[Record]) -> list[tuple[Record, Encoding]]:
+        """Encode a batch; records the tokenizer refuses go to `problems` one by one."""
+        if not batch:
+            return []
+        try:
+            encodings = self._tokenizer.encode_batch([record.raw for record in batch])
+            return list(zip(batch, encodings, strict=True))
+        except DataError as error:
+            if len(batch) == 1:
+                record = batch[0]
+                placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
+                self._problems.bad(placed, record.raw if isinstance(record.raw, str) else None)
+                return []
+        return [pair for record in batch for pair in self._encode([record])]
+
+    def _add(self, encoded: list[tuple[Record, Encoding]]) -> None:
+        for record, encoding in encoded:
+            number = self._note(record, self._split.mark(record))
+            for window, part in enumerate(windows(encoding, self._space, self._max_length)):
+                self._sequences.add(part, number, window)
+
+    def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
+        """Share windows among neighbours of one document and one split group."""
+        marked = [(record, encoding, self._split.mark(record)) for record, encoding in encoded]
+        for _, run in groupby(marked, key=lambda m: (m[0].source, m[0].document, m[2][0])):
+            members = list(run)
+            numbers = [self._note(record, mark) for record, _, mark in members]
+            encodings = [encoding for _, encoding, _ in members]
+            # Windows keep the order of tokens: counting ordinary ones finds the record a window begins in.
+            ends = np.cumsum([np.count_nonzero(e.groups >= 0) for e in encodings])
+            done = window = 0
+            last = -1
+            for part in join(encodings, self._space, self._max_length):
+                at = min(int(np.searchsorted(ends, done, side="right")), len(numbers) - 1)
+                window = window + 1 if at == last else 0
+                self._sequences.add(part, numbers[at], window)
+                done += int(np.count_nonzero(part.groups >= 0))
+                last = at
+
+    def _note(self, record: Record, mark: tuple[int, int]) -> int:
+        self._characters += len(record.raw) if isinstance(record.raw, str) else 0
+        return self._records.add(record, mark)
+
+    def _finish(self) -> None:
+        """Divide the rows between the splits, count, and write the manifest, which makes the entry whole."""
+        folder = self._folder
+        marks = _raw(folder / "marks.bin", np.int64).reshape(-1, 2)
+        validates = self._split.validation(marks)
+        owners, lengths = _raw(folder / "owners.bin", np.int64), _raw(folder / "lengths.bin", np.int32)
+        by_length = np.zeros(self._max_length + 1, dtype=np.int64)
+        in_part: dict[str, dict[str, int]] = {}
+        for part, wanted in (("train", False), ("validation", True)):
+            records = int(np.count_nonzero(validates == wanted))
+            in_part[part] = {
+                "records": records,
+                **_write_part(folder, part, owners, lengths, validates, wanted),
+            }
+        for start in range(0, len(lengths), _CHUNK):
+            by_length += np.bincount(lengths[start : start + _CHUNK], minlength=len(by_length))
+        counts, unknown = self._count_tokens(owners, lengths, validates)
+        np.save(folder / "token_counts.npy", counts)
+        statistics = {
+            "records": self._records.rows,
+            "duplicates": self._duplicates,
+            "characters": self._characters,
+            "windows": self._sequences.rows,
+            "tokens": self._sequences.tokens,
+            "units": self._sequences.units,
+            "unknown_tokens": unknown,
+            "length_quantiles": _quantiles(by_length),
+            **in_part,
+            "problems": self._problems.counts,
+        }
+        for name in ("marks.bin", "owners.bin", "lengths.bin"):
+            (folder / name).unlink()
+        (folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+
+    def _count_tokens(
+        self, owners: NDArray[np.int64], lengths: NDArray[np.int32], validates: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], int]:
+        """(V,) token counts of the train split; unknown tokens of both."""
+        counts = np.zeros((2, self._space.size), dtype=np.int64)
+        arrow = ArrowRows(self._folder / SEQUENCES)
+        for start in range(0, len(owners), arrow.size):
+            rows = slice(start, start + arrow.size)
+            ids = arrow.views(start // arrow.size)["ids"]
+            held_out = np.repeat(validates[owners[rows]], lengths[rows])
+            for part in (0, 1):
+                counts[part] += np.bincount(ids[held_out == part], minlength=self._space.size)
+        unk = self._space.unk
+        return counts[0], 0 if unk is None else int(counts[:, unk].sum())
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    characters = 0
+    for record in records:
+        batch.append(record)
+        characters += len(record.raw) if isinstance(record.raw, str) else 1000
+        if len(batch) >= _BATCH_RECORDS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _write_part(
+    folder: Path,
+    part: str,
+    owners: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    validates: NDArray[np.bool_],
+    wanted: bool,
+) -> dict[str, int]:
+    """Write the rows of one split and their lengths, a stretch of rows at a time."""
+    stretches = [slice(start, start + _CHUNK) for start in range(0, len(owners), _CHUNK)]
+    total = sum(int(np.count_nonzero(validates[owners[s]] == wanted)) for s in stretches)
+    tokens = done = 0
+    rows_file, lengths_file = folder / f"{part}.npy", folder / f"{part}_lengths.npy"
+    with rows_file.open("wb") as rows_out, lengths_file.open("wb") as lengths_out:
+        for out, kind in ((rows_out, "<i8"), (lengths_out, "<i4")):
+            header = {"descr": kind, "fortran_order": False, "shape": (total,)}
+            np.lib.format.write_array_header_1_0(out, header)
+        for stretch in stretches:
+            rows = np.flatnonzero(validates[owners[stretch]] == wanted)
+            here = lengths[stretch][rows]
+            rows_out.write((rows + stretch.start).astype("<i8").tobytes())
+            lengths_out.write(here.astype("<i4").tobytes())
+            done += len(rows)
+            tokens += int(here.sum(dtype=np.int64))
+    return {"windows": done, "tokens": tokens}
+
+
+def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
+    """Quantiles of window lengths from how many windows have each length."""
+    ends = np.cumsum(by_length)
+    at = [int(np.searchsorted(ends, max(1, round(q * int(ends[-1]))))) for q in _QUANTILES]
+    return dict(zip(map(str, _QUANTILES), at, strict=True))
+
+
+def _raw(path: Path, kind: type[np.generic]) -> NDArray[Any]:
+    return (
+        np.memmap(path, dtype=kind, mode="r").view(np.ndarray) if path.stat().st_size else np.empty(0, kind)
+    )
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.iterdir():
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Let one process at a time build an entry; the others wait, then find it there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _FULL or "No space left" in str(error)
+        what = "the disk is full" if full else f"cannot be written ({error.strerror or error})"
+        raise StateError(f"{folder.parent}: {what}; free space, or choose another workspace") from error

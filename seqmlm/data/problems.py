@@ -1,0 +1,110 @@
+"""What happens to input that cannot be read: raise, skip, or put aside with the reason and the place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TextIO, get_args
+
+from seqmlm.errors import DataError, UsageError
+
+OnError = Literal["raise", "skip", "quarantine"]
+
+_DISTINCT_REASONS = 1000  # counts stay small however inventive the input is
+_RAW_KEPT = 1 << 20  # characters of a bad record that go to the dead-letter file
+
+
+class Problems:
+    """Collects what is wrong with an input; one object serves all files of a command.
+
+    Args:
+        on_error: "raise" ends at the first bad record, "skip" counts it and goes on, "quarantine" also
+            appends it to the dead-letter file.
+        quarantine: the dead-letter file (JSON lines `source, line, field, reason, remedy, raw`).
+        sensitive: leave the raw text out, so that the dead-letter file holds no value of the data.
+
+    Raises:
+        UsageError: "quarantine" without a file, or an unknown `on_error`.
+    """
+
+    def __init__(
+        self,
+        on_error: OnError = "raise",
+        quarantine: Path | None = None,
+        sensitive: bool = False,
+    ) -> None:
+        if on_error not in get_args(OnError):
+            raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}; got {on_error!r}")
+        if on_error == "quarantine" and quarantine is None:
+            raise UsageError("on_error 'quarantine' needs a file for the records it puts aside")
+        self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
+        self._bad: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
+        self._sink: TextIO | None = None
+
+    def bad(self, error: DataError, raw: str | None = None) -> None:
+        """Deal with one bad record (or file) as `on_error` says.
+
+        Raises:
+            DataError: `error` itself, under "raise".
+        """
+        if self.on_error == "raise":
+            raise error
+        _count(self._bad, error.reason, 1)
+        if self.on_error == "quarantine":
+            self._put_aside(error, raw)
+
+    def note(self, reason: str, n: int = 1) -> None:
+        """Count something odd that does not make a record unusable (a repeated id, a dropped line)."""
+        if n:
+            _count(self._notes, reason, n)
+
+    @property
+    def bad_count(self) -> int:
+        """Records and files refused so far."""
+        return self._bad.total()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Every reason met so far, bad records and notes alike, with how often."""
+        return dict(sorted((self._bad + self._notes).items()))
+
+    def close(self) -> None:
+        """Close the dead-letter file; a later bad record opens it again."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def __enter__(self) -> Problems:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _put_aside(self, error: DataError, raw: str | None) -> None:
+        assert self.quarantine is not None
+        if self._sink is None:
+            self.quarantine.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.quarantine, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.fchmod(handle, 0o600)  # also when the file was there before
+            self._sink = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
+        line: dict[str, Any] = {
+            "source": error.source,
+            "line": error.line,
+            "field": error.field,
+            "reason": error.reason,
+            "remedy": error.remedy,
+        }
+        if raw is not None and not self.sensitive:
+            line["raw"] = raw[:_RAW_KEPT]
+        self._sink.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._sink.flush()  # a killed process loses nothing that was already refused
+
+
+def _count(counts: Counter[str], reason: str, n: int) -> None:
+    counts[reason if reason in counts or len(counts) < _DISTINCT_REASONS else "other reasons"] += n

@@ -1,0 +1,181 @@
+"""FASTA, A3M and A2M: whole blocks at a time, so that reading costs little beside tokenizing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from seqmlm.data.files import MAX_BYTES, TextBlocks, too_long
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError
+
+Gaps = Literal["drop", "keep"]
+
+_UPPER = bytes(range(256)).upper()
+_KEEP = bytes(range(256))
+_SPACE = b"\r\n \t"
+_LOWER = b"abcdefghijklmnopqrstuvwxyz"
+_STRUCTURE_ROWS = ("ss_pred", "ss_conf", "ss_dssp", "sa_dssp", "aa_pred", "aa_conf")  # HH-suite's own rows
+_REMEMBERED = 1 << 16  # ids looked back at for repeats: flat memory, and repeats stand close in practice
+
+
+def read_fasta(
+    path: str | Path,
+    problems: Problems,
+    *,
+    gaps: Gaps = "drop",
+    keep_case: bool = False,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read FASTA (also .gz, .zst, "-"): white space and a closing `*` go, letters become upper case.
+
+    Args:
+        path: the file.
+        problems: receives records without residues, text before the first `>`, broken files; notes repeated
+            ids.
+        gaps: what becomes of `-` and `.`, which alignments in FASTA have.
+        keep_case: leave lower case (soft-masked repeats) as it is.
+        max_bytes: longest record.
+    """
+    delete = _SPACE + (b"-." if gaps == "drop" else b"")
+    yield from _read(path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes, aligned=False)
+
+
+def read_a3m(
+    path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
+) -> Iterator[Record]:
+    """Read A3M or A2M: lower case and `.` are insertions against the query, the first record, and go.
+
+    Args:
+        path: the file.
+        problems: as in `read_fasta`; HH-suite's structure rows (`>ss_pred` ...) are left out and noted.
+        gaps: "drop" gives sequences, "keep" gives alignment rows of the query's length.
+        max_bytes: longest record.
+    """
+    delete = _SPACE + _LOWER + (b"-." if gaps == "drop" else b".")
+    first = True
+    for record in _read(path, problems, _KEEP, delete, max_bytes, aligned=True):
+        if record.id in _STRUCTURE_ROWS:
+            problems.note("structure row of an alignment left out")
+            continue
+        yield replace(record, meta={**record.meta, "query": True}) if first else record
+        first = False
+
+
+def _read(
+    path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int, *, aligned: bool
+) -> Iterator[Record]:
+    source, name = str(path), Path(path).name
+    repeats = _Repeats()
+    document = name if aligned else None
+    for line, part in _parts(source, problems, max_bytes):
+        header, _, body = part.partition(b"\n")
+        label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
+        raw = body.translate(table, delete).removesuffix(b"*")
+        if not raw or not raw.isascii():
+            problems.bad(_unusable(raw, source, line), part[:1000].decode("utf-8", "backslashreplace"))
+            continue
+        if repeats.seen(label):
+            problems.note("an id that stood in the file before")
+        yield Record(
+            id=label or f"{name}:{line}",
+            raw=raw.decode("ascii"),
+            source=source,
+            line=line,
+            document=document,
+            meta={"description": description} if description else {},
+        )
+
+
+def _unusable(raw: bytes, source: str, line: int) -> DataError:
+    if not raw:
+        reason, remedy = "a FASTA record without a sequence", "remove it, or give it one"
+    else:
+        reason, remedy = "a sequence with bytes that are not ASCII", "check that this is FASTA"
+    return DataError(reason, source=source, line=line, remedy=remedy)
+
+
+def _parts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (line of the header, a record's bytes without its `>`); one cut off by a fault is left out."""
+    under_way = _UnderWay(source, problems, max_bytes)
+    stream = TextBlocks(source, problems, lambda: under_way.line)
+    tail = b"\n"  # in front of the file, so that its first record begins like the others
+    for block in stream:
+        block = tail + block
+        tail = b"\n" if block.endswith(b"\n") else b""  # kept back: the next block may begin with ">"
+        block = block.removesuffix(b"\n")
+        first, last = block.find(b"\n>"), block.rfind(b"\n>")
+        if first < 0:
+            under_way.extend(block)
+            continue
+        yield from under_way.end(block[:first])
+        if first < last:
+            for part in block[first + 2 : last].split(b"\n>"):
+                yield from under_way.end(part)
+        under_way.extend(block[last + 2 :])
+    if not stream.broken:
+        yield from under_way.end(b"")
+
+
+class _UnderWay:
+    """The record whose end has not been read yet, and the line it began on."""
+
+    def __init__(self, source: str, problems: Problems, max_bytes: int) -> None:
+        self.line = 1
+        self._source, self._problems, self._limit = source, problems, max_bytes
+        self._held: list[bytes] = []
+        self._size = self._lost = 0  # bytes held or dropped; line ends among the dropped
+        self._begun = False  # the first ">" has been met
+
+    def extend(self, block: bytes) -> None:
+        self._held.append(block)
+        self._size += len(block)
+        if self._size > self._limit:  # only its first bytes stay, to name it by
+            head = b"".join(self._held)[:1000]
+            self._lost += sum(part.count(b"\n") for part in self._held) - head.count(b"\n")
+            self._held = [head]
+
+    def end(self, rest: bytes) -> Iterator[tuple[int, bytes]]:
+        part = b"".join([*self._held, rest]) if self._held else rest
+        lines, line, size = part.count(b"\n") + self._lost, self.line, self._size + len(rest)
+        self._held, self._size, self._lost = [], 0, 0
+        if not self._begun:  # `part` is what stands before the first ">", after a line end of ours
+            self._begun = True
+            self.line += lines
+            if part.strip():
+                self._refuse_preamble(part)
+            return
+        self.line += lines + 1
+        if size > self._limit:
+            error = too_long(self._source, line, self._limit, "record")
+            self._problems.bad(error, part[:1000].decode("utf-8", "backslashreplace"))
+        else:
+            yield line, part
+
+    def _refuse_preamble(self, part: bytes) -> None:
+        blank = len(part) - len(part.lstrip())
+        error = DataError(
+            "text before the first '>'",
+            source=self._source,
+            line=part[:blank].count(b"\n"),
+            remedy="give it a header, or name the format it really has",
+        )
+        self._problems.bad(error, part[blank : blank + 1000].decode("utf-8", "backslashreplace"))
+
+
+class _Repeats:
+    """Finds ids met before, by hashes in a table of fixed size: flat memory, may miss a distant repeat."""
+
+    def __init__(self) -> None:
+        self._table = [0] * _REMEMBERED
+
+    def seen(self, label: str) -> bool:
+        key = hash(label)
+        slot = key % _REMEMBERED
+        if self._table[slot] == key:
+            return bool(label)
+        self._table[slot] = key
+        return False

@@ -1,0 +1,102 @@
+"""Which records train and which validate: whole groups, never siblings on both sides.
+
+A split works in two steps, so that it needs no record twice and little memory: `mark` gives a record two
+64-bit numbers (its group, its place in time) while the data streams by; `validation` decides once all marks
+are there. A group lies in one split whole, by construction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.record import Record
+
+Part = Literal["train", "validation"]
+Marks = NDArray[np.int64]
+
+
+def hash64(text: str, seed: int = 0) -> int:
+    """A signed 64-bit hash of a text, the same on every machine and in every process."""
+    key = seed.to_bytes(8, "little", signed=True)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def assign(key: str, seed: int, validation: float) -> Part:
+    """The split of a key by its hash alone: the same key always lands in the same split.
+
+    Args:
+        key: the group (a subject, an article, a cluster).
+        seed: another seed, another split.
+        validation: share of keys that validate, in [0, 1].
+    """
+    return "validation" if _share(np.array([hash64(key, seed)]))[0] < validation else "train"
+
+
+@runtime_checkable
+class Split(Protocol):
+    """A rule that divides records into training and validation."""
+
+    def mark(self, record: Record) -> tuple[int, int]:
+        """Two signed 64-bit numbers: the record's group and its place in the order."""
+        ...
+
+    def validation(self, marks: Marks) -> NDArray[np.bool_]:
+        """(N, 2) marks to (N,) True where the record validates."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByKey:
+    """Groups are divided by hash; each split gets at least one group as soon as there are two.
+
+    Args:
+        key: the domain's group of a record.
+        seed: another seed, another split.
+        share: of the groups, that validates; 0 keeps all for training.
+    """
+
+    key: Callable[[Record], str]
+    seed: int = 0
+    share: float = 0.05
+
+    def mark(self, record: Record) -> tuple[int, int]:
+        return hash64(self.key(record), self.seed), 0
+
+    def validation(self, marks: Marks) -> NDArray[np.bool_]:
+        groups = marks[:, 0]
+        chosen = _share(groups) < self.share
+        if 0 < self.share < 1 and len(groups) and chosen.all() == chosen.any():
+            # All on one side: the group nearest to the other side crosses, unless it is the only one.
+            lowest, highest = groups[np.argmin(_share(groups))], groups[np.argmax(_share(groups))]
+            if lowest != highest:
+                return groups == lowest if not chosen.any() else groups != highest
+        return np.asarray(chosen)
+
+
+def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Signed 64-bit hashes as numbers spread evenly over [0, 1)."""
+    shares: NDArray[np.float64] = (hashes.view(np.uint64) >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return shares
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A split somebody else has decided: a function from record to "train" or "validation"."""
+
+    label: Callable[[Record], str]
+
+    def mark(self, record: Record) -> tuple[int, int]:
+        label = self.label(record)
+        if label not in ("train", "validation"):
+            raise ValueError(f"a split is 'train' or 'validation', not {label!r}")
+        return int(label == "validation"), 0
+
+    def validation(self, marks: Marks) -> NDArray[np.bool_]:
+        return np.asarray(marks[:, 0] == 1)
