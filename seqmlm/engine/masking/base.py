@@ -1,0 +1,162 @@
+"""What a masker is, what it declares, and the few draws that all of them share."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingConfig:
+    """How training corrupts its input.
+
+    Args:
+        masker: versioned name of the masker.
+        rate: expected share of tokens (or units) to predict, in [0, 1]; one is always predicted.
+        mask, random, keep: what becomes of them: [MASK], a random token, left as it is; they add up to 1.
+        replacement: random tokens come uniformly or by their frequency in the training data.
+        dynamic: new masks in each epoch; False repeats those of the first.
+        options: further arguments of the masker.
+
+    Raises:
+        UsageError: a share outside [0, 1], or shares that do not add up to 1.
+    """
+
+    masker: str = "uniform.v1"
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    keep: float = 0.1
+    replacement: Literal["uniform", "unigram"] = "uniform"
+    dynamic: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("rate", "mask", "random", "keep"):
+            check_share(key, getattr(self, key))
+        if not math.isclose(self.mask + self.random + self.keep, 1.0, abs_tol=1e-9):
+            total = f"{self.mask} + {self.random} + {self.keep}"
+            raise UsageError(f"masking keys 'mask' + 'random' + 'keep' must add up to 1, not {total}")
+        if self.replacement not in ("uniform", "unigram"):
+            raise UsageError(
+                f"masking key 'replacement' must be 'uniform' or 'unigram', not {self.replacement!r}"
+            )
+
+
+class Masker(Protocol):
+    """Chooses the positions to predict.
+
+    A masker is constructed with `rate`, `space` and its own options, all by keyword.
+
+    Attributes:
+        name: versioned name it is stored under.
+        outcome: whether [MASK] / random / keep is drawn for each token, or once for all tokens of a unit.
+        replacement: what random tokens are drawn from: all ordinary tokens, those of the true token's
+            class, or units. `global` ignores the true token, which the one-pass scores rely on.
+    """
+
+    name: ClassVar[str]
+    outcome: ClassVar[Literal["token", "unit"]]
+    replacement: ClassVar[Literal["global", "class", "unit"]]
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict, within `eligible` (L,); at least one wherever the rule admits one."""
+        ...
+
+    def selection_rate(self, space: TokenSpace) -> Floats:
+        """(V,) s(token), the probability that a token of this id is selected; 0 for special ids.
+
+        Only ratios between tokens matter: where the rate also depends on the position or the sequence,
+        this is s up to a factor common to all tokens there, and NaN where there is no such factor.
+        """
+        ...
+
+
+class RateMasker:
+    """What a masker has whose rate does not depend on the token.
+
+    Args:
+        rate: expected share of tokens (or units) to select, in [0, 1].
+        space: the vocabulary.
+    """
+
+    outcome: ClassVar[Literal["token", "unit"]] = "token"
+    replacement: ClassVar[Literal["global", "class", "unit"]] = "global"
+
+    def __init__(self, *, rate: float, space: TokenSpace) -> None:
+        self.rate = check_share("rate", rate)
+
+    def selection_rate(self, space: TokenSpace) -> Floats:
+        """(V,) the same rate for every ordinary token."""
+        return np.where(space.is_special, 0.0, self.rate).astype(np.float32)
+
+
+def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) -> Masker:
+    """Construct a masker from its config.
+
+    Raises:
+        UsageError: an option it does not know, or lacks.
+    """
+    signature = inspect.signature(masker)
+    known = set(signature.parameters) - {"rate", "space"}
+    for key in config.options:
+        if key not in known:
+            raise UsageError(f"masker {config.masker!r} has no option {key!r}{nearest(key, known)}")
+    for key in sorted(known - set(config.options)):
+        if signature.parameters[key].default is inspect.Parameter.empty:
+            raise UsageError(f"masker {config.masker!r} needs the option {key!r} (masking.options.{key})")
+    made: Masker = masker(rate=config.rate, space=space, **config.options)  # type: ignore[call-arg]
+    return made
+
+
+def check_share(key: str, value: float) -> float:
+    """`value` if it lies in [0, 1], else a UsageError that names `key`."""
+    if not 0 <= value <= 1:
+        raise UsageError(f"masking key {key!r} must lie in [0, 1], not {value}")
+    return value
+
+
+def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
+    """(L,) the tokens that may be masked: no special ones, none whose loss weight is 0."""
+    eligible = ~space.is_special[encoding.ids]
+    eligible &= encoding.groups >= 0
+    if encoding.weights is not None:
+        eligible &= encoding.weights > 0
+    return eligible
+
+
+def draw(n: int, rate: float, rng: np.random.Generator) -> Bools:
+    """(n,) each chosen with probability `rate`; where none is and n > 0, one chosen uniformly."""
+    chosen = rng.random(n) < rate
+    if n and not chosen.any():
+        chosen[int(rng.random() * n)] = True
+    return chosen
+
+
+def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
+    """Number the units of some tokens from 0 in order of appearance.
+
+    Returns:
+        The unit number of each token, and how many units there are.
+
+    >>> number_units(np.array([4, 4, 7, 9, 9]))
+    (array([0, 0, 1, 2, 2]), 3)
+    """
+    if not groups.size:
+        return np.zeros(0, dtype=np.intp), 0
+    before, after = groups[:-1], groups[1:]
+    if (after < before).any():  # out of order, so a unit may come back later
+        _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[numbers], len(first)
+    numbers = np.zeros(len(groups), dtype=np.intp)
+    np.cumsum(after != before, out=numbers[1:])
+    return numbers, int(numbers[-1]) + 1

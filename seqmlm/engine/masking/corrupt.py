@@ -1,0 +1,111 @@
+"""Puts the masks in place: which positions by the masker, what stands there by the 80/10/10 rule."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.masking.base import Masker, MaskingConfig, draw, eligible_tokens, number_units
+from seqmlm.engine.randomness import KeyedGenerator
+from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError
+
+
+class Masked(NamedTuple):
+    """A corrupted sequence and what is to be predicted.
+
+    Args:
+        ids: (L,) input ids.
+        positions: (M,) positions to predict, ascending.
+        targets: (M,) the true ids there.
+        weights: (M,) loss weights, or None for all 1.
+    """
+
+    ids: Ids
+    positions: NDArray[np.intp]
+    targets: Ids
+    weights: Floats | None
+
+
+class Corruptor:
+    """Corrupts sequences for training: the same for equal (seed, epoch, sample), whoever asks and when.
+
+    Special tokens are never selected and never inserted. A random token is drawn without a look at the
+    true one, so it may be the true one.
+
+    Args:
+        config: shares of [MASK], random and kept tokens; static or dynamic.
+        masker: chooses the positions.
+        space: the vocabulary.
+        unigram: (V,) token frequencies or probabilities, for replacement = "unigram"; else None.
+        seed: any integer.
+
+    Raises:
+        UsageError: `unigram` missing or without mass on ordinary tokens; a masker whose random
+            replacements are not global.
+    """
+
+    def __init__(
+        self,
+        config: MaskingConfig,
+        masker: Masker,
+        space: TokenSpace,
+        unigram: NDArray[np.float64] | None,
+        seed: int,
+    ) -> None:
+        if masker.replacement != "global":
+            raise UsageError(
+                f"masker {masker.name!r} wants {masker.replacement!r} replacements; known: global"
+            )
+        self.config, self.masker, self.space = config, masker, space
+        self._generator = KeyedGenerator(seed)
+        self._below = _cumulative(unigram, space) if config.replacement == "unigram" else None
+
+    def __call__(self, encoding: Encoding, epoch: int, sample: int) -> Masked:
+        """Corrupt one sequence, which stays as it is; `epoch` is ignored by static masks."""
+        rng = self._generator.at(epoch if self.config.dynamic else 0, sample)
+        eligible = eligible_tokens(encoding, self.space)
+        selected = self.masker.select(encoding, eligible, rng)
+        positions = np.flatnonzero(selected & eligible)
+        ids = encoding.ids.copy()
+        if self.masker.outcome == "unit":
+            numbers, count = number_units(encoding.groups[positions])
+            outcome = rng.random(count)[numbers]
+        else:
+            outcome = rng.random(len(positions))
+        kept = outcome >= 1 - self.config.keep
+        masked = outcome < self.config.mask
+        ids[positions[masked]] = self.space.mask
+        swapped = positions[~(masked | kept)]
+        if len(swapped):
+            ids[swapped] = self._random_tokens(rng.random(len(swapped)))
+        weights = None if encoding.weights is None else encoding.weights[positions]
+        return Masked(ids, positions, encoding.ids[positions], weights)
+
+    def _random_tokens(self, uniform: NDArray[np.float64]) -> Ids:
+        ordinary = self.space.ordinary
+        if self._below is None:
+            return ordinary[(uniform * len(ordinary)).astype(np.intp)]
+        return ordinary[np.searchsorted(self._below, uniform, side="right")]
+
+
+def _cumulative(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArray[np.float64]:
+    """(R,) cumulated shares of the ordinary tokens."""
+    if unigram is None or unigram.shape != (space.size,):
+        raise UsageError(f"replacement = 'unigram' needs the frequencies of all {space.size} tokens")
+    shares = np.asarray(unigram, dtype=np.float64)[space.ordinary]
+    total = shares.sum()
+    if not (shares >= 0).all() or not 0 < total < np.inf:
+        raise UsageError("replacement = 'unigram' needs frequencies >= 0, some above 0, of ordinary tokens")
+    below = np.cumsum(shares)
+    return below / below[-1]
+
+
+def uniform_units(encoding: Encoding, space: TokenSpace, rate: float, rng: np.random.Generator) -> Bools:
+    """(L,) whole units chosen at `rate`, at least one: what evaluation asks, whatever the training masker."""
+    eligible = eligible_tokens(encoding, space)
+    numbers, count = number_units(encoding.groups[eligible])
+    eligible[eligible] = draw(count, rate, rng)[numbers]
+    return eligible

@@ -1,0 +1,110 @@
+"""`lexicon.v1`: cloze-like masks from a word list (Zhang and Hashimoto 2021, section 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from seqmlm.engine.masking.base import RateMasker, check_share, draw, number_units
+from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError
+
+Mode = Literal["cloze", "nocloze", "mix"]
+
+
+class Lexicon(RateMasker):
+    """Selects whole units by whether they are in a lexicon.
+
+    `cloze` selects only words of the lexicon, `nocloze` only others; in `mix` a share p of the sequences
+    is treated as `cloze`, the rest, and any without a word of the lexicon, uniformly. As in the paper the
+    number of predictions stays that of uniform masking: among the k admitted of n units each is selected
+    with probability min(1, rate n / k), one at least. Where k = 0 (in `cloze`: no word of the lexicon in
+    the sequence) nothing is selected.
+
+    Args:
+        rate: expected share of all units to select, in [0, 1].
+        space: the vocabulary.
+        words: the lexicon, each word as its token ids; a word matches where it makes up a whole unit.
+        ids: further words, of one token each.
+        mode: see above.
+        p: share of sequences that `mix` treats as `cloze`, in [0, 1]; belongs to `mix` alone.
+
+    Raises:
+        UsageError: an empty lexicon, ids outside the ordinary vocabulary, or `p` missing or out of place.
+    """
+
+    name: ClassVar[str] = "lexicon.v1"
+    outcome: ClassVar[Literal["token", "unit"]] = "unit"
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        space: TokenSpace,
+        words: Sequence[Sequence[int]] = (),
+        ids: Sequence[int] = (),
+        mode: Mode = "cloze",
+        p: float | None = None,
+    ) -> None:
+        super().__init__(rate=rate, space=space)
+        if mode not in get_args(Mode):
+            raise UsageError(f"masking key 'mode' must be one of {', '.join(get_args(Mode))}, not {mode!r}")
+        if (p is not None) != (mode == "mix"):
+            raise UsageError(
+                f"masking key 'p' belongs to mode 'mix' and to no other; mode is {mode!r}, p {p}"
+            )
+        self.words = {tuple(word) for word in words} | {(own,) for own in ids}
+        if not self.words or () in self.words:
+            raise UsageError("lexicon masks need words (masking.options.words), each of at least one token")
+        if not {token for word in self.words for token in word} <= set(space.ordinary.tolist()):
+            raise UsageError("a word of the lexicon holds a special token or one outside the vocabulary")
+        self.mode, self.p = mode, check_share("p", p or 0.0)
+        self._begins = np.zeros(space.size, dtype=np.bool_)  # (V,) tokens a word of the lexicon begins with
+        self._begins[[word[0] for word in self.words]] = True
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict; none where the mode admits no unit of this sequence."""
+        inner = np.flatnonzero(encoding.groups >= 0)
+        numbers, count = number_units(encoding.groups[inner])
+        admitted = np.zeros(count, dtype=np.bool_)
+        admitted[numbers[eligible[inner]]] = True
+        total = np.count_nonzero(admitted)
+        words = self._are_words(encoding.ids[inner], numbers, count)
+        if self.mode == "nocloze":
+            admitted &= ~words
+        elif self.mode == "cloze" or (rng.random() < self.p and (admitted & words).any()):
+            admitted &= words
+        left = np.count_nonzero(admitted)
+        units = np.zeros(count, dtype=np.bool_)
+        if left:
+            units[admitted] = draw(left, min(1.0, self.rate * total / left), rng)
+        selected = np.zeros_like(eligible)
+        selected[inner] = units[numbers]
+        return selected & eligible
+
+    def _are_words(self, ids: Ids, numbers: Ids, count: int) -> Bools:
+        """(count,) whether each unit is a word of the lexicon."""
+        order = np.argsort(numbers, kind="stable")  # the tokens of a unit side by side
+        bounds = np.searchsorted(numbers[order], np.arange(count + 1))
+        ids = ids[order]
+        words = self._begins[ids[bounds[:-1]]]
+        for unit in np.flatnonzero(words):
+            words[unit] = tuple(ids[bounds[unit] : bounds[unit + 1]].tolist()) in self.words
+        return words
+
+    def selection_rate(self, space: TokenSpace) -> Floats:
+        """(V,) s(token) for units of one token, up to a factor that a sequence's tokens share.
+
+        In `mix` words of the lexicon are selected more often than others by a factor that depends on how
+        many of them the sequence has: NaN for them.
+        """
+        rates = super().selection_rate(space)
+        in_lexicon = np.zeros(space.size, dtype=np.bool_)
+        in_lexicon[[word[0] for word in self.words if len(word) == 1]] = True
+        if self.mode == "mix":
+            rates[in_lexicon] = np.nan if self.p else self.rate
+        else:
+            rates[in_lexicon if self.mode == "nocloze" else ~in_lexicon] = 0
+        return rates

@@ -1,0 +1,50 @@
+"""`position.v1`: given positions, such as that of an appended label (Zhang and Hashimoto 2021, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from seqmlm.engine.masking.base import RateMasker, check_share, draw
+from seqmlm.engine.types import Bools, Encoding, TokenSpace
+from seqmlm.errors import UsageError
+
+
+class Position(RateMasker):
+    """Selects exactly the given positions in a share p of the draws, else others uniformly at `rate`.
+
+    So p is the rate at which the given positions are predicted: p = 1 always, p = 0 never. A sequence
+    that has none of them is masked uniformly, one that has no others at the given ones.
+
+    Args:
+        rate: share of the other tokens to select where the given ones are not, in [0, 1].
+        space: the vocabulary.
+        positions: token positions, special tokens not counted: 0 is the first, -1 the last.
+        p: in [0, 1].
+
+    Raises:
+        UsageError: no positions.
+    """
+
+    name: ClassVar[str] = "position.v1"
+
+    def __init__(self, *, rate: float, space: TokenSpace, positions: Sequence[int], p: float = 1.0) -> None:
+        super().__init__(rate=rate, space=space)
+        if not positions:
+            raise UsageError("position masks need positions (masking.options.positions), such as [-1]")
+        self.positions, self.p = tuple(positions), check_share("p", p)
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict."""
+        inner = np.flatnonzero(encoding.groups >= 0)
+        given = np.zeros_like(eligible)
+        given[[inner[own] for own in self.positions if -len(inner) <= own < len(inner)]] = True
+        given &= eligible
+        others = eligible & ~given
+        take_given = rng.random() < self.p
+        if not others.any() or (take_given and given.any()):
+            return given
+        others[others] = draw(np.count_nonzero(others), self.rate, rng)
+        return others

@@ -1,0 +1,79 @@
+"""`span.v1`: runs of consecutive units of geometric length (SpanBERT, Joshi et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from seqmlm.engine.masking.base import RateMasker, check_share, number_units
+from seqmlm.engine.types import Bools, Encoding, TokenSpace
+from seqmlm.errors import UsageError
+
+
+class Span(RateMasker):
+    """Selects spans of 1 to `max_units` units, P(length = k) proportional to p (1 - p)^(k - 1).
+
+    Spans and geometric gaps of at least one unit alternate as a stationary process, so every unit is
+    selected with probability `rate` exactly and no span is cut short but by an end of the sequence.
+    With p = .2 and max_units = 10 the mean span has 3.8 units.
+
+    Args:
+        rate: share of units to select, in [0, m / (m + 1)] for spans of m units on average.
+        space: the vocabulary.
+        p: in (0, 1].
+        max_units: longest span, at least 1.
+    """
+
+    name: ClassVar[str] = "span.v1"
+    outcome: ClassVar[Literal["token", "unit"]] = "unit"
+
+    def __init__(self, *, rate: float, space: TokenSpace, p: float = 0.2, max_units: int = 10) -> None:
+        super().__init__(rate=rate, space=space)
+        if check_share("p", p) == 0 or max_units < 1:
+            raise UsageError(f"span masks need p in (0, 1] and max_units >= 1, not {p} and {max_units}")
+        lengths = p * (1 - p) ** np.arange(max_units)
+        lengths /= lengths.sum()
+        at_least = np.cumsum(lengths[::-1])[
+            ::-1
+        ]  # P(length >= k), k = 1 .. max_units; they add up to the mean
+        mean = float(at_least.sum())
+        if rate > mean / (mean + 1):
+            raise UsageError(
+                f"masking key 'rate' = {rate} leaves no gap between spans of {mean:.2f} units on average; "
+                f"use at most {mean / (mean + 1):.2f}"
+            )
+        self._length_below = np.cumsum(lengths)[:-1]
+        self._rest_below = np.cumsum(at_least / mean)[:-1]  # what is left of a span met at a random unit
+        self._gap_ends = rate / (mean * (1 - rate))
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict."""
+        selected = np.zeros_like(eligible)
+        numbers, count = number_units(encoding.groups[eligible])
+        if count:
+            selected[eligible] = self._units(count, rng)[numbers]
+        return selected
+
+    def _units(self, count: int, rng: np.random.Generator) -> Bools:
+        """(count,) the selected units."""
+        pairs = count // 2 + 1  # enough: a span and a gap together have at least two units
+        spans = 1 + np.searchsorted(self._length_below, rng.random(pairs), side="right")
+        begins_inside = rng.random() < self.rate
+        if begins_inside:
+            spans[0] = 1 + np.searchsorted(self._rest_below, rng.random(), side="right")
+        first_gap = count
+        if self.rate > 0:
+            gaps = rng.geometric(self._gap_ends, pairs)
+            runs = np.empty(2 * pairs, dtype=np.int64)
+            runs[0 if begins_inside else 1 :: 2], runs[1 if begins_inside else 0 :: 2] = spans, gaps
+            ends = np.minimum(np.cumsum(runs), count)
+            first_gap = 0 if begins_inside else int(ends[0])
+        units = np.zeros(count, dtype=np.bool_)
+        if first_gap >= count:  # no span fell into the sequence: one anywhere
+            length = min(int(spans[0]), count)
+            start = int(rng.random() * (count - length + 1))
+            units[start : start + length] = True
+            return units
+        inside = np.arange(2 * pairs) % 2 == (0 if begins_inside else 1)
+        return np.repeat(inside, np.diff(ends, prepend=0))

@@ -1,0 +1,22 @@
+"""`uniform.v1`: every token with the same probability (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from seqmlm.engine.masking.base import RateMasker, draw
+from seqmlm.engine.types import Bools, Encoding
+
+
+class Uniform(RateMasker):
+    """Selects each token on its own with probability `rate`."""
+
+    name: ClassVar[str] = "uniform.v1"
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict."""
+        selected = np.zeros_like(eligible)
+        selected[eligible] = draw(np.count_nonzero(eligible), self.rate, rng)
+        return selected

@@ -1,0 +1,24 @@
+"""`whole_unit.v1`: all tokens of a word (k-mer, event ...) or none, so that no piece gives away the rest."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from seqmlm.engine.masking.base import RateMasker, draw, number_units
+from seqmlm.engine.types import Bools, Encoding
+
+
+class WholeUnit(RateMasker):
+    """Selects each unit on its own with probability `rate` (whole word masking, Cui et al. 2021)."""
+
+    name: ClassVar[str] = "whole_unit.v1"
+    outcome: ClassVar[Literal["token", "unit"]] = "unit"
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict."""
+        selected = np.zeros_like(eligible)
+        numbers, count = number_units(encoding.groups[eligible])
+        selected[eligible] = draw(count, self.rate, rng)[numbers]
+        return selected
