@@ -137,7 +137,7 @@ def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
 def draw(n: int, rate: float, rng: np.random.Generator) -> Bools:
     """(n,) each chosen with probability `rate`; where none is and n > 0, one chosen uniformly."""
     chosen = rng.random(n) < rate
-    if n and not chosen.any():
+    if n and not np.count_nonzero(chosen):
         chosen[int(rng.random() * n)] = True
     return chosen
 
@@ -154,9 +154,9 @@ def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
     if not groups.size:
         return np.zeros(0, dtype=np.intp), 0
     before, after = groups[:-1], groups[1:]
-    if (after < before).any():  # out of order, so a unit may come back later
+    if np.count_nonzero(after < before):  # out of order, so a unit may come back later
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[numbers], len(first)
     numbers = np.zeros(len(groups), dtype=np.intp)
-    np.cumsum(after != before, out=numbers[1:])
+    (after != before).cumsum(out=numbers[1:])
     return numbers, int(numbers[-1]) + 1

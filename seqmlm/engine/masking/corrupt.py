@@ -68,7 +68,7 @@ class Corruptor:
         rng = self._generator.at(epoch if self.config.dynamic else 0, sample)
         eligible = eligible_tokens(encoding, self.space)
         selected = self.masker.select(encoding, eligible, rng)
-        positions = np.flatnonzero(selected & eligible)
+        positions = (selected & eligible).nonzero()[0]
         ids = encoding.ids.copy()
         if self.masker.outcome == "unit":
             numbers, count = number_units(encoding.groups[positions])
@@ -99,8 +99,9 @@ def _cumulative(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArr
     total = shares.sum()
     if not (shares >= 0).all() or not 0 < total < np.inf:
         raise UsageError("replacement = 'unigram' needs frequencies >= 0, some above 0, of ordinary tokens")
-    below = np.cumsum(shares)
-    return below / below[-1]
+    below: NDArray[np.float64] = np.cumsum(shares)
+    below /= below[-1]
+    return below
 
 
 def uniform_units(encoding: Encoding, space: TokenSpace, rate: float, rng: np.random.Generator) -> Bools:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.engine.masking.base import RateMasker, check_share, draw, number_units
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
@@ -66,7 +67,7 @@ class Lexicon(RateMasker):
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict; none where the mode admits no unit of this sequence."""
-        inner = np.flatnonzero(encoding.groups >= 0)
+        inner = (encoding.groups >= 0).nonzero()[0]
         numbers, count = number_units(encoding.groups[inner])
         admitted = np.zeros(count, dtype=np.bool_)
         admitted[numbers[eligible[inner]]] = True
@@ -76,15 +77,15 @@ class Lexicon(RateMasker):
             admitted &= ~words
         elif self.mode == "cloze" or (rng.random() < self.p and (admitted & words).any()):
             admitted &= words
-        left = np.count_nonzero(admitted)
+        left = int(np.count_nonzero(admitted))
         units = np.zeros(count, dtype=np.bool_)
         if left:
             units[admitted] = draw(left, min(1.0, self.rate * total / left), rng)
-        selected = np.zeros_like(eligible)
+        selected = np.zeros(len(eligible), dtype=np.bool_)
         selected[inner] = units[numbers]
         return selected & eligible
 
-    def _are_words(self, ids: Ids, numbers: Ids, count: int) -> Bools:
+    def _are_words(self, ids: Ids, numbers: NDArray[np.intp], count: int) -> Bools:
         """(count,) whether each unit is a word of the lexicon."""
         order = np.argsort(numbers, kind="stable")  # the tokens of a unit side by side
         bounds = np.searchsorted(numbers[order], np.arange(count + 1))

@@ -1,4 +1,4 @@
-"""`position.v1`: given positions, such as that of an appended label (Zhang and Hashimoto 2021, section 3.2)."""
+"""`position.v1`: given positions, such as an appended label's (Zhang and Hashimoto 2021, section 3.2)."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Position(RateMasker):
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict."""
-        inner = np.flatnonzero(encoding.groups >= 0)
-        given = np.zeros_like(eligible)
+        inner = (encoding.groups >= 0).nonzero()[0]
+        given = np.zeros(len(eligible), dtype=np.bool_)
         given[[inner[own] for own in self.positions if -len(inner) <= own < len(inner)]] = True
         given &= eligible
         others = eligible & ~given
         take_given = rng.random() < self.p
         if not others.any() or (take_given and given.any()):
             return given
-        others[others] = draw(np.count_nonzero(others), self.rate, rng)
+        others[others] = draw(int(np.count_nonzero(others)), self.rate, rng)
         return others

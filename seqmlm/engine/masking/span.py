@@ -45,11 +45,11 @@ class Span(RateMasker):
             )
         self._length_below = np.cumsum(lengths)[:-1]
         self._rest_below = np.cumsum(at_least / mean)[:-1]  # what is left of a span met at a random unit
-        self._gap_ends = rate / (mean * (1 - rate))
+        self._gap_ends = min(rate / (mean * (1 - rate)), 1.0)
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict."""
-        selected = np.zeros_like(eligible)
+        selected = np.zeros(len(eligible), dtype=np.bool_)
         numbers, count = number_units(encoding.groups[eligible])
         if count:
             selected[eligible] = self._units(count, rng)[numbers]
@@ -59,21 +59,17 @@ class Span(RateMasker):
         """(count,) the selected units."""
         pairs = count // 2 + 1  # enough: a span and a gap together have at least two units
         spans = 1 + np.searchsorted(self._length_below, rng.random(pairs), side="right")
-        begins_inside = rng.random() < self.rate
-        if begins_inside:
-            spans[0] = 1 + np.searchsorted(self._rest_below, rng.random(), side="right")
-        first_gap = count
+        gaps = np.full(pairs, count)
         if self.rate > 0:
-            gaps = rng.geometric(self._gap_ends, pairs)
-            runs = np.empty(2 * pairs, dtype=np.int64)
-            runs[0 if begins_inside else 1 :: 2], runs[1 if begins_inside else 0 :: 2] = spans, gaps
-            ends = np.minimum(np.cumsum(runs), count)
-            first_gap = 0 if begins_inside else int(ends[0])
-        units = np.zeros(count, dtype=np.bool_)
-        if first_gap >= count:  # no span fell into the sequence: one anywhere
-            length = min(int(spans[0]), count)
-            start = int(rng.random() * (count - length + 1))
-            units[start : start + length] = True
+            np.minimum(rng.geometric(self._gap_ends, pairs), count, out=gaps)
+        inside = rng.random() < self.rate
+        if inside:
+            spans[0] = 1 + np.searchsorted(self._rest_below, rng.random(), side="right")
+        elif gaps[0] >= count:  # no span fell into the sequence: one anywhere
+            start = int(rng.random() * max(count - spans[0] + 1, 1))
+            units = np.zeros(count, dtype=np.bool_)
+            units[start : start + spans[0]] = True
             return units
-        inside = np.arange(2 * pairs) % 2 == (0 if begins_inside else 1)
-        return np.repeat(inside, np.diff(ends, prepend=0))
+        runs = np.stack((spans, gaps) if inside else (gaps, spans), axis=1).ravel()
+        ends = np.minimum(np.cumsum(runs), count)
+        return np.repeat(np.resize([inside, not inside], 2 * pairs), np.diff(ends, prepend=0))

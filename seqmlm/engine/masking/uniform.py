@@ -17,6 +17,6 @@ class Uniform(RateMasker):
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict."""
-        selected = np.zeros_like(eligible)
-        selected[eligible] = draw(np.count_nonzero(eligible), self.rate, rng)
+        selected = np.zeros(len(eligible), dtype=np.bool_)
+        selected[eligible] = draw(int(np.count_nonzero(eligible)), self.rate, rng)
         return selected

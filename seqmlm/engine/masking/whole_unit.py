@@ -18,7 +18,7 @@ class WholeUnit(RateMasker):
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict."""
-        selected = np.zeros_like(eligible)
+        selected = np.zeros(len(eligible), dtype=np.bool_)
         numbers, count = number_units(encoding.groups[eligible])
         selected[eligible] = draw(count, self.rate, rng)[numbers]
         return selected
