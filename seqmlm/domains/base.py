@@ -7,7 +7,7 @@ the engine or in tasks asks which domain it is serving. What differs between fie
     what a unit is          Encoding.groups: word, residue, base, lexer token, visit, event
     order without meaning   Encoding.positions, shared by a set; `global_attention` in `defaults.model`
     further inputs          Encoding.channels (age, time), .classes, .weights (soft-masked bases)
-    what must not leak      `split_key`: patient, session, package, article; `order_key`: time, genome position
+    what must not leak      `split_key`: patient, session, package, article; `order_key`: time, position
     what must not be shown  `sensitive`
 """
 
@@ -188,7 +188,7 @@ class Domain(ABC):
         return False
 
     def unknown_error(self, record: Record, found: Sequence[Unknown]) -> DataError:
-        """The error for a record with pieces outside the alphabet; a sensitive domain names only the place."""
+        """The error for a record with pieces outside the alphabet; a sensitive domain shows no value."""
         what = "a unit" if self.sensitive else repr(found[0].text)
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return DataError(

@@ -1,4 +1,4 @@
-"""From the `tokenizers` library's encodings to ours: ids, units and spans as arrays, for any fast tokenizer."""
+"""From the `tokenizers` library's encodings to ours: ids, units and spans, for any fast tokenizer."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class BackendTokenizer(Tokenizer):
 
 
 def backend_content(backend: tokenizers.Tokenizer) -> Any:
-    """What decides a backend's ids, as JSON values: everything but truncation, padding and the file version."""
+    """What decides a backend's ids, as JSON values: all but truncation, padding and file version."""
     content = json.loads(backend.to_str())
     return {key: value for key, value in content.items() if key not in ("version", "truncation", "padding")}
 

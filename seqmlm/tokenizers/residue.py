@@ -27,6 +27,7 @@ GAPS = ".-"
 TOKENS = ("<cls>", "<pad>", "<eos>", "<unk>", *RESIDUES, *GAPS, "<null_1>", "<mask>")
 _ID = {token: number for number, token in enumerate(TOKENS)}
 _BLOCK = 64
+_LAST_RESIDUE = _ID[RESIDUES[-1]]
 _CLS, _EOS = _ID["<cls>"], _ID["<eos>"]
 
 SPACE = TokenSpace(
@@ -87,20 +88,21 @@ class ResidueTokenizer(Tokenizer):
 
     def _encode_block(self, raws: Sequence[str], first: int) -> list[Encoding]:
         ids, starts = _lookup(raws)
-        bad = np.flatnonzero(ids < 0)
-        if len(bad):
-            index = int(np.searchsorted(starts, bad[0], side="right")) - 1
+        if len(ids) and ids.min() < 0:
+            index = int(np.searchsorted(starts, np.argmax(ids < 0), side="right")) - 1
             raise UnknownUnit(self.unknown(raws[index])[0], alphabet=RESIDUES + GAPS, index=first + index)
         lengths = np.diff(starts)
         # Offset of each token inside its own raw sequence; `<cls>` comes out as -1, `<eos>` as the length.
         groups = np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32) + 1, lengths)
         spans = np.empty((len(ids), 2), dtype=np.int32)
         spans[:, 0], spans[:, 1] = groups, groups + 1
-        spans[starts[:-1]] = 0
-        spans[starts[1:] - 1] = 0
-        groups[SPACE.is_special[ids]] = SPECIAL_GROUP
-        edges = starts.tolist()
-        return [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
+        edges = np.concatenate([starts[:-1], starts[1:] - 1])
+        spans[edges] = 0
+        groups[edges] = SPECIAL_GROUP
+        groups[ids > _LAST_RESIDUE] = SPECIAL_GROUP
+        return [
+            Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(starts.tolist())
+        ]
 
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
@@ -127,7 +129,7 @@ def _lookup(raws: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
     starts = np.zeros(len(raws) + 1, dtype=np.int64)
     np.cumsum(lengths + 2, out=starts[1:])
     # "\0\0" leaves room for `<eos>` and the next `<cls>`.
-    ids: Ids = _TABLE[_letters("\0" + "\0\0".join(raws) + "\0" if raws else "")]
+    ids: Ids = _TABLE.take(_letters("\0" + "\0\0".join(raws) + "\0" if raws else ""))
     ids[starts[:-1]] = _CLS
     ids[starts[1:] - 1] = _EOS
     return ids, starts

@@ -187,7 +187,7 @@ class BpeTokenizer(SubwordTokenizer):
 
     @classmethod
     def _post_processor(cls) -> Any:
-        # Spans leave the space in front out; `add_prefix_space` says that the first one is not in the raw text.
+        # Spans leave the space in front out; `add_prefix_space`: the very first one is not in the raw text.
         trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=True)
         return processors.Sequence([trim, super()._post_processor()])
 
