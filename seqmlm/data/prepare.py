@@ -73,8 +73,8 @@ def prepare(
 
     Returns:
         Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,
-        unknown_tokens, length_quantiles (tokens of a window), train and validation (records, windows, tokens),
-        problems.
+        unknown_tokens, length_quantiles (tokens of a window), problems, and for train and validation
+        records, windows, tokens.
 
     Raises:
         DataError: no record could be used.

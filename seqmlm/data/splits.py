@@ -71,13 +71,14 @@ class ByKey:
 
     def validation(self, marks: Marks) -> NDArray[np.bool_]:
         groups = marks[:, 0]
-        chosen = _share(groups) < self.share
+        chosen: NDArray[np.bool_] = _share(groups) < self.share
         if 0 < self.share < 1 and len(groups) and chosen.all() == chosen.any():
             # All on one side: the group nearest to the other side crosses, unless it is the only one.
             lowest, highest = groups[np.argmin(_share(groups))], groups[np.argmax(_share(groups))]
             if lowest != highest:
-                return groups == lowest if not chosen.any() else groups != highest
-        return np.asarray(chosen)
+                alone = groups == lowest if not chosen.any() else groups != highest
+                return np.asarray(alone)
+        return chosen
 
 
 def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:

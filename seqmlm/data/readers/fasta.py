@@ -19,7 +19,7 @@ _KEEP = bytes(range(256))
 _SPACE = b"\r\n \t"
 _LOWER = b"abcdefghijklmnopqrstuvwxyz"
 _STRUCTURE_ROWS = ("ss_pred", "ss_conf", "ss_dssp", "sa_dssp", "aa_pred", "aa_conf")  # HH-suite's own rows
-_REMEMBERED = 1 << 16  # ids looked back at for repeats: flat memory, and repeats stand close in practice
+_REMEMBERED = 1 << 16  # ids that are looked back at for repeats
 
 
 def read_fasta(
@@ -41,7 +41,7 @@ def read_fasta(
         max_bytes: longest record.
     """
     delete = _SPACE + (b"-." if gaps == "drop" else b"")
-    yield from _read(path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes, aligned=False)
+    yield from _read(path, problems, _KEEP if keep_case else _UPPER, delete, max_bytes)
 
 
 def read_a3m(
@@ -57,7 +57,7 @@ def read_a3m(
     """
     delete = _SPACE + _LOWER + (b"-." if gaps == "drop" else b".")
     first = True
-    for record in _read(path, problems, _KEEP, delete, max_bytes, aligned=True):
+    for record in _read(path, problems, _KEEP, delete, max_bytes):
         if record.id in _STRUCTURE_ROWS:
             problems.note("structure row of an alignment left out")
             continue
@@ -66,36 +66,40 @@ def read_a3m(
 
 
 def _read(
-    path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int, *, aligned: bool
+    path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int
 ) -> Iterator[Record]:
     source, name = str(path), Path(path).name
-    repeats = _Repeats()
-    document = name if aligned else None
+    remembered = [0] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
     for line, part in _parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")
-        label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
         raw = body.translate(table, delete).removesuffix(b"*")
         if not raw or not raw.isascii():
-            problems.bad(_unusable(raw, source, line), part[:1000].decode("utf-8", "backslashreplace"))
+            _unusable(raw, body, source, line, problems)
             continue
-        if repeats.seen(label):
+        label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
+        key = hash(label)
+        if remembered[key % _REMEMBERED] == key and label:
             problems.note("an id that stood in the file before")
+        remembered[key % _REMEMBERED] = key
         yield Record(
             id=label or f"{name}:{line}",
             raw=raw.decode("ascii"),
             source=source,
             line=line,
-            document=document,
             meta={"description": description} if description else {},
         )
 
 
-def _unusable(raw: bytes, source: str, line: int) -> DataError:
-    if not raw:
-        reason, remedy = "a FASTA record without a sequence", "remove it, or give it one"
-    else:
+def _unusable(raw: bytes, body: bytes, source: str, line: int, problems: Problems) -> None:
+    if raw:
         reason, remedy = "a sequence with bytes that are not ASCII", "check that this is FASTA"
-    return DataError(reason, source=source, line=line, remedy=remedy)
+    elif body.strip():
+        problems.note("a row of gaps only, left out")
+        return
+    else:
+        reason, remedy = "a FASTA record without a sequence", "remove it, or give it one"
+    error = DataError(reason, source=source, line=line, remedy=remedy)
+    problems.bad(error, body[:1000].decode("utf-8", "backslashreplace"))
 
 
 def _parts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -114,7 +118,11 @@ def _parts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
         yield from under_way.end(block[:first])
         if first < last:
             for part in block[first + 2 : last].split(b"\n>"):
-                yield from under_way.end(part)
+                if len(part) > max_bytes:
+                    yield from under_way.end(part)
+                else:  # the ordinary case, without a call
+                    yield under_way.line, part
+                    under_way.line += part.count(b"\n") + 1
         under_way.extend(block[last + 2 :])
     if not stream.broken:
         yield from under_way.end(b"")
@@ -131,6 +139,7 @@ class _UnderWay:
         self._begun = False  # the first ">" has been met
 
     def extend(self, block: bytes) -> None:
+        """Add bytes of which the end is not in sight."""
         self._held.append(block)
         self._size += len(block)
         if self._size > self._limit:  # only its first bytes stay, to name it by
@@ -139,10 +148,11 @@ class _UnderWay:
             self._held = [head]
 
     def end(self, rest: bytes) -> Iterator[tuple[int, bytes]]:
+        """Add the last bytes; yield the record unless it is too long or is text before the first `>`."""
         part = b"".join([*self._held, rest]) if self._held else rest
         lines, line, size = part.count(b"\n") + self._lost, self.line, self._size + len(rest)
         self._held, self._size, self._lost = [], 0, 0
-        if not self._begun:  # `part` is what stands before the first ">", after a line end of ours
+        if not self._begun:  # `part` stands before the first ">", after a line end of ours
             self._begun = True
             self.line += lines
             if part.strip():
@@ -164,18 +174,3 @@ class _UnderWay:
             remedy="give it a header, or name the format it really has",
         )
         self._problems.bad(error, part[blank : blank + 1000].decode("utf-8", "backslashreplace"))
-
-
-class _Repeats:
-    """Finds ids met before, by hashes in a table of fixed size: flat memory, may miss a distant repeat."""
-
-    def __init__(self) -> None:
-        self._table = [0] * _REMEMBERED
-
-    def seen(self, label: str) -> bool:
-        key = hash(label)
-        slot = key % _REMEMBERED
-        if self._table[slot] == key:
-            return bool(label)
-        self._table[slot] = key
-        return False

@@ -1,0 +1,60 @@
+"""JSON lines: one object a line, the sequence in one of its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.fields import column_missing, record_from
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError
+
+
+def read_jsonl(
+    path: str | Path,
+    problems: Problems,
+    *,
+    field: str = "text",
+    id_field: str | None = None,
+    document_field: str | None = None,
+    keep: Sequence[str] = (),
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read a file of JSON objects, one a line (also .gz, .zst, "-"); blank lines are passed over.
+
+    Args:
+        path: the file.
+        problems: receives lines that are not a JSON object, and objects without text in the field.
+        field: key of the sequence.
+        id_field: key of the record's id; None names it by its line.
+        document_field: key of what the record belongs to.
+        keep: further keys that go into `meta`, where present.
+        max_bytes: longest line.
+    """
+    source = str(path)
+    for number, text in lines(source, problems, max_bytes=max_bytes):
+        if not text or text.isspace():
+            continue
+        try:
+            row = json.loads(text)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError):
+            error = DataError(
+                "not a JSON object",
+                source=source,
+                line=number,
+                remedy="write one object a line, or name the format the file really has",
+            )
+            problems.bad(error, text)
+            continue
+        missing = [name for name in (field, id_field, document_field) if name is not None and name not in row]
+        if missing:
+            problems.bad(column_missing(missing[0], row, source, number, "field"), text)
+            continue
+        record = record_from(row, field, id_field, document_field, keep, source, number, problems)
+        if record is not None:
+            yield record
