@@ -1,0 +1,92 @@
+"""Bring MLflow up to what a run's ledger says; each step may be repeated and then does nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seqmlm.tracking.ledger import METRICS, Ledger, Point, read_points
+from seqmlm.tracking.remote import Remote
+
+
+def open_run(remote: Remote, ledger: Ledger) -> str:
+    """Create the run, or reopen it, or create it anew where it was deleted there; returns its id."""
+    if ledger.run_id is not None and not remote.reopen(ledger.run_id):
+        ledger.forget_sent()
+    if ledger.run_id is None:
+        ledger.run_id = remote.create_run(ledger.experiment, ledger.name, ledger.started, ledger.tags)
+    ledger.status_sent = False
+    remote.set_params(ledger.run_id, ledger.params)
+    remote.set_tags(ledger.run_id, ledger.tags)
+    return ledger.run_id
+
+
+def push_entries(remote: Remote, ledger: Ledger, directory: Path) -> None:
+    """Send the data sets, artifacts and models that MLflow does not have yet."""
+    run_id = ledger.run_id
+    assert run_id is not None
+    for entry in ledger.datasets:
+        if not entry["sent"]:
+            remote.log_dataset(run_id, entry)
+            entry["sent"] = True
+    for entry in ledger.artifacts:
+        if not entry["sent"]:
+            # A file removed since then cannot be sent any more; that is not the tracker's failure.
+            if Path(entry["path"]).exists():
+                remote.log_artifact(run_id, entry["path"], entry["folder"])
+            entry["sent"] = True
+    for entry in ledger.models:
+        if not entry["sent"]:
+            version = remote.find_version(entry["name"], entry["version"])
+            if version is None and Path(entry["directory"]).is_dir():
+                points = _last_points(directory, entry["metrics"], ledger.ended or ledger.started)
+                entry["model_id"], version = remote.register(run_id, entry, points)
+            entry["mlflow_version"], entry["sent"] = version, True
+
+
+def push_metrics(remote: Remote, ledger: Ledger, path: Path) -> tuple[int, dict[str, int]]:
+    """Upload the points of a metrics.jsonl file that MLflow does not have.
+
+    Returns:
+        How many were uploaded, and the last step that MLflow now has of each metric.
+    """
+    assert ledger.run_id is not None
+    keys = set(ledger.metric_keys)
+    points = list(read_points(path, keys or None))
+    steps = remote.steps(ledger.run_id, keys | {point.key for point in points})
+    missing = [point for point in points if point.step not in steps[point.key]]
+    remote.log_points(ledger.run_id, missing)
+    for point in missing:
+        steps[point.key].add(point.step)
+    return len(missing), {key: max(known) for key, known in steps.items() if known}
+
+
+def push_status(remote: Remote, ledger: Ledger) -> None:
+    """End the run in MLflow as it ended here."""
+    assert ledger.run_id is not None
+    if ledger.status != "RUNNING" and not ledger.status_sent:
+        remote.terminate(ledger.run_id, ledger.status, ledger.ended)
+        ledger.status_sent = True
+
+
+def push_all(remote: Remote, ledger: Ledger, directory: Path) -> int:
+    """Everything at once, for a run that went on without the tracker; returns how many points went up."""
+    open_run(remote, ledger)
+    count, _ = push_metrics(remote, ledger, directory / METRICS)
+    push_entries(remote, ledger, directory)
+    push_status(remote, ledger)
+    ledger.complete = ledger.status != "RUNNING"
+    return count
+
+
+def _last_points(directory: Path, metrics: dict[str, float], time: int) -> list[Point]:
+    """A model's metrics as points, with step and time of the same value in metrics.jsonl where that has it.
+
+    MLflow keeps a model's metrics among its run's too: the same point again is dropped, another would be a
+    second value at that step.
+    """
+    last: dict[str, Point] = {p.key: p for p in read_points(directory / METRICS, set(metrics))}
+    step = max((point.step for point in last.values()), default=0)
+    return [
+        last[key] if key in last and last[key].value == value else Point(key, value, step, time)
+        for key, value in metrics.items()
+    ]

@@ -1,0 +1,211 @@
+"""The calls to MLflow, to the address they are given whatever the global one is; any of them may raise."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqmlm.tracking.ledger import Point
+
+_BATCH = 1000
+_PARAM_CHARACTERS = 6000
+_TEXT_LIMIT = 4 * 2**20
+
+
+class Remote:
+    """An MLflow store that answered when it was opened; any call may raise when it no longer does.
+
+    Args:
+        uri: tracking and registry address.
+        artifacts: folder for the files of new experiments; None where a server keeps them.
+    """
+
+    def __init__(self, uri: str, artifacts: Path | None) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self.uri, self.artifacts = uri, artifacts
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        # The client is lazy about servers: ask something small, so that a dead one is known here.
+        self.client.search_experiments(max_results=1)
+
+    def experiment(self, name: str) -> str:
+        """Id of the experiment, made or restored where needed; two processes may ask at once."""
+        from mlflow.exceptions import MlflowException
+
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            location = (self.artifacts / name).as_uri() if self.artifacts else None
+            try:
+                return str(self.client.create_experiment(name, artifact_location=location))
+            except MlflowException:
+                found = self.client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def create_run(self, experiment: str, name: str, started: int, tags: Mapping[str, str]) -> str:
+        """Start a run and return its id."""
+        run = self.client.create_run(
+            self.experiment(experiment), start_time=started, tags=dict(tags), run_name=name
+        )
+        return str(run.info.run_id)
+
+    def reopen(self, run_id: str) -> bool:
+        """Set a run RUNNING again; False where it is gone or was deleted."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = self.client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+        if run.info.lifecycle_stage == "deleted":
+            return False
+        if run.info.status != "RUNNING":
+            self.client.update_run(run_id, status="RUNNING")
+        return True
+
+    def set_params(self, run_id: str, params: Mapping[str, str]) -> None:
+        """Log the params the run does not have yet; those that changed go to the tag seqmlm.param_drift.
+
+        MLflow's params are fixed once written, so a changed value cannot be shown there.
+        """
+        from mlflow.entities import Param
+
+        short = {key: value[:_PARAM_CHARACTERS] for key, value in params.items()}
+        old = self.client.get_run(run_id).data.params
+        new = [Param(key, value) for key, value in short.items() if key not in old]
+        if new:
+            self.client.log_batch(run_id, params=new)
+        drift = {key: [old[key], value] for key, value in short.items() if key in old and old[key] != value}
+        if drift:
+            self.client.set_tag(run_id, "seqmlm.param_drift", json.dumps(drift))
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set or replace tags."""
+        from mlflow.entities import RunTag
+
+        if tags:
+            self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+        """Append metric values; the same value at the same step and time is taken once."""
+        from mlflow.entities import Metric
+
+        for start in range(0, len(points), _BATCH):
+            chunk = [Metric(p.key, p.value, p.time, p.step) for p in points[start : start + _BATCH]]
+            self.client.log_batch(run_id, metrics=chunk)
+
+    def steps(self, run_id: str, keys: Iterable[str]) -> dict[str, set[int]]:
+        """The steps at which each metric has a value."""
+        return {key: {metric.step for metric in self.client.get_metric_history(run_id, key)} for key in keys}
+
+    def log_dataset(self, run_id: str, entry: Mapping[str, Any]) -> None:
+        """Record what a run read: name, digest, source and profile; no data is copied."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(
+            name=entry["name"],
+            digest=entry["digest"],
+            source_type="local",
+            source=json.dumps({"uri": entry["source"]}),
+            profile=json.dumps(entry["profile"]),
+        )
+        tags = [InputTag("mlflow.data.context", entry["context"])]
+        self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
+
+    def log_artifact(self, run_id: str, path: str, folder: str) -> None:
+        """Upload a file, or the contents of a folder, under `folder` ("" is the top)."""
+        if Path(path).is_dir():
+            self.client.log_artifacts(run_id, path, folder or None)
+        else:
+            self.client.log_artifact(run_id, path, folder or None)
+
+    def register(self, run_id: str, entry: Mapping[str, Any], points: Sequence[Point]) -> tuple[str, int]:
+        """Make a logged model with its metrics and a version of a registered model.
+
+        Where MLflow's store is a local database the version points at the model's own folder, and only its
+        small text files are copied, to be seen in the UI. A server cannot see our disk: it gets the folder.
+
+        Returns:
+            MLflow's model id and version.
+        """
+        from mlflow.entities import Metric
+
+        run = self.client.get_run(run_id)
+        directory = Path(entry["directory"])
+        model = self.client.create_logged_model(
+            run.info.experiment_id,
+            name=entry["name"],
+            source_run_id=run_id,
+            tags={"seqmlm.path": str(directory), **entry["tags"]},
+            params=entry["params"],
+            model_type="masked-lm",
+        )
+        local = self.artifacts is not None
+        for path in sorted(directory.iterdir()):
+            if path.is_file() and (not local or _is_small_text(path)):
+                self.client.log_model_artifact(model.model_id, str(path))
+        self.client.finalize_logged_model(model.model_id, "READY")
+        if points:
+            metrics = [
+                Metric(p.key, p.value, p.time, p.step, model_id=model.model_id, **entry["dataset"])
+                for p in points
+            ]
+            self.client.log_batch(run_id, metrics=metrics)
+        self._ensure_registered(entry["name"])
+        source = directory.as_uri() if local else f"models:/{model.model_id}"
+        version = self.client.create_model_version(
+            entry["name"], source, run_id=run_id, tags=entry["tags"], model_id=model.model_id
+        )
+        # The UI finds the versions of a logged model through this tag.
+        link = json.dumps([{"name": entry["name"], "version": version.version}])
+        self.client.set_logged_model_tags(model.model_id, {"mlflow.modelVersions": link})
+        for alias in entry["aliases"]:
+            self.set_alias(entry["name"], alias, int(version.version))
+        return str(model.model_id), int(version.version)
+
+    def _ensure_registered(self, name: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def set_alias(self, name: str, alias: str, version: int) -> None:
+        """Point an alias of a registered model at one of its versions."""
+        self.client.set_registered_model_alias(name, alias, str(version))
+
+    def find_version(self, name: str, version: int) -> int | None:
+        """MLflow's number of our version of a model: they differ where models were registered offline."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = self.client.search_model_versions(f"name = '{name}'")
+        except MlflowException:
+            return None
+        for candidate in found:
+            if candidate.tags.get("seqmlm.version") == str(version):
+                return int(candidate.version)
+        return None
+
+    def terminate(self, run_id: str, status: str, ended: int | None) -> None:
+        """End a run as FINISHED, FAILED or KILLED."""
+        self.client.set_terminated(run_id, status=status, end_time=ended or now())
+
+
+def _is_small_text(path: Path) -> bool:
+    return path.suffix in (".json", ".txt", ".md") and path.stat().st_size <= _TEXT_LIMIT
+
+
+def now() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
