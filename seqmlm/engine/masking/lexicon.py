@@ -62,8 +62,10 @@ class Lexicon(RateMasker):
         if not {token for word in self.words for token in word} <= set(space.ordinary.tolist()):
             raise UsageError("a word of the lexicon holds a special token or one outside the vocabulary")
         self.mode, self.p = mode, check_share("p", p or 0.0)
-        self._begins = np.zeros(space.size, dtype=np.bool_)  # (V,) tokens a word of the lexicon begins with
-        self._begins[[word[0] for word in self.words]] = True
+        self._alone = np.zeros(space.size, dtype=np.bool_)  # (V,) tokens that are a word
+        self._alone[[word[0] for word in self.words if len(word) == 1]] = True
+        self._among = np.zeros(space.size, dtype=np.bool_)  # (V,) tokens that a longer word begins with
+        self._among[[word[0] for word in self.words if len(word) > 1]] = True
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict; none where the mode admits no unit of this sequence."""
@@ -87,12 +89,11 @@ class Lexicon(RateMasker):
 
     def _are_words(self, ids: Ids, numbers: NDArray[np.intp], count: int) -> Bools:
         """(count,) whether each unit is a word of the lexicon."""
-        order = np.argsort(numbers, kind="stable")  # the tokens of a unit side by side
-        bounds = np.searchsorted(numbers[order], np.arange(count + 1))
-        ids = ids[order]
-        words = self._begins[ids[bounds[:-1]]]
-        for unit in np.flatnonzero(words):
-            words[unit] = tuple(ids[bounds[unit] : bounds[unit + 1]].tolist()) in self.words
+        words = np.zeros(count, dtype=np.bool_)
+        alone = (np.bincount(numbers, minlength=count) == 1)[numbers]
+        words[numbers[self._alone[ids] & alone]] = True
+        for unit in set(numbers[self._among[ids] & ~alone].tolist()):
+            words[unit] = tuple(ids[numbers == unit].tolist()) in self.words
         return words
 
     def selection_rate(self, space: TokenSpace) -> Floats:
@@ -102,10 +103,8 @@ class Lexicon(RateMasker):
         many of them the sequence has: NaN for them.
         """
         rates = super().selection_rate(space)
-        in_lexicon = np.zeros(space.size, dtype=np.bool_)
-        in_lexicon[[word[0] for word in self.words if len(word) == 1]] = True
         if self.mode == "mix":
-            rates[in_lexicon] = np.nan if self.p else self.rate
+            rates[self._alone] = np.nan if self.p else self.rate
         else:
-            rates[in_lexicon if self.mode == "nocloze" else ~in_lexicon] = 0
+            rates[self._alone if self.mode == "nocloze" else ~self._alone] = 0
         return rates

@@ -15,8 +15,9 @@ class Span(RateMasker):
     """Selects spans of 1 to `max_units` units, P(length = k) proportional to p (1 - p)^(k - 1).
 
     Spans and geometric gaps of at least one unit alternate as a stationary process, so every unit is
-    selected with probability `rate` exactly and no span is cut short but by an end of the sequence.
-    With p = .2 and max_units = 10 the mean span has 3.8 units.
+    selected with probability `rate` and no span is cut short but by an end of the sequence. Where no span
+    falls into a (short) sequence it gets one, of at most its share of units. With p = .2 and
+    max_units = 10 the mean span has 3.8 units.
 
     Args:
         rate: share of units to select, in [0, m / (m + 1)] for spans of m units on average.
@@ -57,19 +58,21 @@ class Span(RateMasker):
 
     def _units(self, count: int, rng: np.random.Generator) -> Bools:
         """(count,) the selected units."""
-        pairs = count // 2 + 1  # enough: a span and a gap together have at least two units
-        spans = 1 + np.searchsorted(self._length_below, rng.random(pairs), side="right")
-        gaps = np.full(pairs, count)
-        if self.rate > 0:
-            np.minimum(rng.geometric(self._gap_ends, pairs), count, out=gaps)
-        inside = rng.random() < self.rate
-        if inside:
-            spans[0] = 1 + np.searchsorted(self._rest_below, rng.random(), side="right")
-        elif gaps[0] >= count:  # no span fell into the sequence: one anywhere
-            start = int(rng.random() * max(count - spans[0] + 1, 1))
-            units = np.zeros(count, dtype=np.bool_)
-            units[start : start + spans[0]] = True
-            return units
-        runs = np.stack((spans, gaps) if inside else (gaps, spans), axis=1).ravel()
-        ends = np.minimum(np.cumsum(runs), count)
-        return np.repeat(np.resize([inside, not inside], 2 * pairs), np.diff(ends, prepend=0))
+        units = np.zeros(count, dtype=np.bool_)
+        first, starts = rng.random(), rng.random(count) < self._gap_ends
+        free = 1
+        if first < self.rate:
+            free += 1 + int(self._rest_below.searchsorted(first / self.rate, side="right"))
+            units[: free - 1] = True
+        candidates = starts.nonzero()[0]
+        lengths = 1 + self._length_below.searchsorted(rng.random(len(candidates)), side="right")
+        for start, length in zip(candidates.tolist(), lengths.tolist(), strict=True):
+            if start >= free:
+                units[start : start + length] = True
+                free = start + length + 1  # the unit after a span belongs to the gap
+        if free == 1:  # no span at all
+            share = max(int(self.rate * count), 1)
+            length = min(1 + int(self._length_below.searchsorted(rng.random(), side="right")), share)
+            start = int(rng.random() * (count - length + 1))
+            units[start : start + length] = True
+        return units
