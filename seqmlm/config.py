@@ -166,13 +166,12 @@ def _coerce_scalar(hint: Any, value: Any, path: str) -> Any:
         except (TypeError, ValueError):
             pass
     elif hint is int and not isinstance(value, bool):
+        if isinstance(value, int):
+            return value
         try:
-            whole = (
-                int(value) if isinstance(value, (int, str)) and str(value).isdigit() else int(float(value))
-            )
-            if whole == float(value):
-                return whole
-        except (TypeError, ValueError, OverflowError):
+            if float(value).is_integer():
+                return int(float(value))
+        except (TypeError, ValueError):
             pass
     elif hint is Path and isinstance(value, (str, Path)):
         return Path(value)

@@ -1,0 +1,44 @@
+# Two commands set everything up: `make demo` and `make test`. PYTHON names the interpreter to build .venv with.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+
+.PHONY: help demo test check fix bench kills clean
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+# torch first and pinned: a plain request for it may bring gigabytes of GPU libraries this machine has no use for.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seqmlm needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY)  ## install, train a small protein model on the built-in sample, score with it (under 3 minutes)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: $(READY)  ## the whole test suite
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+check: $(READY)  ## lint, format, types, layering
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layering.py
+
+fix: $(READY)  ## let ruff repair what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=folder)
+	$(BIN)/python benchmarks/pretrain_throughput.py --data $(or $(DATA),../shared/data)
+	$(BIN)/python benchmarks/pretrain_real.py --data $(or $(DATA),../shared/data)
+
+kills: $(READY)  ## the long version of the kill tests
+	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills
+
+clean:  ## remove what the targets above made
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

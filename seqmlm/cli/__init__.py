@@ -1,0 +1,65 @@
+"""The command line: one module a command; each parses, calls one task and prints.
+
+stdout is data, stderr is progress. Exit codes: 0 done, 1 other errors, 2 usage, 3 data, 4 state, 5 training;
+130 and 143 when stopped by Ctrl-C or SIGTERM (after saving).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from seqmlm import __version__
+from seqmlm.cli import data, db, doctor, models, runs, sample, score, train, ui
+from seqmlm.errors import SeqmlmError
+
+app = typer.Typer(
+    name="seqmlm",
+    no_args_is_help=True,
+    help="Masked language models on any kind of sequence. Shortest start: seqmlm train --domain protein",
+)
+app.command("train")(train.train)
+app.command("score")(score.score)
+app.command("sample")(sample.sample)
+app.add_typer(data.app, name="data")
+app.add_typer(runs.app, name="runs")
+app.add_typer(models.app, name="models")
+app.add_typer(db.app, name="db")
+app.command("ui")(ui.ui)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"seqmlm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ["SEQMLM_DEBUG"] = "1"
+
+
+def main(arguments: Sequence[str] | None = None) -> Any:
+    """Run the command line; known errors become one sentence on stderr and an exit code."""
+    try:
+        return app(list(arguments) if arguments is not None else None)
+    except SeqmlmError as error:
+        if os.environ.get("SEQMLM_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: that is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,80 @@
+"""Progress on stderr: a live bar on a terminal, one plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from seqmlm.engine.loop import StepReport
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class TrainingConsole:
+    """Tells a person how training goes; satisfies `seqmlm.tasks.observers.Console`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._rich = RichConsole(stderr=True, highlight=False)
+        self._quiet = quiet
+        self._live = self._rich.is_terminal and not quiet
+        self._last_line = 0.0
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("step {task.completed:.0f}/{task.fields[total_text]}"),
+            TextColumn("loss [bold]{task.fields[loss]:.3f}"),
+            TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._rich,
+            disable=not self._live,
+        )
+        self._task: int | None = None
+
+    def __enter__(self) -> TrainingConsole:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def message(self, text: str) -> None:
+        """Print one line above the bar."""
+        if not self._quiet:
+            self._rich.print(text, markup=False, soft_wrap=True)
+
+    def step(self, report: StepReport, total: float | None) -> None:
+        """Show where training is; `total` is the planned number of steps, None where time decides."""
+        if self._live:
+            self._show(report, total)
+        elif not self._quiet and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            of = f"/{total:.0f}" if total else ""
+            print(
+                f"step {report.step}{of}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
+                f"  {_eta(report, total)}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _show(self, report: StepReport, total: float | None) -> None:
+        fields = {"loss": report.loss, "rate": report.tokens_per_second}
+        if self._task is None:
+            text = f"{total:.0f}" if total else "?"
+            self._task = self._progress.add_task("training", total=total, total_text=text, **fields)
+        self._progress.update(self._task, completed=report.step, **fields)  # type: ignore[arg-type]
+
+
+def _eta(report: StepReport, total: float | None) -> str:
+    if not total or not report.step:
+        return ""
+    left = (total - report.step) * report.seconds / report.step
+    return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"

@@ -1,0 +1,53 @@
+"""`seqmlm data`: look at data before training on it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `inspect` a sub-command, though it is the only one."""
+
+
+@app.command("inspect")
+def inspect(
+    domain: Annotated[str, typer.Option("--domain", "-d", help="What the sequences are: protein, text ...")],
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH|-]...", help="Files or folders; - is standard input.")
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
+    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Count records, lengths, letters, duplicates and problems; show one record masked.
+
+    Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.config import parse_assignments
+    from seqmlm.errors import UsageError
+    from seqmlm.tasks.inspect import inspect as look
+
+    files = [*(paths or []), *(data or [])]
+    if not files:
+        raise UsageError("nothing to inspect: name files, folders, or - for standard input")
+    found = look(domain, files, format=format, options=parse_assignments(option or [])).to_dict()
+    if json_output:
+        print_json(found)
+        return
+    for key, value in found.items():
+        if isinstance(value, dict):
+            typer.echo(f"{key.replace('_', ' ')}:")
+            for name, item in value.items():
+                shown = f"{item:,}" if isinstance(item, int) else item
+                typer.echo(f"  {name!s:<24} {shown}")
+        else:
+            typer.echo(f"{key.replace('_', ' '):<26} {value:,}")

@@ -1,0 +1,126 @@
+"""A model folder: a plain Hugging Face folder, with our card beside the weights, and the way back in.
+
+    config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
+    seqmlm_tokenizer.json                                                   which of our tokenizers it is
+    seqmlm.json                                                             the card: domain, masking, data, origin
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from seqmlm import __version__, plugins
+from seqmlm.config import from_dict, to_dict
+from seqmlm.domains.base import Domain
+from seqmlm.engine.backbones import load as load_backbone
+from seqmlm.engine.model import MaskedRows
+from seqmlm.errors import StateError, UsageError
+from seqmlm.tokenizers.base import Tokenizer
+
+CARD = "seqmlm.json"
+TOKENIZER_CARD = "seqmlm_tokenizer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a model folder says of itself, so that every scorer can check what it is asked to do."""
+
+    domain: str
+    unit: str
+    tokenizer: str
+    max_length: int
+    probability: Literal["ordinary", "full"]
+    masking: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    parent: str | None = None
+    dataset: str | None = None
+    run_name: str | None = None
+    run_id: str | None = None
+    steps: int = 0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    version: str = __version__
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadedModel:
+    """A model ready to be asked: the module, its tokenizer, its domain and its card."""
+
+    rows: MaskedRows
+    tokenizer: Tokenizer
+    domain: Domain
+    card: Card
+    path: str
+
+
+def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -> None:
+    """Write a model folder; the card goes last, so a folder with a card is complete."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows.model.save_pretrained(directory)
+    tokenizer.save(directory)
+    (directory / CARD).write_text(json.dumps(to_dict(card), indent=2) + "\n", encoding="utf-8")
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Load the tokenizer saved in a folder, ours by its name, else any Hugging Face fast tokenizer.
+
+    Raises:
+        StateError: the folder holds none, or its card is broken.
+    """
+    card = directory / TOKENIZER_CARD
+    if not card.is_file():
+        return plugins.tokenizer_class("huggingface.v1").load(directory)
+    try:
+        name = json.loads(card.read_text(encoding="utf-8"))["name"]
+    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
+        raise StateError(f"{card} is not a tokenizer card ({error!r}); copy the tokenizer again") from None
+    return plugins.tokenizer_class(name).load(directory)
+
+
+def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
+    """Load a model folder, ours or any Hugging Face masked LM with its tokenizer.
+
+    Args:
+        reference: a folder, or a Hugging Face hub id.
+        domain: needed for a folder without our card; for one with it, must agree.
+
+    Raises:
+        UsageError: the domain is missing or another one.
+        StateError: the folder is incomplete.
+    """
+    path = Path(reference)
+    card_path = path / CARD
+    card = _read_card(card_path) if card_path.is_file() else None
+    if card is not None and domain is not None and domain != card.domain:
+        raise UsageError(f"{reference} is a {card.domain} model; it cannot be used with --domain {domain}")
+    name = card.domain if card is not None else domain
+    if name is None:
+        raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
+    found = plugins.domain(name)
+    tokenizer = load_tokenizer(path) if path.is_dir() else _hub_tokenizer(str(reference))
+    model = load_backbone(str(reference), tokenizer.space)
+    if card is None:
+        limit = min(found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9)
+        card = Card(
+            domain=name, unit=tokenizer.unit, tokenizer=tokenizer.name, max_length=limit, probability="full"
+        )
+    rows = MaskedRows(model, tokenizer.space, probability=card.probability)
+    return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
+
+
+def _hub_tokenizer(reference: str) -> Tokenizer:
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(reference, allow_patterns=["*.json", "vocab*", "merges.txt"])
+    return load_tokenizer(Path(folder))
+
+
+def _read_card(path: Path) -> Card:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return from_dict(Card, values)
+    except (json.JSONDecodeError, UnicodeDecodeError, UsageError, TypeError) as error:
+        raise StateError(f"{path} is not a model card ({error}); export the model again") from None

@@ -1,0 +1,163 @@
+"""What `seqmlm train` can be told: one frozen dataclass a topic, resolved from defaults, file and flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from seqmlm import plugins
+from seqmlm.config import from_dict, merge, to_dict
+from seqmlm.domains.base import Domain
+from seqmlm.engine.backbones import ModelConfig
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.errors import UsageError
+
+# Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
+LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4}
+SECOND_STAGE_LEARNING_RATE = 5e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which files, how they are read, and how they are divided."""
+
+    paths: tuple[str, ...] = ()
+    """Files or folders; NAME=PATH makes a named corpus, and several names are mixed by `mixture_alpha`."""
+    format: str | None = None
+    """One of the domain's formats; guessed from the file name when absent."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the reader: column, field, and what else the format knows."""
+    on_error: Literal["raise", "skip", "quarantine"] = "raise"
+    deduplicate: bool = False
+    """Drop records whose raw text occurred before."""
+    join_documents: bool = False
+    """Fill windows with consecutive sequences of one document (full-sentence packing)."""
+    split: Literal["key", "identity", "chronological"] = "key"
+    """How validation records are chosen: by hash of the domain's split key, by clusters of sequences with
+    many k-mers in common, or the last ones in the domain's order (time, genome position)."""
+    validation: float = 0.05
+    """Share of the split keys held out for validation."""
+    mixture_alpha: float = 0.3
+    """Corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation < 1:
+            raise UsageError(f"data.validation must lie between 0 and 1, not {self.validation}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """Which tokenizer; subword ones are trained on the data."""
+
+    name: str
+    vocabulary_size: int | None = None
+    """Subword vocabulary size; fitted to the amount of text when absent."""
+    path: str | None = None
+    """A saved tokenizer to use as it is, instead of training one."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long and how to train."""
+
+    max_steps: int | None = None
+    max_time: str | None = None
+    """Training time such as 90s, 10m or 2h; the learning rate decays over its last fifth."""
+    epochs: float | None = None
+    tokens_per_batch: int = 8192
+    """Tokens of one optimizer step, over all processes."""
+    tokens_per_row: int | None = None
+    """Tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch when absent."""
+    learning_rate: float | None = None
+    """Peak learning rate; by model size when absent."""
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    warmup: float = 0.06
+    """Warm-up: steps, or the share of the training when below 1."""
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float = 1.0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    sharding: Literal["none", "fsdp2"] = "none"
+    loader_workers: int = 0
+    evaluate_every: int | None = None
+    """Steps between evaluations; a tenth of the training when absent."""
+    evaluation_records: int = 400
+    """Validation sequences an evaluation during training reads; the last one reads four times as many."""
+    checkpoint_every_steps: int = 50
+    checkpoint_every_seconds: float = 60.0
+    keep_last: int = 2
+    keep_every: int | None = None
+    max_bad_steps: int = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """One pretraining, complete: with the same data it gives the same model."""
+
+    domain: str
+    tokenizer: TokenizerConfig
+    masking: MaskingConfig
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    seed: int = 0
+
+
+def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
+    """Lay user settings over the domain's defaults, and complete what depends on them.
+
+    Args:
+        domain: supplies tokenizer, masker, size and window length.
+        layers: nested mappings (config file, flags, --set), later ones winning.
+
+    Raises:
+        UsageError: an unknown key or name, or values that exclude each other.
+    """
+    defaults = domain.defaults
+    asked = merge({}, *layers)
+    base = {
+        "domain": domain.name,
+        "tokenizer": {"name": defaults.tokenizer, "vocabulary_size": defaults.vocabulary_size},
+        "masking": to_dict(defaults.masking),
+        "model": {"size": defaults.size, "max_length": defaults.max_length, **defaults.model},
+        "data": {"join_documents": defaults.join_documents},
+    }
+    for section, key, kind, options in (
+        ("tokenizer", "name", "tokenizers", defaults.tokenizer_options),
+        ("masking", "masker", "maskers", defaults.masking.options),
+    ):
+        name = asked[section].get(key) if isinstance(asked.get(section), dict) else None
+        # Options of the default tokenizer or masker mean nothing to another one.
+        same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
+        base[section]["options"] = dict(options) if same else {}
+    values = merge(base, asked)
+    for section, key, kind in (("tokenizer", "name", "tokenizers"), ("masking", "masker", "maskers")):
+        if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
+            values[section][key] = plugins.versioned(kind, values[section][key])
+    config = from_dict(PretrainConfig, values)
+    plugins.load("tokenizers", config.tokenizer.name)
+    plugins.load("maskers", config.masking.masker)
+    if sum(limit is not None for limit in (config.train.max_steps, config.train.max_time, config.train.epochs)) == 0:
+        values["train"] = merge(values.get("train", {}), {"max_steps": 1000})
+        config = from_dict(PretrainConfig, values)
+    return config
+
+
+def seconds(text: str) -> float:
+    """Read a duration: 90, 90s, 10m, 1.5h.
+
+    >>> seconds("10m")
+    600.0
+
+    Raises:
+        UsageError: anything else, or a duration of zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if value <= 0:
+        raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")
+    return value

@@ -1,0 +1,233 @@
+"""From the files a user named to what the engine trains on: a tokenizer and two prepared splits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm import plugins
+from seqmlm.config import to_dict
+from seqmlm.data.dataset import Prepared
+from seqmlm.data.files import spool
+from seqmlm.data.fingerprint import file_fingerprint
+from seqmlm.data.mixture import Mixture, mixed_texts
+from seqmlm.data.prepare import prepare
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.splits import ByIdentity, ByKey, ByOrder, Split
+from seqmlm.domains.base import Domain
+from seqmlm.engine.types import Sequences
+from seqmlm.errors import UsageError
+from seqmlm.tasks.bundle import load_tokenizer
+from seqmlm.tasks.config import DataConfig, PretrainConfig
+from seqmlm.tasks.samples import cached_sample
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.workspace import Workspace
+
+QUARANTINE = "quarantine.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Everything a training reads.
+
+    Args:
+        tokenizer: the one that made the ids.
+        train, validation: the two splits; the training one is a mixture where there are several corpora.
+        token_counts: (V,) occurrences in the training split, special tokens included.
+        statistics: counts by corpus name.
+        fingerprint: of files, options and tokenizer together.
+        sources: the files by corpus name.
+    """
+
+    tokenizer: Tokenizer
+    train: Sequences
+    validation: Sequences
+    token_counts: NDArray[np.int64]
+    statistics: dict[str, dict[str, Any]]
+    fingerprint: str
+    sources: dict[str, list[str]]
+
+
+class CorpusReader:
+    """Reads the corpora of one training, as often as needed.
+
+    Args:
+        config: the resolved settings.
+        domain: reads the files.
+        workspace: its cache holds prepared data and spooled input.
+        directory: the run's folder; bad records are put aside there.
+    """
+
+    def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace, directory: Path) -> None:
+        self.config, self.domain, self.workspace, self.directory = config, domain, workspace, directory
+        self.sources = named_sources(config.data, domain, workspace, config.seed)
+
+    def fingerprint(self, name: str) -> str:
+        """Hash of a corpus's files and of how they are read."""
+        data = to_dict(self.config.data)
+        reading = {key: data[key] for key in ("format", "options", "on_error")}
+        return _digest(self.domain.name, file_fingerprint(self.sources[name]), reading)
+
+    def records(self, name: str, problems: Problems) -> Iterator[Record]:
+        """Stream the records of one corpus."""
+        data = self.config.data
+        return self.domain.read(self.sources[name], problems, format=data.format, **data.options)
+
+    def texts(self) -> Iterator[Any]:
+        """Stream training text for a tokenizer, corpora mixed as the model will see them."""
+        policy = "raise" if self.config.data.on_error == "raise" else "skip"
+
+        def stream(name: str) -> Callable[[], Iterator[Any]]:
+            # What is skipped here is counted, and put aside, when the data are prepared.
+            return lambda: map(self.domain.training_text, self.records(name, Problems(policy)))
+
+        streams = {name: stream(name) for name in self.sources}
+        if len(streams) == 1:
+            return next(iter(streams.values()))()
+        return mixed_texts(streams, alpha=self.config.data.mixture_alpha, seed=self.config.seed)
+
+    def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
+        """One corpus as memory-mapped encodings."""
+        config, data = self.config, self.config.data
+        settings = [data.deduplicate, data.join_documents, data.split, data.validation, config.model.max_length]
+        fingerprint = _digest(self.fingerprint(name), tokenizer.fingerprint(), settings, config.seed)
+        aside = self.directory / QUARANTINE
+        sensitive = self.domain.sensitive
+        with Problems(data.on_error, quarantine=aside, sensitive=sensitive) as problems:
+            return prepare(
+                self.records(name, problems),
+                tokenizer,
+                tokenizer.space,
+                cache=self.workspace.cache / "prepared",
+                fingerprint=fingerprint,
+                max_length=config.model.max_length,
+                split=self._split(),
+                dedupe=data.deduplicate,
+                join_documents=data.join_documents,
+                problems=problems,
+                progress=progress,
+            )
+
+    def _split(self) -> Split:
+        share, seed = self.config.data.validation, self.config.seed
+        if self.config.data.split == "identity":
+            return ByIdentity(share=share, seed=seed)
+        if self.config.data.split == "chronological":
+            return ByOrder(key=self.domain.order_key, share=share)
+        return ByKey(key=self.domain.split_key, share=share, seed=seed)
+
+
+def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
+    """Make (or find again) the tokenizer and the prepared data of a training.
+
+    Args:
+        reader: of the training's corpora.
+        say: told what is going on.
+
+    Raises:
+        DataError: an input that cannot be read.
+        UsageError: settings that make no sense together.
+    """
+    tokenizer = _tokenizer(reader, say)
+    prepared = {}
+    for name in reader.sources:
+        prepared[name] = reader.prepared(name, tokenizer, _progress(name, say))
+        _announce(name, prepared[name], reader.domain, say)
+    parts = list(prepared.values())
+    if not any(len(part.validation) for part in parts):
+        raise UsageError("no record was left for validation: give more data, or raise data.validation")
+    counts = np.sum([part.token_counts for part in parts], axis=0)
+    train: Sequences = parts[0].train
+    validation: Sequences = parts[0].validation
+    if len(parts) > 1:
+        alpha, seed = reader.config.data.mixture_alpha, reader.config.seed
+        train = Mixture([part.train for part in parts], alpha=alpha, seed=seed)
+        validation = Mixture([part.validation for part in parts if len(part.validation)], alpha=1.0, seed=seed)
+    return Corpus(
+        tokenizer=tokenizer,
+        train=train,
+        validation=validation,
+        token_counts=counts,
+        statistics={name: part.statistics for name, part in prepared.items()},
+        fingerprint=_digest(*(part.folder.name for part in parts), reader.config.data.mixture_alpha),
+        sources=reader.sources,
+    )
+
+
+def named_sources(
+    data: DataConfig, domain: Domain, workspace: Workspace, seed: int
+) -> dict[str, list[str]]:
+    """Corpus names to files: `NAME=PATH` names one, everything else is the corpus "data".
+
+    Without any path it is the domain's sample; standard input is kept in the cache, since it is read twice.
+    """
+    if not data.paths:
+        return {"sample": [str(path) for path in cached_sample(domain.name, workspace, seed).files]}
+    sources: dict[str, list[str]] = {}
+    for text in data.paths:
+        name, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            name, path = "data", text
+        if path == "-":
+            path = str(spool(workspace.cache / "stdin"))
+        sources.setdefault(name, []).append(path)
+    return sources
+
+
+def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
+    """A saved tokenizer where one is named, the initial model's, else one built (and cached) for the data."""
+    config = reader.config
+    saved = config.tokenizer.path or config.model.init
+    if saved is not None:
+        return load_tokenizer(saved)
+    kind = plugins.tokenizer_class(config.tokenizer.name)
+    if not kind.trainable:
+        return kind(**config.tokenizer.options)
+    key = _digest(to_dict(config.tokenizer), config.data.mixture_alpha, *map(reader.fingerprint, reader.sources))
+    folder = reader.workspace.cache / "tokenizers" / key
+    if not (folder / "seqmlm_tokenizer.json").exists():
+        say(f"training a {kind.name} tokenizer")
+        size = config.tokenizer.vocabulary_size
+        made = kind.train(reader.texts(), vocabulary_size=size, **config.tokenizer.options)
+        made.save(folder)
+    return kind.load(folder)
+
+
+def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Tell of every millionth record."""
+    told = 0
+
+    def progress(records: int, tokens: int) -> None:
+        nonlocal told
+        if records // 1_000_000 > told:
+            told = records // 1_000_000
+            say(f"{name}: {records:,} records, {tokens:,} tokens so far")
+
+    return progress
+
+
+def _announce(name: str, prepared: Prepared, domain: Domain, say: Callable[[str], None]) -> None:
+    facts = prepared.statistics
+    train, validation = facts["train"]["records"], facts["validation"]["records"]
+    unit = domain.unit if facts["units"] == 1 else f"{domain.unit}s"
+    say(f"{name}: {facts['units']:,} {unit} in {train:,} training and {validation:,} validation records")
+    for reason, count in facts["problems"].items():
+        say(f"{name}: {count:,} x {reason}")
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def sequence_indices(sequences: Sequences, limit: int) -> Sequence[int]:
+    """Indices of at most `limit` sequences, spread evenly over all of them."""
+    count = min(limit, len(sequences))
+    return [int(index) for index in np.linspace(0, len(sequences) - 1, count)] if count else []

@@ -1,0 +1,107 @@
+"""`train --dry-run`: read the data, run one batch, and say what the training would take."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from seqmlm import plugins
+from seqmlm.engine.backbones import parameter_count
+from seqmlm.engine.distributed import device
+from seqmlm.tasks.config import PretrainConfig, seconds
+from seqmlm.tasks.corpus import CorpusReader, build_corpus
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import Console
+from seqmlm.tasks.pretrain import Parts, assemble, resolved_plan
+from seqmlm.workspace import Workspace
+
+MEBIBYTE = 2**20
+# AdamW keeps two moments beside the weight and its gradient.
+COPIES_OF_WEIGHTS = 4
+
+
+def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
+    """Estimate a training from its data and one measured batch; makes no run and trains nothing.
+
+    Returns:
+        Plain values: data and token statistics, fill of the packed rows, parameters, the measured seconds
+        of a step, and estimates of memory and time.
+    """
+    workspace = Workspace.locate()
+    config = resolved_plan(request, workspace).config
+    domain = plugins.domain(config.domain)
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = build_corpus(CorpusReader(config, domain, workspace, Path(scratch)), console.message)
+        parts = assemble(config, domain, corpus)
+        report = _data_report(parts) | _batch_report(parts)
+    step = report["seconds_per_step"]
+    steps = _steps(config, report["steps_per_epoch"], step)
+    return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}
+
+
+def _data_report(parts: Parts) -> dict[str, Any]:
+    statistics = parts.corpus.statistics
+    return {
+        "corpora": ", ".join(statistics),
+        "records": sum(one["records"] for one in statistics.values()),
+        "tokens": sum(one["tokens"] for one in statistics.values()),
+        "units": sum(one["units"] for one in statistics.values()),
+        "length_quantiles": next(iter(statistics.values()))["length_quantiles"],
+        "vocabulary": parts.corpus.tokenizer.space.size,
+        "parameters": parameter_count(parts.rows.model),
+    }
+
+
+def _batch_report(parts: Parts) -> dict[str, Any]:
+    """Run forward and backward on the rows of one batch, twice; the second time counts."""
+    where = device()
+    parts.rows.to(where).train()
+    rows = [parts.planner.next_row() for _ in range(parts.loop.rows_per_batch)]
+    tokens = sum(row.tokens for row in rows)
+    batches = [parts.dataset[row] for row in rows]
+    before = psutil.Process().memory_info().rss
+    masked = peak = 0
+    elapsed = 0.0
+    for _ in range(2):
+        began, masked = time.perf_counter(), 0
+        for batch in batches:
+            loss = parts.rows(batch.to(where))
+            loss.backward()
+            masked += len(batch.asked)
+            peak = max(peak, psutil.Process().memory_info().rss - before)
+        parts.rows.zero_grad()
+        if where.type == "cuda":
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated()
+        elapsed = time.perf_counter() - began
+    weights = 4 * parameter_count(parts.rows.model)
+    epoch_tokens = int(parts.corpus.train.lengths.sum())
+    capacity = parts.loop.rows_per_batch * parts.planner.tokens_per_row
+    return {
+        "tokens_per_step": tokens,
+        "masked_per_step": masked,
+        "fill": round(tokens / capacity, 3),
+        "steps_per_epoch": max(1, round(epoch_tokens / max(1, tokens))),
+        "device": str(where),
+        "seconds_per_step": round(elapsed, 3),
+        "tokens_per_second": round(tokens / elapsed),
+        "estimated_memory_mib": round((COPIES_OF_WEIGHTS * weights + max(0, peak)) / MEBIBYTE),
+    }
+
+
+def _steps(config: PretrainConfig, per_epoch: int, step_seconds: float) -> int:
+    """Optimizer steps until the first limit."""
+    train = config.train
+    limits = []
+    if train.max_steps is not None:
+        limits.append(train.max_steps)
+    if train.epochs is not None:
+        limits.append(max(1, round(train.epochs * per_epoch)))
+    if train.max_time is not None:
+        limits.append(max(1, round(seconds(train.max_time) / max(step_seconds, 1e-9))))
+    return min(limits)

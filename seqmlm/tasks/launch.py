@@ -1,0 +1,158 @@
+"""From what was asked to a run: which settings, which name, a new run or an old one continued."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seqmlm import plugins
+from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.workspace import Workspace
+
+RUN_CONFIG = "config.yaml"
+FINISHED = "result.json"
+
+# What makes the numbers of a run; a resumed run must keep them, the rest may change.
+FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
+FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What the user asked for, unresolved.
+
+    Args:
+        domain: its name; may be left out when a run is resumed or the config file names it.
+        name: of the run; made from domain, size and time when absent.
+        resume: "never", "auto" or the name of a run.
+        config: YAML file of settings.
+        flags: nested settings from flags; None values mean "not given".
+        settings: `a.b=c` assignments; they win over the flags.
+    """
+
+    domain: str | None = None
+    name: str | None = None
+    resume: str = "never"
+    config: Path | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request resolved: the settings, the run's name and folder, and whether it goes on from a checkpoint."""
+
+    config: PretrainConfig
+    name: str
+    directory: Path
+    resume: bool
+
+
+def request_config(request: TrainRequest) -> Any:
+    """The resolved settings of a request as plain values, for `--print-config`."""
+    return to_dict(_resolve(request, {}))
+
+
+def plan(request: TrainRequest, workspace: Workspace) -> Plan:
+    """Decide what a request means in this workspace; writes nothing.
+
+    Raises:
+        UsageError: no domain, unknown keys or names.
+        StateError: the name is taken, the run to resume is missing, or its settings would change.
+    """
+    name = _existing_run(request, workspace)
+    if name is None:
+        config = _resolve(request, {})
+        name = request.name or f"{config.domain}-{config.model.size}-{time.strftime('%Y%m%d-%H%M%S')}"
+        directory = workspace.run_dir(name)
+        if directory.exists():
+            raise StateError(
+                f"run {name!r} exists ({directory}): go on with it by --resume auto, or choose another --name"
+            )
+        return Plan(config=config, name=name, directory=directory, resume=False)
+    directory = workspace.run_dir(name)
+    saved = read_yaml(directory / RUN_CONFIG)
+    config = _resolve(request, saved)
+    _check_unchanged(name, saved, to_dict(config))
+    return Plan(config=config, name=name, directory=directory, resume=True)
+
+
+def _existing_run(request: TrainRequest, workspace: Workspace) -> str | None:
+    """The run to continue, or None for a new one."""
+    known = _runs(workspace)
+    if request.resume == "never":
+        return None
+    if request.resume == "auto":
+        if request.name is not None:
+            return request.name if request.name in known else None
+        return _newest_unfinished(request, workspace, known)
+    if request.name not in (None, request.resume):
+        raise UsageError(f"--resume {request.resume} and --name {request.name} name two runs; give one")
+    if request.resume not in known:
+        raise StateError(f"there is no run {request.resume!r} to resume{nearest(request.resume, known)}")
+    return request.resume
+
+
+def _runs(workspace: Workspace) -> dict[str, Path]:
+    """Runs with saved settings, oldest first."""
+    folder = workspace.runs
+    found = [path for path in folder.iterdir() if (path / RUN_CONFIG).is_file()] if folder.is_dir() else []
+    return {path.name: path for path in sorted(found, key=lambda path: (path / RUN_CONFIG).stat().st_mtime)}
+
+
+def _newest_unfinished(request: TrainRequest, workspace: Workspace, known: Mapping[str, Path]) -> str | None:
+    for name, directory in reversed(known.items()):
+        unfinished = not (directory / FINISHED).exists()
+        if unfinished and request.domain in (None, read_yaml(directory / RUN_CONFIG).get("domain")):
+            return name
+    return None
+
+
+def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
+    from_file = read_yaml(request.config) if request.config else {}
+    flags = _given(request.flags)
+    asked = merge(from_file, flags, parse_assignments(request.settings))
+    limits = ("max_steps", "max_time", "epochs")
+    if any(limit in (asked.get("train") or {}) for limit in limits):
+        # A new limit replaces the old one instead of standing beside it.
+        saved = merge(saved, {"train": dict.fromkeys(limits)}) if saved else saved
+    domain = request.domain or asked.get("domain") or saved.get("domain")
+    if domain is None:
+        known = ", ".join(plugins.names("domains"))
+        raise UsageError(f"say what the sequences are with --domain (known: {known})")
+    for other in (asked.get("domain"), saved.get("domain")):
+        if other not in (None, domain):
+            raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
+    return resolve(plugins.domain(domain), saved, asked)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop what was not given (None) from nested flags."""
+    kept = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            inner = _given(value)
+            if inner:
+                kept[key] = inner
+        elif value is not None:
+            kept[key] = value
+    return kept
+
+
+def _check_unchanged(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = [key for key in FROZEN if key in saved and saved[key] != now[key]]
+    changed += [
+        f"train.{key}"
+        for key in FROZEN_TRAINING
+        if key in saved.get("train", {}) and saved["train"][key] != now["train"][key]
+    ]
+    if changed:
+        raise StateError(
+            f"run {name!r} was started with other settings of {', '.join(changed)}; a resumed run keeps them "
+            f"(start a new run with --init {name} to go on from its model)"
+        )

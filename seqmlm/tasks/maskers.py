@@ -1,0 +1,45 @@
+"""A masker as the engine wants it: options that name words become token ids here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seqmlm import plugins
+from seqmlm.engine.masking import base
+from seqmlm.engine.masking.base import Masker, MaskingConfig
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.base import Tokenizer
+
+
+def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
+    """Construct the masker a config names.
+
+    Any masker's option `words` may hold words as text, and `words_file` names a file with one word a line;
+    both are spelled in the tokenizer's ids.
+
+    Raises:
+        UsageError: an unknown masker or option, or a word list that cannot be read.
+    """
+    options = dict(config.options)
+    words: list[Any] = list(options.pop("words", ()))
+    if "words_file" in options:
+        words += _read_words(options.pop("words_file"))
+    if words:
+        options["words"] = [_spelled(word, tokenizer) if isinstance(word, str) else word for word in words]
+    kind = plugins.load("maskers", config.masker)
+    return base.make_masker(kind, replace(config, options=options), tokenizer.space)
+
+
+def _read_words(path: str) -> list[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"masking.options.words_file: cannot read {path} ({error}); give one word a line") from None
+    return [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
+
+
+def _spelled(word: str, tokenizer: Tokenizer) -> list[int]:
+    encoding = tokenizer.encode(word)
+    return [int(token) for token in encoding.ids[encoding.groups >= 0]]

@@ -1,0 +1,103 @@
+"""What a person looks at after a training: the loss curve, and what the model fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.domains.base import Domain
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.query import Query
+from seqmlm.engine.randomness import rng
+from seqmlm.engine.masking.corrupt import uniform_units
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.tokenizers.base import Tokenizer
+
+
+def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw training loss and evaluation bits against steps into a PNG.
+
+    Args:
+        metrics: lines of metrics.jsonl.
+        path: file to write.
+        title: the run's name.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    losses = [(line["step"], line["train/loss"]) for line in metrics if line.get("train/loss") is not None]
+    if losses:
+        steps, values = np.array(losses).T
+        left.plot(steps, values, color="#9db8d9", linewidth=0.8, label="each step")
+        width = max(1, len(values) // 50)
+        smooth = np.convolve(values, np.ones(width) / width, mode="valid")
+        left.plot(steps[width - 1 :], smooth, color="#1f4e8c", label=f"mean of {width}")
+        left.legend(frameon=False)
+    left.set(xlabel="optimizer step", ylabel="loss (nats per masked token)", title="training")
+    key, floor = "eval/bits_per_unit", "eval/unigram_bits_per_unit"
+    bits = [(line["step"], line[key], line[floor]) for line in metrics if line.get(key) is not None]
+    if bits:
+        steps, values, floors = np.array(bits).T
+        right.plot(steps, values, "o-", color="#1f4e8c", markersize=3, label="model")
+        right.plot(steps, floors, "--", color="#b0562c", label="unigram")
+        right.legend(frameon=False)
+    right.set(xlabel="optimizer step", ylabel="bits per masked unit", title="validation")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+
+
+def sample_predictions(
+    conditionals: Conditionals,
+    domain: Domain,
+    tokenizer: Tokenizer,
+    sequences: Sequences,
+    indices: Sequence[int],
+    seed: int,
+) -> str:
+    """A few validation sequences with units hidden, as the model fills them in, and as they are.
+
+    The raw text is spelled from the ids, since prepared data keep no text; a domain that is sensitive must
+    not be asked.
+    """
+    blocks = []
+    for index in indices:
+        raw, encoding = _spelled(tokenizer, sequences[index])
+        hidden = uniform_units(encoding, tokenizer.space, 0.15, rng(seed, 0, index))
+        asked = np.flatnonzero(hidden).astype(np.int32)
+        answer = next(conditionals.ask([Query(encoding=encoding, masked=asked, asked=asked)], top=1))
+        assert answer.top_ids is not None
+        blocks.append(domain.show(tokenizer, raw, encoding, asked, answer.top_ids[:, 0].astype(np.int32)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
+    """Text of an encoding, units apart where they were, with spans that point into that text."""
+    pieces: list[str] = []
+    spans = np.zeros((len(encoding), 2), dtype=np.int32)
+    at, last_group, last_end = 0, None, None
+    for position, (token, group) in enumerate(zip(encoding.ids.tolist(), encoding.groups.tolist(), strict=True)):
+        if group < 0:
+            continue
+        start, end = encoding.spans[position].tolist() if encoding.spans is not None else (0, 0)
+        if last_group is not None and group != last_group and start != last_end:
+            pieces.append(" ")
+            at += 1
+        text = tokenizer.surface(token)
+        spans[position] = at, at + len(text)
+        pieces.append(text)
+        at, last_group, last_end = at + len(text), group, end
+    spelled = Encoding(
+        ids=encoding.ids,
+        groups=encoding.groups,
+        classes=encoding.classes,
+        spans=spans,
+        positions=encoding.positions,
+        channels=encoding.channels,
+    )
+    return "".join(pieces), spelled

@@ -1,0 +1,270 @@
+"""Scoring: the exact pseudo-log-likelihood of every record, in input order and in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.base import locate
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.windows import central_windows
+from seqmlm.errors import StateError, UsageError
+from seqmlm.registry import Registry
+from seqmlm.tasks import bundle
+from seqmlm.tokenizers.base import UnknownUnit
+from seqmlm.workspace import Workspace
+
+MODES = ("exact",)
+_RECORDS_TOKENIZED_TOGETHER = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreConfig:
+    """What `seqmlm score` can be told."""
+
+    model: str
+    paths: Sequence[str] = ()
+    mode: str = "exact"
+    per_unit: bool = False
+    out: Path | None = None
+    domain: str | None = None
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_error: Literal["raise", "skip", "quarantine"] = "raise"
+    tokens_per_batch: int = 16384
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitScore:
+    """One unit of a record: its place in the raw sequence and its surprisal, -log2 p, in bits."""
+
+    unit: str
+    start: int
+    end: int
+    surprisal: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordScore:
+    """One record's score.
+
+    Args:
+        id, source, line: where the record is.
+        units: number of scored units.
+        pll: pseudo-log-likelihood, the sum of log p(unit | rest), in nats.
+        bits_per_unit: -pll / ln 2 / units; None where nothing could be scored.
+        score: higher is more unusual; the bits per unit.
+        per_unit: every scored unit, where asked for.
+    """
+
+    id: str
+    source: str
+    line: int
+    units: int
+    pll: float
+    bits_per_unit: float | None
+    score: float | None
+    per_unit: tuple[UnitScore, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON line."""
+        line = {key: getattr(self, key) for key in ("id", "source", "line", "units", "pll")}
+        line |= {"bits_per_unit": self.bits_per_unit, "score": self.score}
+        if self.per_unit is not None:
+            line["per_unit"] = [
+                {"unit": u.unit, "start": u.start, "end": u.end, "surprisal": u.surprisal} for u in self.per_unit
+            ]
+        return line
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSummary:
+    """What a scoring did, for the person at the terminal."""
+
+    records: int
+    units: int
+    bad: int
+    seconds: float
+    unit: str
+
+    def sentence(self) -> str:
+        """One line for stderr."""
+        rate = self.units / self.seconds if self.seconds else 0.0
+        bad = f", {self.bad} bad records left out" if self.bad else ""
+        return (
+            f"scored {self.records:,} records, {self.units:,} {self.unit}s in {self.seconds:.1f} s"
+            f" ({rate:,.0f} {self.unit}s/s){bad}"
+        )
+
+
+def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
+    """Score files and write JSON lines, each as soon as it is known.
+
+    Args:
+        config: what to score, and how.
+        stdout: where lines go when `config.out` is None.
+
+    Raises:
+        UsageError: an unknown mode, no input, a model of another domain.
+        DataError: a bad record, under `on_error` "raise"; lines before it are written.
+        StateError: no such model, or the disk is full.
+    """
+    if config.mode not in MODES:
+        raise UsageError(f"unknown mode {config.mode!r}; known: {', '.join(MODES)}")
+    if not config.paths:
+        raise UsageError("nothing to score: name files, folders, or - for standard input")
+    workspace = Workspace.locate()
+    model = bundle.load(Registry.open(workspace).resolve(config.model), domain=config.domain)
+    began, records, units = time.monotonic(), 0, 0
+    aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
+    sensitive = model.domain.sensitive
+    with Problems(config.on_error, quarantine=aside, sensitive=sensitive) as problems:
+        found = model.domain.read(config.paths, problems, format=config.format, **config.options)
+        with _output(config.out, stdout) as write:
+            for scored in score_records(
+                model, found, problems, per_unit=config.per_unit, tokens_per_batch=config.tokens_per_batch
+            ):
+                write(json.dumps(scored.to_dict()) + "\n")
+                records += 1
+                units += scored.units
+        bad = problems.bad_count
+    seconds = time.monotonic() - began
+    return ScoreSummary(records=records, units=units, bad=bad, seconds=seconds, unit=model.card.unit)
+
+
+def score_records(
+    model: bundle.LoadedModel,
+    records: Iterable[Record],
+    problems: Problems,
+    *,
+    per_unit: bool = False,
+    tokens_per_batch: int = 16384,
+) -> Iterator[RecordScore]:
+    """Score records lazily, in order; a record longer than the model's window is scored window by window.
+
+    Each unit of a long record is scored in the window where it is most central.
+
+    Args:
+        model: asked.
+        records: read lazily.
+        problems: receives records the tokenizer cannot spell.
+        per_unit: keep every unit's surprisal.
+        tokens_per_batch: budget of a forward pass.
+    """
+    waiting: deque[_Pending] = deque()
+
+    def encodings() -> Iterator[Encoding]:
+        for record, encoding in _encoded(model, records, problems):
+            parts = central_windows(encoding, model.tokenizer.space, model.card.max_length)
+            waiting.append(_Pending(record, encoding, [own for _, own in parts], []))
+            yield from (window for window, _ in parts)
+
+    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
+    for scored in pseudo_log_likelihood(ask, encodings()):
+        first = waiting[0]
+        first.scores.append(scored)
+        if len(first.scores) == len(first.owned):
+            yield _record_score(waiting.popleft(), per_unit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A record whose windows are being scored; `owned` says which positions of a window count."""
+
+    record: Record
+    encoding: Encoding
+    owned: list[NDArray[np.bool_]]
+    scores: list[SequenceScore]
+
+
+def _encoded(
+    model: bundle.LoadedModel, records: Iterable[Record], problems: Problems
+) -> Iterator[tuple[Record, Encoding]]:
+    stream = iter(records)
+    while batch := list(islice(stream, _RECORDS_TOKENIZED_TOGETHER)):
+        try:
+            yield from zip(batch, model.tokenizer.encode_batch([record.raw for record in batch]), strict=True)
+        except UnknownUnit:
+            yield from _encoded_singly(model, batch, problems)
+
+
+def _encoded_singly(
+    model: bundle.LoadedModel, batch: Sequence[Record], problems: Problems
+) -> Iterator[tuple[Record, Encoding]]:
+    for record in batch:
+        try:
+            yield record, model.tokenizer.encode(record.raw)
+        except UnknownUnit as error:
+            problems.bad(locate(error, record), None if model.domain.sensitive else str(record.raw))
+
+
+def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
+    groups = np.concatenate([s.groups[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)])
+    log_probs = np.concatenate(
+        [s.log_probs[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)]
+    )
+    whole = SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups)
+    units = len(whole.units[0])
+    bits = whole.bits_per_unit if units else None
+    return RecordScore(
+        id=pending.record.id,
+        source=pending.record.source,
+        line=pending.record.line,
+        units=units,
+        pll=whole.pll,
+        bits_per_unit=bits,
+        score=bits,
+        per_unit=_unit_scores(pending, whole) if per_unit else None,
+    )
+
+
+def _unit_scores(pending: _Pending, whole: SequenceScore) -> tuple[UnitScore, ...]:
+    encoding, raw = pending.encoding, pending.record.raw
+    spans = encoding.spans if encoding.spans is not None else np.zeros((len(encoding), 2), dtype=np.int32)
+    numbers, sums = whole.units
+    scores = []
+    for number, log_prob in zip(numbers.tolist(), sums.tolist(), strict=True):
+        own = spans[encoding.groups == number]
+        start, end = int(own[:, 0].min()), int(own[:, 1].max())
+        text = raw[start:end] if isinstance(raw, str) else str(number)
+        scores.append(UnitScore(unit=text, start=start, end=end, surprisal=-log_prob / math.log(2)))
+    return tuple(scores)
+
+
+@contextmanager
+def _output(path: Path | None, stdout: TextIO) -> Iterator[Any]:
+    """A function that writes a line and makes sure it is there."""
+    if path is None:
+
+        def write_out(line: str) -> None:
+            stdout.write(line)
+            stdout.flush()
+
+        yield write_out
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+
+            def write_file(line: str) -> None:
+                file.write(line)
+                file.flush()
+
+            yield write_file
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror}; lines before this are kept") from None
