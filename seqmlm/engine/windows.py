@@ -1,0 +1,197 @@
+"""Long sequences are split at unit boundaries, short ones of a document joined; no token is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.errors import UsageError
+
+
+def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Encoding]:
+    """Split a sequence of more than `max_length` tokens into windows of similar length.
+
+    A window ends where the unit changes; only a unit longer than a whole window is split inside. Each window
+    has the start and end token that the sequence has. Groups and spans stay those of the sequence, explicit
+    positions are shifted to begin as the sequence's do.
+
+    Raises:
+        UsageError: `max_length` leaves no room beside the start and end token.
+    """
+    if len(encoding) <= max_length:
+        return [encoding]
+    first, stop = _inner(encoding, space)
+    room = _room(encoding, first, stop, max_length)
+    parts = _parts(_cuts(encoding, first, stop), room, room)
+    return [_window(encoding, first, stop, start, end) for start, end in parts]
+
+
+def central_windows(
+    encoding: Encoding, space: TokenSpace, max_length: int
+) -> list[tuple[Encoding, NDArray[np.bool_]]]:
+    """Overlapping windows that give every token a context of about `max_length` tokens, for scoring.
+
+    The sequence is divided into parts of about half a window, each in the centre of a window of its own (at
+    the ends of the sequence, as central as can be). Units are treated as by `windows`.
+
+    Returns:
+        Windows, each with (its length,) True at the tokens it is there for: every token of the sequence but
+        its start and end belongs to exactly one window.
+
+    Raises:
+        UsageError: `max_length` leaves no room beside the start and end token.
+    """
+    first, stop = _inner(encoding, space)
+    if len(encoding) <= max_length:
+        owned = np.zeros(len(encoding), dtype=np.bool_)
+        owned[first:stop] = True
+        return [(encoding, owned)]
+    room = _room(encoding, first, stop, max_length)
+    cuts = _cuts(encoding, first, stop)
+    found = []
+    for start, end in _parts(cuts, max(room // 2, 1), room):
+        left = max(first, min(start - (room - (end - start)) // 2, stop - room))
+        right = min(left + room, stop)
+        left = min(start, int(cuts[np.searchsorted(cuts, left)]))
+        right = max(end, int(cuts[np.searchsorted(cuts, right, side="right") - 1]))
+        window = _window(encoding, first, stop, left, right)
+        owned = np.zeros(len(window), dtype=np.bool_)
+        owned[first + start - left : first + end - left] = True
+        found.append((window, owned))
+    return found
+
+
+def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> list[Encoding]:
+    """Let consecutive sequences of one document share windows of up to `max_length` tokens.
+
+    A window has one start token at its front and the end token of each sequence after it (RoBERTa's
+    DOC-SENTENCES, Liu et al. 2019). Longer sequences are split first. Groups are renumbered so that units of
+    different sequences stay distinct, explicit positions continue; spans still refer to each sequence's own
+    raw text.
+
+    Raises:
+        UsageError: `max_length` is too small, or the sequences do not carry the same per-token columns.
+    """
+    joined: list[Encoding] = []
+    shared: list[Encoding] = []
+    size = 0
+    for piece in (window for encoding in encodings for window in windows(encoding, space, max_length)):
+        added = len(piece) - _inner(piece, space)[0]
+        if shared and size + added > max_length:
+            joined.append(_merge(shared, space))
+            shared = []
+        size = size + added if shared else len(piece)
+        shared.append(piece)
+    return [*joined, _merge(shared, space)] if shared else joined
+
+
+def _inner(encoding: Encoding, space: TokenSpace) -> tuple[int, int]:
+    """Where the sequence begins and ends without its start and end token."""
+    starts = space.start is not None and len(encoding) > 0 and encoding.ids[0] == space.start
+    ends = space.end is not None and len(encoding) > int(starts) and encoding.ids[-1] == space.end
+    return int(starts), len(encoding) - int(ends)
+
+
+def _room(encoding: Encoding, first: int, stop: int, max_length: int) -> int:
+    """Tokens of the sequence itself that a window holds."""
+    fixed = first + len(encoding) - stop
+    if max_length <= fixed:
+        raise UsageError(f"max_length = {max_length} has no room beside start and end token; raise it")
+    return max_length - fixed
+
+
+def _cuts(encoding: Encoding, first: int, stop: int) -> NDArray[np.intp]:
+    """Where a window may begin or end: `first`, every change of unit, `stop`."""
+    groups = encoding.groups[first:stop]
+    changes = (groups[1:] != groups[:-1]) | (groups[1:] == SPECIAL_GROUP)
+    return np.concatenate([[first], changes.nonzero()[0] + first + 1, [stop]])
+
+
+def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, int]]:
+    """Divide at `cuts` into parts of about `target` tokens and never more than `room`."""
+    parts: list[tuple[int, int]] = []
+    start, stop = int(cuts[0]), int(cuts[-1])
+    while start < stop:
+        left = stop - start
+        even = start + -(-left // -(-left // target))  # equal shares of the fewest parts there can be
+        after, last = np.searchsorted(cuts, even), np.searchsorted(cuts, start + room, side="right") - 1
+        end = int(cuts[min(after, last)])
+        parts.append((start, end if end > start else even))  # a unit longer than a window
+        start = parts[-1][1]
+    return parts
+
+
+def _window(encoding: Encoding, first: int, stop: int, start: int, end: int) -> Encoding:
+    """Tokens start..end-1 between what stands before `first` and from `stop` on."""
+    kept = np.r_[:first, start:end, stop : len(encoding)]
+    positions = encoding.positions
+    if positions is not None:
+        before, after = positions[:first], positions[stop:] - positions[stop - 1] + positions[end - 1]
+        moved = np.concatenate([positions[start:end], after]) - positions[start] + positions[first]
+        positions = np.concatenate([before, moved])
+    return Encoding(
+        ids=encoding.ids[kept],
+        groups=encoding.groups[kept],
+        classes=None if encoding.classes is None else encoding.classes[kept],
+        spans=None if encoding.spans is None else encoding.spans[kept],
+        positions=positions,
+        weights=None if encoding.weights is None else encoding.weights[kept],
+        channels={name: channel[kept] for name, channel in encoding.channels.items()},
+    )
+
+
+def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
+    """One window of several sequences, the start token of the first only."""
+    if len(pieces) == 1:
+        return pieces[0]
+    skip = [0] + [_inner(piece, space)[0] for piece in pieces[1:]]
+
+    def column(values: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:
+        present = [value[begin:] for value, begin in zip(values, skip, strict=True) if value is not None]
+        if present and len(present) < len(pieces):
+            raise UsageError("sequences that share a window must carry the same per-token columns")
+        return np.concatenate(present) if present else None
+
+    ids, groups = column(piece.ids for piece in pieces), column(_renumbered(pieces))
+    assert ids is not None
+    assert groups is not None
+    names = {name for piece in pieces for name in piece.channels}
+    channels = {name: column([piece.channels.get(name) for piece in pieces]) for name in names}
+    return Encoding(
+        ids=ids,
+        groups=groups,
+        classes=column(piece.classes for piece in pieces),
+        spans=column(piece.spans for piece in pieces),
+        positions=column(_continued(pieces, skip)),
+        weights=column(piece.weights for piece in pieces),
+        channels={name: channel for name, channel in channels.items() if channel is not None},
+    )
+
+
+def _renumbered(pieces: Sequence[Encoding]) -> Iterator[Ids]:
+    """The groups of each piece, moved behind those of the one before."""
+    free = 0
+    for piece in pieces:
+        inside = piece.groups >= 0
+        if inside.any():
+            low, high = int(piece.groups[inside].min()), int(piece.groups.max())
+            yield np.where(inside, piece.groups + (free - low), SPECIAL_GROUP).astype(piece.groups.dtype)
+            free += high - low + 1
+        else:
+            yield piece.groups
+
+
+def _continued(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:
+    """The explicit positions of each piece, going on where the one before ended."""
+    free = 0
+    for piece, begin in zip(pieces, skip, strict=True):
+        if piece.positions is None or len(piece) == begin:
+            yield piece.positions
+            continue
+        moved = piece.positions - piece.positions[begin] + free
+        free = int(moved[-1]) + 1
+        yield moved
