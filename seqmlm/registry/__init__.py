@@ -1,0 +1,12 @@
+"""Our own tables, for what MLflow cannot answer: data sets, tokenizers, models, and what came from what.
+
+MLflow owns runs and metrics; rows here carry its run ids and repeat none of its numbers.
+"""
+
+from __future__ import annotations
+
+from seqmlm.registry.entries import DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.references import ModelRef, resolve
+from seqmlm.registry.store import Registry
+
+__all__ = ["DatasetEntry", "ModelEntry", "ModelRef", "Registry", "TokenizerEntry", "resolve"]

@@ -1,0 +1,156 @@
+"""Connections to the registry's database, and its schema brought up to date."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from seqmlm.errors import StateError, UsageError
+from seqmlm.registry.tables import VERSION_TABLE
+from seqmlm.workspace import first_use
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+# Execution option of connections that will write.
+WRITING = {"seqmlm_writing": True}
+_BUSY_MILLISECONDS = 30_000
+_CONNECT_SECONDS = 10
+
+
+def engine(url: str) -> Engine:
+    """Make an engine for SQLite (write-ahead log, foreign keys checked) or PostgreSQL.
+
+    Raises:
+        UsageError: the URL is not one, or is for another database.
+    """
+    parsed = parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.database:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        made = create_engine(parsed)
+        event.listen(made, "connect", _prepare_sqlite)
+        event.listen(made, "begin", _begin_sqlite)
+        return made
+    return create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
+
+
+def parse(url: str) -> URL:
+    """Read a database URL; `postgresql://` means the psycopg 3 driver.
+
+    Raises:
+        UsageError: it is not a URL of SQLite or PostgreSQL, or the driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in ("postgresql", "postgres"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise ArgumentError(f"{parsed.get_backend_name()} is not supported")
+        parsed.get_dialect().import_dbapi()
+    except ModuleNotFoundError as error:
+        raise UsageError(f"PostgreSQL needs a driver: pip install 'seqmlm[postgres]' ({error})") from None
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise UsageError(
+            f"SEQMLM_DATABASE_URL: {str(error).splitlines()[0]}; write sqlite:///FILE or "
+            "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+        ) from None
+    return parsed
+
+
+def upgrade(made: Engine) -> None:
+    """Run the migrations that the database has not seen, under a lock.
+
+    Raises:
+        StateError: the database cannot be reached or written.
+    """
+    from alembic import command
+
+    writer = made.execution_options(**WRITING)
+    with reachable(made), _alone(made), writer.begin() as connection, _quiet():
+        command.upgrade(configuration(connection), "head")
+
+
+def revisions(made: Engine) -> tuple[str | None, str]:
+    """The schema revision the database is at (None: empty), and the one this version of seqmlm needs."""
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    assert head is not None
+    with reachable(made), made.connect() as connection, _quiet():
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        return context.get_current_revision(), head
+
+
+def configuration(connection: Any) -> Any:
+    """Alembic's configuration for one connection; there is no ini file."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+@contextmanager
+def reachable(made: Engine) -> Iterator[None]:
+    """Turn a database's own errors into one sentence with the address and a remedy."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        address = made.url.render_as_string(hide_password=True)
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise StateError(
+            f"the registry at {address} cannot be used: {reason}; "
+            "see that it can be reached and written, or point SEQMLM_DATABASE_URL elsewhere"
+        ) from error
+
+
+@contextmanager
+def _alone(made: Engine) -> Iterator[None]:
+    """One migration at a time: a lock file beside an SQLite file; servers lock in the migration itself."""
+    file = made.url.database
+    if made.dialect.name == "sqlite" and file and file != ":memory:":
+        with first_use(Path(file).with_name(f".{Path(file).name}.lock")):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Alembic reports every step at level INFO, and MLflow turns that on for the process."""
+    logger = logging.getLogger("alembic")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # The driver would begin transactions on its own, and late; we begin them (see below).
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout = {_BUSY_MILLISECONDS}", "journal_mode = WAL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # IMMEDIATE: writers queue up. A transaction that reads first and wants to write later would fail at once.
+    writing = connection.get_execution_options().get("seqmlm_writing")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def history() -> list[str]:
+    """All revisions this version of seqmlm knows, oldest first."""
+    from alembic.script import ScriptDirectory
+
+    found = ScriptDirectory(str(MIGRATIONS)).walk_revisions()
+    return [script.revision for script in reversed(list(found))]

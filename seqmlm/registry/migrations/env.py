@@ -1,0 +1,26 @@
+"""Run by Alembic: applies the migrations in `versions/` to the connection it is handed."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import text
+
+from seqmlm.registry.tables import VERSION_TABLE, Base
+
+# Any number, the same in every process that migrates.
+LOCK = 7_364_651_021
+
+connection = context.config.attributes["connection"]
+if connection.dialect.name == "postgresql":
+    # Held until the transaction ends, so that two processes do not migrate one server at once.
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+context.configure(
+    connection=connection,
+    target_metadata=Base.metadata,
+    version_table=VERSION_TABLE,
+    # SQLite cannot alter tables in place; MLflow's tables in the same database are none of our business.
+    render_as_batch=True,
+    include_name=lambda name, kind, _parents: kind != "table" or (name or "").startswith("seqmlm_"),
+)
+with context.begin_transaction():
+    context.run_migrations()

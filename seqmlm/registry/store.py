@@ -1,0 +1,255 @@
+"""The registry itself: registering models with their origin, finding them again, moving aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
+
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.registry import database, tables
+from seqmlm.registry.entries import DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.workspace import NAME, Workspace, check_name
+
+LATEST = "latest"
+# Processes that register under one name take turns; so many collisions in a row are something else.
+_ATTEMPTS = 20
+
+
+class Registry:
+    """The registry of a workspace.
+
+    Our own SQLite file is made and migrated on first use; a server is migrated by `seqmlm db upgrade` alone.
+    Use as a context manager, or call `close`.
+
+    Raises:
+        UsageError: the database URL cannot be used.
+        StateError: the database cannot be reached, or its schema is not this version's.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.root = workspace.root
+        self._engine = database.engine(workspace.database_url)
+        self._sessions = sessionmaker(self._engine)
+        self._writing = sessionmaker(self._engine.execution_options(**database.WRITING))
+        current, head = (None, "?") if self._is_new_file() else database.revisions(self._engine)
+        if current != head:
+            self._migrate(current, head)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def register(
+        self,
+        name: str,
+        directory: str | Path,
+        *,
+        domain: str,
+        dataset: DatasetEntry,
+        tokenizer: TokenizerEntry,
+        masking: Mapping[str, Any],
+        init: str | None = None,
+        parent: ModelEntry | None = None,
+        mlflow_run_id: str | None = None,
+        aliases: Sequence[str] = (),
+    ) -> ModelEntry:
+        """Make a model folder the next version of `name`.
+
+        A folder that is registered under the name already keeps its version: a resumed run registers once.
+
+        Raises:
+            UsageError: the name or an alias is unfit.
+            StateError: the folder holds no model.
+        """
+        check_name(name, "model")
+        for alias in aliases:
+            _check_alias(alias)
+        path = self._stored_path(Path(directory))
+        for _ in range(_ATTEMPTS):
+            try:
+                with database.reachable(self._engine), self._writing.begin() as session:
+                    row = self._find_folder(session, name, path) or tables.Model(
+                        name=name, version=self._next_version(session, name), path=path
+                    )
+                    row.domain, row.masking, row.init = domain, dict(masking), init
+                    row.parent_id = parent.id if parent else None
+                    row.mlflow_run_id = mlflow_run_id
+                    row.dataset = _dataset(session, dataset)
+                    row.tokenizer = _tokenizer(session, tokenizer)
+                    session.add(row)
+                    session.flush()
+                    for alias in aliases:
+                        session.merge(tables.Alias(name=name, alias=alias, model_id=row.id))
+                    session.flush()
+                    session.refresh(row)
+                    return self._entry(row)
+            except StateError as error:
+                # Another process took the version, or added the same data set, in between: look again.
+                if not isinstance(error.__cause__, IntegrityError):
+                    raise
+        raise StateError(f"model {name!r} could not be registered: too many others are doing so; try again")
+
+    def get(self, name: str, *, version: int | None = None, alias: str | None = None) -> ModelEntry:
+        """One version of a model: by number, by alias, or the newest (also as alias `latest`).
+
+        Raises:
+            StateError: there is none; the message names the nearest.
+        """
+        query = select(tables.Model).where(tables.Model.name == name)
+        if version is not None:
+            query = query.where(tables.Model.version == version)
+        elif alias is not None and alias != LATEST:
+            query = query.join(tables.Alias, tables.Alias.model_id == tables.Model.id)
+            query = query.where(tables.Alias.name == name, tables.Alias.alias == alias)
+        with database.reachable(self._engine), self._sessions() as session:
+            row = session.scalars(query.order_by(tables.Model.version.desc()).limit(1)).first()
+            if row is not None:
+                return self._entry(row)
+            raise StateError(self._explain(session, name, version, alias))
+
+    def models(self, name: str | None = None) -> list[ModelEntry]:
+        """All versions of all models (or of one), newest first."""
+        query = select(tables.Model).order_by(tables.Model.created.desc(), tables.Model.id.desc())
+        if name is not None:
+            query = query.where(tables.Model.name == name)
+        with database.reachable(self._engine), self._sessions() as session:
+            return [self._entry(row) for row in session.scalars(query)]
+
+    def names(self) -> list[str]:
+        """Names of all models, sorted."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return list(session.scalars(select(tables.Model.name).distinct().order_by(tables.Model.name)))
+
+    def set_alias(self, model: ModelEntry, alias: str) -> None:
+        """Point an alias of the model's name at this version, moving it where it was elsewhere.
+
+        Raises:
+            UsageError: the alias is unfit or reserved.
+        """
+        _check_alias(alias)
+        with database.reachable(self._engine), self._writing.begin() as session:
+            session.merge(tables.Alias(name=model.name, alias=alias, model_id=model.id))
+
+    def lineage(self, model: ModelEntry) -> list[ModelEntry]:
+        """The models it was trained on from, nearest first."""
+        found: list[ModelEntry] = []
+        with database.reachable(self._engine), self._sessions() as session:
+            row = session.get_one(tables.Model, model.id).parent
+            while row is not None:
+                found.append(self._entry(row))
+                row = row.parent
+        return found
+
+    def _is_new_file(self) -> bool:
+        url = self._engine.url
+        return url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).exists())
+
+    def _migrate(self, current: str | None, head: str) -> None:
+        if self._engine.dialect.name == "sqlite":
+            known = {None, *database.history()}
+            if current in known:
+                database.upgrade(self._engine)
+                return
+            remedy = "it was written by a newer seqmlm: upgrade seqmlm"
+        else:
+            remedy = "run `seqmlm db upgrade` once (after a backup)"
+        address = self._engine.url.render_as_string(hide_password=True)
+        self.close()
+        raise StateError(f"the registry at {address} is at schema {current}, not {head}; {remedy}")
+
+    def _stored_path(self, directory: Path) -> str:
+        folder = directory.expanduser().resolve()
+        if not (folder / "config.json").is_file():
+            raise StateError(f"{folder} is not a model folder: it has no config.json")
+        # A server may serve several workspaces, so there only the whole path says where the folder is.
+        own = self._engine.dialect.name == "sqlite" and folder.is_relative_to(self.root)
+        return folder.relative_to(self.root).as_posix() if own else str(folder)
+
+    def _find_folder(self, session: Session, name: str, path: str) -> tables.Model | None:
+        query = select(tables.Model).where(tables.Model.name == name, tables.Model.path == path)
+        return session.scalars(query).one_or_none()
+
+    def _next_version(self, session: Session, name: str) -> int:
+        newest = session.scalar(select(func.max(tables.Model.version)).where(tables.Model.name == name))
+        return (newest or 0) + 1
+
+    def _explain(self, session: Session, name: str, version: int | None, alias: str | None) -> str:
+        versions = list(session.scalars(select(tables.Model.version).where(tables.Model.name == name)))
+        if not versions:
+            names = list(session.scalars(select(tables.Model.name).distinct()))
+            return f"no model {name!r}" + (nearest(name, names) if names else "; none is registered yet")
+        if version is not None:
+            return f"model {name!r} has no version {version}; it has {', '.join(map(str, sorted(versions)))}"
+        aliases = session.scalars(select(tables.Alias.alias).where(tables.Alias.name == name))
+        return f"model {name!r} has no alias {alias!r}{nearest(str(alias), [LATEST, *aliases])}"
+
+    def _entry(self, row: tables.Model) -> ModelEntry:
+        dataset, tokenizer = row.dataset, row.tokenizer
+        return ModelEntry(
+            id=row.id,
+            name=row.name,
+            version=row.version,
+            path=self.root / row.path,
+            domain=row.domain,
+            masking=row.masking,
+            init=row.init,
+            parent=f"{row.parent.name}:{row.parent.version}" if row.parent else None,
+            dataset=DatasetEntry(
+                fingerprint=dataset.fingerprint,
+                domain=dataset.domain,
+                sources=tuple(dataset.sources),
+                counts=dataset.counts,
+            ),
+            tokenizer=TokenizerEntry(
+                hash=tokenizer.hash,
+                name=tokenizer.name,
+                options=tokenizer.options,
+                vocabulary_size=tokenizer.vocabulary_size,
+            ),
+            mlflow_run_id=row.mlflow_run_id,
+            aliases=tuple(alias.alias for alias in row.aliases),
+            # SQLite forgets the zone; it was UTC.
+            created=row.created if row.created.tzinfo else row.created.replace(tzinfo=UTC),
+        )
+
+
+def _dataset(session: Session, entry: DatasetEntry) -> tables.Dataset:
+    query = select(tables.Dataset).where(tables.Dataset.fingerprint == entry.fingerprint)
+    return session.scalars(query).one_or_none() or tables.Dataset(
+        fingerprint=entry.fingerprint,
+        domain=entry.domain,
+        sources=list(entry.sources),
+        counts=dict(entry.counts),
+    )
+
+
+def _tokenizer(session: Session, entry: TokenizerEntry) -> tables.Tokenizer:
+    query = select(tables.Tokenizer).where(tables.Tokenizer.hash == entry.hash)
+    return session.scalars(query).one_or_none() or tables.Tokenizer(
+        hash=entry.hash,
+        name=entry.name,
+        options=dict(entry.options),
+        vocabulary_size=entry.vocabulary_size,
+    )
+
+
+def _check_alias(alias: str) -> None:
+    # MLflow, where aliases are shown too, reserves latest and v<number>.
+    version_like = alias[:1] in "vV" and alias[1:].isdigit()
+    if not NAME.fullmatch(alias) or alias.lower() == LATEST or alias.isdigit() or version_like:
+        raise UsageError(
+            f"{alias!r} cannot be an alias: use a word such as champion "
+            "(not 'latest', which is always the newest version, and not a version number)"
+        )

@@ -1,0 +1,97 @@
+"""The tables. Names begin with `seqmlm_`, so that MLflow may share the database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, DateTime, ForeignKey, Integer, MetaData, String, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+VERSION_TABLE = "seqmlm_alembic_version"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    """Base of our tables; constraints are named by rule: a migration can only change what has a name."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
+        dict[str, Any]: JSON,
+        list[str]: JSON,
+        datetime: DateTime(timezone=True),
+    }
+
+
+class Dataset(Base):
+    """Data as it was read: the same files, tokenizer and options give the same fingerprint."""
+
+    __tablename__ = "seqmlm_datasets"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(128), unique=True)
+    domain: Mapped[str] = mapped_column(String(100))
+    sources: Mapped[list[str]]
+    counts: Mapped[dict[str, Any]]
+    created: Mapped[datetime] = mapped_column(default=_now)
+
+
+class Tokenizer(Base):
+    """A tokenizer by the hash of what it does."""
+
+    __tablename__ = "seqmlm_tokenizers"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    hash: Mapped[str] = mapped_column(String(128), unique=True)
+    name: Mapped[str] = mapped_column(String(100))
+    options: Mapped[dict[str, Any]]
+    vocabulary_size: Mapped[int] = mapped_column(Integer)
+    created: Mapped[datetime] = mapped_column(default=_now)
+
+
+class Model(Base):
+    """One version of a named model: where its folder is and what it came from."""
+
+    __tablename__ = "seqmlm_models"
+    __table_args__ = (UniqueConstraint("name", "version"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    version: Mapped[int] = mapped_column(Integer)
+    path: Mapped[str] = mapped_column(String(4096))
+    """Relative to the workspace where it lies inside, so that a workspace can be moved."""
+    domain: Mapped[str] = mapped_column(String(100))
+    masking: Mapped[dict[str, Any]]
+    init: Mapped[str | None] = mapped_column(String(4096))
+    """What training started from, as the user named it; None: from scratch."""
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("seqmlm_models.id"), index=True)
+    """The row of `init`, where that is one of ours."""
+    dataset_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_datasets.id"), index=True)
+    tokenizer_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_tokenizers.id"), index=True)
+    mlflow_run_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    created: Mapped[datetime] = mapped_column(default=_now)
+
+    parent: Mapped[Model | None] = relationship(remote_side=[id])
+    dataset: Mapped[Dataset] = relationship()
+    tokenizer: Mapped[Tokenizer] = relationship()
+    aliases: Mapped[list[Alias]] = relationship(order_by="Alias.alias", passive_deletes=True)
+
+
+class Alias(Base):
+    """A name for one version of a model, such as champion; it can be moved to another."""
+
+    __tablename__ = "seqmlm_aliases"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    alias: Mapped[str] = mapped_column(String(100), primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_models.id", ondelete="CASCADE"), index=True)

@@ -1,0 +1,84 @@
+"""Registries to test on: a file in an empty workspace, and a PostgreSQL server where one is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
+from seqmlm.workspace import Workspace
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL database of ours alone, without our tables."""
+    url = os.environ.get("SEQMLM_TEST_POSTGRES")
+    if not url:
+        pytest.skip("needs a PostgreSQL server: set SEQMLM_TEST_POSTGRES, or run .ci/postgres start")
+    name = f"seqmlm_test_{os.getpid()}"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield url.rpartition("/")[0] + f"/{name}"
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Address of an empty database, once for each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'seqmlm.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def home(empty_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A workspace with a migrated registry of each kind."""
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", empty_url)
+    engine = database.engine(empty_url)
+    database.upgrade(engine)
+    engine.dispose()
+    return Workspace.locate()
+
+
+@pytest.fixture
+def registry(home: Workspace) -> Iterator[Registry]:
+    with Registry(home) as opened:
+        yield opened
+
+
+@pytest.fixture
+def register(home: Workspace, registry: Registry) -> Callable[..., ModelEntry]:
+    """Register a model folder made for the purpose; keyword arguments go to `Registry.register`."""
+
+    def make(name: str, folder: str | None = None, **options: object) -> ModelEntry:
+        directory = home.root / "runs" / (folder or name) / "model"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "config.json").write_text("{}", encoding="utf-8")
+        return registry.register(name, directory, **{**origin(), **options})  # type: ignore[arg-type]
+
+    return make
+
+
+def origin(fingerprint: str = "f1", hash_: str = "h1") -> dict[str, object]:
+    """What every model needs to say of where it came from."""
+    return {
+        "domain": "protein",
+        "dataset": DatasetEntry(
+            fingerprint=fingerprint, domain="protein", sources=("a.fasta",), counts={"records": 3}
+        ),
+        "tokenizer": TokenizerEntry(hash=hash_, name="residue.v1", vocabulary_size=33),
+        "masking": {"masker": "uniform.v1", "rate": 0.15},
+    }
+
+
+@pytest.fixture
+def entry_origin() -> Callable[..., dict[str, object]]:
+    return origin

@@ -1,0 +1,243 @@
+"""The registry: versions, aliases, origin, and two processes at once; on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import IntegrityError
+
+from seqmlm.errors import StateError, UsageError
+from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, database, tables
+from seqmlm.workspace import Workspace
+
+Register = Callable[..., ModelEntry]
+
+
+def test_versions_count_up_for_each_name(register: Register) -> None:
+    assert [register("a", f"a{i}").version for i in range(3)] == [1, 2, 3]
+    assert register("b").version == 1
+
+
+def test_a_model_comes_back_as_it_was_registered(
+    register: Register, registry: Registry, home: Workspace
+) -> None:
+    before = datetime.now(UTC)
+    parent = register("a")
+    child = register(
+        "a", "second", init="a@champion", parent=parent, mlflow_run_id="r" * 32, aliases=["champion"]
+    )
+    found = registry.get("a", version=2)
+    assert found == child
+    assert found.parent == "a:1"
+    assert found.init == "a@champion"
+    assert found.path == home.root / "runs" / "second" / "model"
+    assert found.masking == {"masker": "uniform.v1", "rate": 0.15}
+    assert found.dataset == DatasetEntry(
+        fingerprint="f1", domain="protein", sources=("a.fasta",), counts={"records": 3}
+    )
+    assert found.tokenizer == TokenizerEntry(hash="h1", name="residue.v1", vocabulary_size=33)
+    assert found.aliases == ("champion",)
+    assert found.mlflow_run_id == "r" * 32
+    assert before - timedelta(seconds=1) <= found.created <= datetime.now(UTC)
+    assert registry.lineage(found) == [parent]
+    assert registry.lineage(parent) == []
+
+
+def test_data_sets_and_tokenizers_are_kept_once(
+    register: Register, registry: Registry, entry_origin: Callable[..., dict[str, Any]]
+) -> None:
+    register("a")
+    register("b")
+    register("c", **entry_origin(fingerprint="f2"))
+    with registry._sessions() as session:
+        assert session.scalar(select(func.count()).select_from(tables.Dataset)) == 2
+        assert session.scalar(select(func.count()).select_from(tables.Tokenizer)) == 1
+
+
+def test_a_resumed_run_registers_once(register: Register, registry: Registry) -> None:
+    register("a")
+    again = register("a", mlflow_run_id="later")
+    assert (again.version, again.mlflow_run_id) == (1, "later")
+    assert len(registry.models("a")) == 1
+
+
+def test_aliases_move(register: Register, registry: Registry) -> None:
+    one, two = register("a", "1", aliases=["champion"]), register("a", "2")
+    assert registry.get("a", alias="champion") == one
+    registry.set_alias(two, "champion")
+    assert registry.get("a", alias="champion").version == two.version
+    assert registry.get("a", version=1).aliases == ()
+    assert registry.get("a", alias="latest").version == registry.get("a").version == 2
+
+
+def test_an_alias_belongs_to_its_name(register: Register, registry: Registry) -> None:
+    register("a", aliases=["champion"])
+    other = register("b", aliases=["champion"])
+    assert registry.get("b", alias="champion").name == "b"
+    assert registry.get("a", alias="champion").name == "a"
+    assert other.aliases == ("champion",)
+
+
+@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "V12", "3", "a b", "", "a@b"])
+def test_reserved_aliases(alias: str, register: Register, registry: Registry) -> None:
+    model = register("a")
+    with pytest.raises(UsageError, match="cannot be an alias"):
+        registry.set_alias(model, alias)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "message"),
+    [
+        ("protien", {}, "no model 'protien'; did you mean 'protein'"),
+        ("protein", {"version": 7}, "no version 7; it has 1, 2"),
+        ("protein", {"alias": "champoin"}, "no alias 'champoin'; did you mean 'champion'"),
+    ],
+)
+def test_what_is_not_there_names_the_nearest(
+    name: str, asked: dict[str, Any], message: str, register: Register, registry: Registry
+) -> None:
+    register("protein", "1", aliases=["champion"])
+    register("protein", "2")
+    with pytest.raises(StateError, match=message):
+        registry.get(name, **asked)
+
+
+def test_a_folder_without_a_model_is_refused(
+    registry: Registry, tmp_path: Path, entry_origin: Callable[..., dict[str, Any]]
+) -> None:
+    with pytest.raises(StateError, match=r"has no config\.json"):
+        registry.register("a", tmp_path, **entry_origin())
+
+
+def test_models_are_listed_newest_first(register: Register, registry: Registry) -> None:
+    for name in ("a", "b", "a2"):
+        register(name)
+    assert [model.name for model in registry.models()] == ["a2", "b", "a"]
+    assert registry.names() == ["a", "a2", "b"]
+
+
+def test_foreign_keys_hold(register: Register, registry: Registry) -> None:
+    register("a")
+    with pytest.raises(IntegrityError), registry._writing.begin() as session:
+        session.execute(text("DELETE FROM seqmlm_datasets"))
+
+
+def test_processes_that_register_at_once_get_versions_of_their_own(
+    home: Workspace, registry: Registry
+) -> None:
+    """Also the same new data set, which both try to insert."""
+    count, each = 2, 8
+    start = multiprocessing.get_context("spawn")
+    barrier = start.Barrier(count)
+    workers = [
+        start.Process(target=_register_many, args=(home, number, each, barrier)) for number in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * count
+    assert sorted(model.version for model in registry.models("a")) == list(range(1, count * each + 1))
+    assert len({model.path for model in registry.models("a")}) == count * each
+
+
+def _register_many(home: Workspace, number: int, each: int, barrier: Any) -> None:
+    with Registry(home) as registry:
+        barrier.wait()
+        for index in range(each):
+            folder = home.root / "runs" / f"{number}-{index}"
+            folder.mkdir(parents=True)
+            (folder / "config.json").touch()
+            registry.register(
+                "a",
+                folder,
+                domain="protein",
+                dataset=DatasetEntry(fingerprint=f"new{index}", domain="protein", sources=()),
+                tokenizer=TokenizerEntry(hash="new", name="residue.v1", vocabulary_size=33),
+                masking={},
+            )
+
+
+def test_two_processes_make_the_file_at_once(workspace: Path) -> None:
+    start = multiprocessing.get_context("spawn")
+    barrier = start.Barrier(2)
+    workers = [start.Process(target=_open, args=(Workspace.locate(), barrier)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def _open(home: Workspace, barrier: Any) -> None:
+    barrier.wait()
+    with Registry(home) as registry:
+        assert registry.models() == []
+
+
+def test_a_workspace_can_be_moved(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = workspace / "runs" / "a" / "model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").touch()
+    with Registry(Workspace.locate()) as registry:
+        registry.register(
+            "a",
+            folder,
+            domain="protein",
+            dataset=DatasetEntry(fingerprint="f", domain="protein", sources=()),
+            tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
+            masking={},
+        )
+    moved = tmp_path_factory.mktemp("elsewhere") / "workspace"
+    os.rename(workspace, moved)
+    workspace.mkdir()
+    with Registry(Workspace.locate(moved)) as registry:
+        assert registry.get("a").path == (moved / "runs" / "a" / "model").resolve()
+        assert registry.get("a").present
+
+
+def test_a_newer_schema_is_not_touched(workspace: Path) -> None:
+    Registry(Workspace.locate()).close()
+    with sqlite3.connect(workspace / "seqmlm.db") as connection:
+        connection.execute(f"UPDATE {tables.VERSION_TABLE} SET version_num = 'future'")
+    connection.close()
+    with pytest.raises(StateError, match="written by a newer seqmlm"):
+        Registry(Workspace.locate())
+
+
+def test_a_server_is_not_migrated_unasked(
+    postgres_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", postgres_url)
+    with pytest.raises(StateError, match="seqmlm db upgrade"):
+        Registry(Workspace.locate())
+    engine = database.engine(postgres_url)
+    database.upgrade(engine)
+    engine.dispose()
+    with Registry(Workspace.locate()) as registry:
+        assert registry.models() == []
+
+
+def test_an_unreachable_server_is_one_sentence_without_the_password(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg")
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql+psycopg://me:secret@127.0.0.1:1/x")
+    with pytest.raises(StateError, match="cannot be used") as caught:
+        Registry(Workspace.locate())
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database(workspace: Path) -> None:
+    (workspace / "seqmlm.db").write_bytes(b"something else entirely, and long enough to be looked at" * 20)
+    with pytest.raises(StateError, match="not a database"):
+        Registry(Workspace.locate())
