@@ -1,0 +1,139 @@
+"""What can be asked of a masked language model, and what comes back.
+
+A query is arrays, not token sequences: the masked copies of a sequence are made only when its look-ahead
+window is laid out, and two copies that turn out equal are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Query:
+    """Ask p(token at `asked` | the rest), with [MASK] at `masked`, for one sequence or many variants of it.
+
+    A plain query is one masked copy of the sequence. With `masked_in` and `asked_in` one object holds R
+    variants: entry m of `masked` is hidden in variant `masked_in[m]` alone, and entry a of `asked` is read in
+    variant `asked_in[a]`. That makes an exact pseudo-log-likelihood one object per sequence instead of one
+    per token.
+
+    Args:
+        encoding: the sequence, special tokens included.
+        masked: (M,) positions that hold [MASK].
+        asked: (A,) positions whose distribution is wanted, at least one; they need not be masked.
+        masked_in: (M,) variant in 0..R-1 of each masked position, or None for one variant.
+        asked_in: (A,) variant of each asked position, ascending, or None for one variant.
+        substitutions: position -> token id put there in every variant, before masking.
+        allowed: (K,) distinct token ids that the softmax is restricted to, or None for the whole space.
+        targets: (A,) token ids whose log-probability is wanted; default: `encoding.ids` at `asked`.
+        key: anything; comes back with the answer.
+    """
+
+    encoding: Encoding
+    masked: Ids
+    asked: Ids
+    masked_in: Ids | None = None
+    asked_in: Ids | None = None
+    substitutions: Mapping[int, int] = field(default_factory=dict)
+    allowed: Ids | None = None
+    targets: Ids | None = None
+    key: Any = None
+
+    @property
+    def variants(self) -> int:
+        """R, the number of masked copies this query stands for."""
+        return 1 if self.asked_in is None or not len(self.asked_in) else int(self.asked_in[-1]) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """What was asked, in the order of `Query.asked`.
+
+    Args:
+        key: the query's.
+        log_probs: (A,) natural log p(target); -inf where the target is outside the space or `allowed`.
+        entropy: (A,) nats, or None where not asked for.
+        ranks: (A,) number of tokens with a strictly larger probability than the target, or None.
+        top_ids, top_log_probs: (A, k) most probable tokens, descending; -1 and -inf beyond the last possible
+            one.
+        rows: (A, V) log-probabilities, or (A, K) in the order of `allowed`, or None.
+    """
+
+    key: Any
+    log_probs: Floats
+    entropy: Floats | None = None
+    ranks: Longs | None = None
+    top_ids: Longs | None = None
+    top_log_probs: Floats | None = None
+    rows: Floats | None = None
+
+
+def check(queries: Sequence[Query], space: TokenSpace, capacity: int | None) -> None:
+    """Refuse what numpy would answer with a wrapped index or the model with an illegal memory access."""
+    lengths = np.array([len(q.encoding) for q in queries])
+    for what, parts in (("masked", [q.masked for q in queries]), ("asked", [q.asked for q in queries])):
+        counts = [len(p) for p in parts]
+        positions = np.concatenate(parts)
+        outside = (positions < 0) | (positions >= np.repeat(lengths, counts))
+        if outside.any():
+            bad = int(np.flatnonzero(outside)[0])
+            query = queries[int(np.searchsorted(np.cumsum(counts), bad, side="right"))]
+            raise UsageError(
+                f"{what} position {positions[bad]} is outside a sequence of {len(query.encoding)} tokens"
+                f"{_name(query)}; positions count from 0 and include the special tokens"
+            )
+    for query in queries:
+        for name, reason in _problems(query, space):
+            raise UsageError(f"{name}: {reason}{_name(query)}")
+        own = query.encoding.positions
+        needed = len(query.encoding) if own is None else int(own.max()) + 1
+        if capacity is not None and needed > capacity:
+            raise UsageError(
+                f"a sequence needs {needed} positions and the model has {capacity}{_name(query)}; "
+                "cut long sequences into windows first (seqmlm.engine.windows)"
+            )
+
+
+def _problems(query: Query, space: TokenSpace) -> Iterator[tuple[str, str]]:
+    """(field, what is wrong with it), nothing for a good query."""
+    asked, masked = len(query.asked), len(query.masked)
+    if not asked:
+        yield "asked", "a query must ask at least one position"
+    if (query.masked_in is None) is not (query.asked_in is None):
+        yield "masked_in, asked_in", "both or neither"
+    if query.masked_in is not None and query.asked_in is not None:
+        if len(query.asked_in) != asked or query.asked_in[0] < 0 or (np.diff(query.asked_in) < 0).any():
+            yield "asked_in", "must be ascending from 0, one entry for each asked position"
+        if len(query.masked_in) != masked:
+            yield "masked_in", f"{len(query.masked_in)} entries for {masked} masked positions"
+        if masked and not 0 <= query.masked_in.min() <= query.masked_in.max() < query.variants:
+            yield "masked_in", "names a variant in which nothing is asked"
+    for position, token in query.substitutions.items():
+        if not (0 <= position < len(query.encoding) and 0 <= token < space.size):
+            yield "substitutions", f"{position}: {token} is outside the sequence or the vocabulary"
+    if query.targets is not None:
+        if len(query.targets) != asked:
+            yield "targets", f"{len(query.targets)} entries for {asked} asked positions"
+        elif not 0 <= query.targets.min() <= query.targets.max() < space.size:
+            yield "targets", f"an id outside the vocabulary of {space.size} tokens"
+    if query.allowed is not None:
+        distinct = np.unique(query.allowed)
+        if not len(distinct) or len(distinct) != len(query.allowed):
+            yield "allowed", "must name at least one token, each once"
+        elif distinct[0] < 0 or distinct[-1] >= space.size:
+            yield "allowed", f"an id outside the vocabulary of {space.size} tokens"
+
+
+def _name(query: Query) -> str:
+    return "" if query.key is None else f" (query {query.key!r})"

@@ -1,0 +1,356 @@
+"""Conditionals against a toy model whose every probability is computed by hand, one query at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from seqmlm.engine import conditionals as module
+from seqmlm.engine import reduction
+from seqmlm.engine.conditionals import Answer, Conditionals, Query
+from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.errors import TrainingError, UsageError
+
+SPACE = TokenSpace(size=23, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
+
+
+class Toy(nn.Module):
+    """logits at p = own[id_p] + place[position_p] + mean over the document of (shared[id] + channel).
+
+    Packed documents must not see each other, as in a real model; raises `error` above `limit` tokens.
+    """
+
+    def __init__(
+        self, probability: str = "ordinary", limit: int | None = None, error: Exception | None = None
+    ):
+        super().__init__()
+        make = torch.Generator().manual_seed(0)
+        self.space, self.probability, self.model = SPACE, probability, None
+        self.own = nn.Parameter(torch.randn(SPACE.size, SPACE.size, generator=make))
+        self.shared = nn.Parameter(torch.randn(SPACE.size, SPACE.size, generator=make) * 3)
+        self.place = nn.Parameter(torch.randn(64, SPACE.size, generator=make))
+        self.dropout = nn.Dropout(0.5)
+        self.frozen = nn.Dropout(0.5).eval()
+        self.limit, self.error = limit, error
+        self.batches: list[int] = []
+
+    def dense(self, ids: Tensor, positions: Tensor, channel: Tensor | None) -> Tensor:
+        extra = 0 if channel is None else channel.mean() * torch.arange(SPACE.size)
+        logits = self.own[ids] + self.place[positions] + self.shared[ids].mean(0) + extra
+        if self.probability == "ordinary":
+            logits = logits.masked_fill(torch.from_numpy(SPACE.is_special), -torch.inf)
+        return logits
+
+    def forward(self, batch: PackedBatch, *, output: str = "loss") -> Tensor:
+        assert output == "logits"
+        assert not torch.is_grad_enabled()
+        if self.limit is not None and batch.tokens > self.limit:
+            assert self.error is not None
+            raise self.error
+        self.batches.append(batch.tokens)
+        bounds = batch.cu_seq_lens.tolist()
+        channel = batch.channels.get("time")
+        parts = [
+            self.dense(
+                batch.input_ids[0, a:b],
+                batch.position_ids[0, a:b],
+                None if channel is None else channel[0, a:b],
+            )
+            for a, b in pairwise(bounds)
+        ]
+        return self.dropout(self.frozen(torch.cat(parts)))[batch.asked]
+
+
+@pytest.fixture(autouse=True)
+def _any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy is no transformers model; its positions reach to 64."""
+    monkeypatch.setattr(module, "position_capacity", lambda model: 64)
+
+
+def sequence(rng: np.random.Generator, length: int, **extra: Any) -> Encoding:
+    ids = np.concatenate([[3], rng.integers(5, SPACE.size, length - 2), [4]]).astype(np.int32)
+    groups = np.concatenate([[-1], np.arange(length - 2), [-1]]).astype(np.int32)
+    return Encoding(ids=ids, groups=groups, **extra)
+
+
+def some_queries(count: int, seed: int = 0) -> list[Query]:
+    """Queries of every kind: plain, several variants, restricted, with substitutions and own targets."""
+    rng, queries = np.random.default_rng(seed), []
+    for number in range(count):
+        length = int(rng.integers(4, 20))
+        extra: dict[str, Any] = {"channels": {"time": rng.random(length).astype(np.float32)}}
+        if number % 3 == 0:
+            extra["positions"] = rng.integers(0, 64, length).astype(np.int32)
+        encoding = sequence(rng, length, **extra)
+        variants = 1 if number % 2 else int(rng.integers(1, 5))
+        asked_in = np.sort(np.concatenate([np.arange(variants), rng.integers(0, variants, 3)])).astype(
+            np.int32
+        )
+        masked_in = rng.integers(0, variants, 5).astype(np.int32)
+        queries.append(
+            Query(
+                encoding=encoding,
+                masked=rng.integers(0, length, 5).astype(np.int32),
+                masked_in=None if number % 2 else masked_in,
+                asked=rng.integers(0, length, len(asked_in)).astype(np.int32),
+                asked_in=None if number % 2 else asked_in,
+                substitutions={2: 7} if number % 4 == 0 else {},
+                allowed=rng.permutation(SPACE.ordinary)[: number % 7 + 1] if number % 5 == 0 else None,
+                targets=rng.integers(5, SPACE.size, len(asked_in)).astype(np.int32) if number % 4 else None,
+                key=number,
+            )
+        )
+    return queries
+
+
+def by_hand(toy: Toy, query: Query, top: int) -> Answer:
+    """One query, one masked copy at a time, no packing, every distribution in full."""
+    log_probs, entropy, ranks, top_ids, top_values, rows = [], [], [], [], [], []
+    targets = query.encoding.ids[query.asked] if query.targets is None else query.targets
+    columns = list(range(SPACE.size)) if query.allowed is None else query.allowed.tolist()
+    for number, (position, target) in enumerate(zip(query.asked, targets, strict=True)):
+        variant = 0 if query.asked_in is None else query.asked_in[number]
+        ids = query.encoding.ids.copy()
+        for where, token in query.substitutions.items():
+            ids[where] = token
+        for m, where in enumerate(query.masked):
+            if query.masked_in is None or query.masked_in[m] == variant:
+                ids[where] = SPACE.mask
+        own = query.encoding.positions
+        positions = torch.arange(len(ids)) if own is None else torch.from_numpy(own.astype(np.int64))
+        channel = torch.from_numpy(query.encoding.channels["time"]) if query.encoding.channels else None
+        with torch.no_grad():
+            logits = toy.dense(torch.from_numpy(ids.astype(np.int64)), positions, channel)[position, columns]
+        p = torch.softmax(logits.double(), -1).numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_p = np.log(p)
+            entropy.append(-np.nansum(p * log_p))
+        own_p = p[columns.index(target)] if target in columns else 0.0
+        log_probs.append(np.log(own_p) if own_p else -np.inf)
+        ranks.append(int((p > own_p).sum()))
+        order = [i for i in np.argsort(-p) if p[i] > 0][:top]
+        top_ids.append([columns[i] for i in order] + [-1] * (top - len(order)))
+        top_values.append([log_p[i] for i in order] + [-np.inf] * (top - len(order)))
+        rows.append(log_p)
+    return Answer(
+        key=query.key,
+        log_probs=np.array(log_probs),
+        entropy=np.array(entropy),
+        ranks=np.array(ranks),
+        top_ids=np.array(top_ids),
+        top_log_probs=np.array(top_values),
+        rows=np.array(rows),
+    )
+
+
+def assert_same(got: Answer, expected: Answer) -> None:
+    assert got.key == expected.key
+    for name in ("log_probs", "entropy", "top_log_probs", "rows"):
+        np.testing.assert_allclose(getattr(got, name), getattr(expected, name), atol=2e-5, err_msg=name)
+    np.testing.assert_array_equal(got.ranks, expected.ranks)
+    np.testing.assert_array_equal(got.top_ids, expected.top_ids)
+
+
+@pytest.mark.parametrize("probability", ["ordinary", "full"])
+@pytest.mark.parametrize(("budget", "lookahead"), [(1, 1), (37, 6), (16384, 8192)])
+def test_every_answer_equals_the_one_by_hand(probability: str, budget: int, lookahead: int) -> None:
+    toy, queries = Toy(probability), some_queries(60)
+    ask = Conditionals(toy, tokens_per_batch=budget, lookahead=lookahead)
+    answers = list(ask.ask(queries, entropy=True, ranks=True, top=6, full=True))
+    for query, answer in zip(queries, answers, strict=True):
+        assert_same(answer, by_hand(toy, query, top=6))
+    assert ask.statistics.queries == 60
+    assert ask.statistics.forwards == len(toy.batches)
+    assert ask.statistics.tokens == sum(toy.batches)
+
+
+def test_only_what_is_wanted_comes_back() -> None:
+    (answer,) = Conditionals(Toy()).ask(some_queries(1))
+    assert (answer.entropy, answer.ranks, answer.top_ids, answer.top_log_probs, answer.rows) == (None,) * 5
+
+
+def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few asked rows a forward (a query is cut up) and few rows a reduction."""
+    queries, wanted = some_queries(40), {"entropy": True, "ranks": True, "top": 3, "full": True}
+    whole = list(Conditionals(Toy()).ask(queries, **wanted))
+    monkeypatch.setattr(module, "LOGITS", 2 * SPACE.size)
+    monkeypatch.setattr(reduction, "CHUNK", SPACE.size)
+    toy = Toy()
+    for a, b in zip(Conditionals(toy).ask(queries, **wanted), whole, strict=True):
+        assert_same(a, b)
+    assert len(toy.batches) > 50
+
+
+def test_the_input_is_read_no_further_than_the_look_ahead() -> None:
+    read: list[int] = []
+
+    def questions() -> Iterator[Query]:
+        for query in some_queries(30):
+            read.append(query.key)
+            yield replace(query, masked_in=None, asked_in=None)
+
+    answers = Conditionals(Toy(), lookahead=7).ask(questions())
+    assert read == []
+    for number, answer in enumerate(answers):
+        assert answer.key == number
+        assert len(read) <= 7 * (number // 7 + 1)
+    assert len(read) == 30
+
+
+def test_variants_count_against_the_look_ahead() -> None:
+    encoding = sequence(np.random.default_rng(0), 12)
+    places = np.arange(10, dtype=np.int32)
+    many = Query(encoding=encoding, masked=places, masked_in=places, asked=places, asked_in=places)
+    source = iter([many] * 9)
+    next(iter(Conditionals(Toy(), lookahead=25).ask(source)))
+    assert len(list(source)) == 6
+
+
+def test_equal_questions_are_computed_once() -> None:
+    rng = np.random.default_rng(1)
+    encoding, at = sequence(rng, 9), np.array([4], dtype=np.int32)
+    mutant = replace(encoding, ids=np.where(np.arange(9) == 4, 8, encoding.ids).astype(np.int32))
+    query = Query(encoding=encoding, masked=at, asked=at)
+    same = [
+        query,
+        Query(encoding=mutant, masked=at, asked=at),
+        replace(query, targets=np.array([9], np.int32)),
+    ]
+    other = [
+        replace(query, asked=np.array([5], np.int32)),
+        replace(query, allowed=np.array([6, 7], np.int32)),
+        replace(query, masked=np.array([4, 5], np.int32)),
+        replace(query, encoding=replace(encoding, positions=np.arange(9, dtype=np.int32)[::-1].copy())),
+    ]
+    toy = Toy()
+    ask = Conditionals(toy)
+    answers = list(ask.ask([*same, *other, *same], ranks=True, top=2))
+    assert ask.statistics.queries == ask.statistics.variants == 10
+    assert ask.statistics.unique == 5
+    for answer, query in zip(answers, [*same, *other, *same], strict=True):
+        expected = by_hand(toy, query, top=2)
+        np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=2e-5)
+        np.testing.assert_array_equal(answer.ranks, expected.ranks)
+        np.testing.assert_array_equal(answer.top_ids, expected.top_ids)
+    for first, again in zip(answers[:3], answers[7:], strict=True):
+        assert np.array_equal(first.log_probs, again.log_probs)
+
+
+def test_packs_hold_similar_lengths_within_the_budget() -> None:
+    toy = Toy()
+    list(Conditionals(toy, tokens_per_batch=40).ask(some_queries(50)))
+    assert max(toy.batches) <= 40
+    assert sum(toy.batches[:-1]) > 0.6 * 40 * (len(toy.batches) - 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("MPS backend out of memory"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_halves_the_budget_and_keeps_the_answers(error: Exception) -> None:
+    queries = some_queries(40)
+    expected = list(Conditionals(Toy()).ask(queries))
+    toy = Toy(limit=60, error=error)
+    ask = Conditionals(toy, tokens_per_batch=400)
+    for a, b in zip(ask.ask(queries), expected, strict=True):
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-5)
+    assert 25 <= ask.tokens_per_batch <= 60
+
+
+def test_a_sequence_that_does_not_fit_alone_is_an_error_with_a_remedy() -> None:
+    toy = Toy(limit=10, error=RuntimeError("out of memory"))
+    query = Query(encoding=sequence(np.random.default_rng(0), 12), masked=np.array([1]), asked=np.array([1]))
+    with pytest.raises(TrainingError, match=r"single sequence of 12 tokens; cut .* windows"):
+        list(Conditionals(toy).ask([query] * 3))
+
+
+def test_other_errors_pass_through_and_the_mode_comes_back() -> None:
+    toy = Toy(limit=0, error=RuntimeError("shapes do not match"))
+    toy.train()
+    toy.frozen.eval()
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(Conditionals(toy).ask(some_queries(3)))
+    assert toy.training
+    assert toy.dropout.training
+    assert not toy.frozen.training
+
+
+def test_between_answers_the_model_is_as_the_caller_left_it() -> None:
+    toy = Toy().train()
+    for _ in Conditionals(toy, lookahead=2).ask(some_queries(6)):
+        assert toy.training
+        assert torch.is_grad_enabled()
+
+
+def test_special_tokens_have_no_probability_in_the_ordinary_space() -> None:
+    query = Query(
+        encoding=sequence(np.random.default_rng(0), 6), masked=np.array([2]), asked=np.array([0, 2])
+    )
+    (answer,) = Conditionals(Toy()).ask([query], full=True, ranks=True)
+    assert answer.log_probs[0] == -np.inf
+    assert answer.ranks is not None
+    assert answer.ranks[0] == len(SPACE.ordinary)
+    assert answer.rows is not None
+    assert np.all(answer.rows[:, list(SPACE.special)] == -np.inf)
+    np.testing.assert_allclose(np.exp(answer.rows).sum(-1), 1, atol=1e-5)
+
+
+GOOD = Query(
+    encoding=sequence(np.random.default_rng(0), 8), masked=np.array([1, 2]), asked=np.array([1]), key="k"
+)
+BAD = {
+    "outside a sequence of 8 tokens": {"masked": np.array([8])},
+    "asked position -1": {"asked": np.array([-1])},
+    "at least one position": {"asked": np.array([], dtype=np.int32)},
+    "both or neither": {"masked_in": np.array([0, 0])},
+    "must be ascending": {
+        "asked_in": np.array([1, 0]),
+        "asked": np.array([1, 2]),
+        "masked_in": np.array([0, 0]),
+    },
+    "1 entries for 2 masked": {"asked_in": np.array([0]), "masked_in": np.array([0])},
+    "in which nothing is asked": {"asked_in": np.array([0]), "masked_in": np.array([0, 1])},
+    "substitutions: 9: 5": {"substitutions": {9: 5}},
+    "targets: 2 entries for 1": {"targets": np.array([5, 6])},
+    "targets: an id outside": {"targets": np.array([23])},
+    "each once": {"allowed": np.array([5, 5])},
+    "name at least one": {"allowed": np.array([], dtype=np.int32)},
+    "allowed: an id outside": {"allowed": np.array([-1])},
+    "special tokens have no probability": {"allowed": np.array([0, 5])},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_question_that_makes_no_sense_is_named(message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        list(Conditionals(Toy()).ask([GOOD, replace(GOOD, **BAD[message])]))
+
+
+def test_a_sequence_beyond_the_model_is_refused() -> None:
+    long = Query(encoding=sequence(np.random.default_rng(0), 65), masked=np.array([1]), asked=np.array([1]))
+    with pytest.raises(UsageError, match="65 positions and the model has 64"):
+        list(Conditionals(Toy()).ask([long]))
+
+
+@pytest.mark.parametrize("arguments", [{"tokens_per_batch": 0}, {"lookahead": 0}])
+def test_budgets_below_one_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        Conditionals(Toy(), **arguments)
+
+
+def test_a_negative_top_is_refused() -> None:
+    with pytest.raises(UsageError, match="top"):
+        next(Conditionals(Toy()).ask([GOOD], top=-1))
