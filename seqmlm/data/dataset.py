@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.data.division import TOKEN_COUNTS
 from seqmlm.data.splits import Part
 from seqmlm.data.store import CHANNEL, RECORDS, SEQUENCES, ArrowRows
 from seqmlm.engine.types import Encoding, Ids
@@ -122,7 +123,7 @@ class Prepared:
         """
         try:
             statistics = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            counts = np.load(folder / "token_counts.npy")
+            counts = np.load(folder / TOKEN_COUNTS)
             train, validation = EncodedDataset(folder, "train"), EncodedDataset(folder, "validation")
         except (OSError, ValueError) as error:
             raise StateError(f"{folder} holds no prepared data ({error}); delete it and run again") from error

@@ -78,7 +78,7 @@ def blocks(source: str | Path) -> Iterator[bytes]:
             be decompressed before the fault has been yielded by then.
     """
     with _opened(source) as handle:
-        head = handle.read(1 << 13)
+        head = _read(handle, 1 << 13, str(source))
         if not head:
             raise DataError(
                 "the file is empty", source=str(source), remedy="give a file with sequences in it"
@@ -92,7 +92,7 @@ def blocks(source: str | Path) -> Iterator[bytes]:
                 return
         while head:
             yield head
-            head = handle.read(_BLOCK)
+            head = _read(handle, _BLOCK, str(source))
 
 
 def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int, str]]:
@@ -164,7 +164,7 @@ def too_long(source: str, line: int, max_bytes: int, what: str = "line") -> Data
         f"a {what} longer than the limit of {max_bytes:,} bytes",
         source=source,
         line=line,
-        remedy="break it up, or raise the limit (max_bytes) if it is meant to be one sequence",
+        remedy="break it up, or raise the limit with --set data.options.max_bytes=N",
     )
 
 
@@ -236,6 +236,13 @@ def _opened(source: str | Path) -> Iterator[BinaryIO]:
         yield handle
 
 
+def _read(handle: BinaryIO, size: int, source: str) -> bytes:
+    try:
+        return handle.read(size)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", source=source, remedy="check the file") from None
+
+
 def _decompress(handle: BinaryIO, data: bytes, source: str, kind: str) -> Iterator[bytes]:
     """Decompress member after member; zero bytes may follow the last one, as tape padding does."""
     import zstandard
@@ -243,7 +250,7 @@ def _decompress(handle: BinaryIO, data: bytes, source: str, kind: str) -> Iterat
     out: list[bytes] = []
     whole = True
     try:
-        while data := data or handle.read(_INPUT[kind]):
+        while data := data or _read(handle, _INPUT[kind], source):
             if whole and not (data := data.lstrip(b"\0")):
                 continue
             if whole:

@@ -14,22 +14,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqmlm.data.dataset import MANIFEST, Prepared
 from seqmlm.data.dedup import SeenHashes, hash128
+from seqmlm.data.division import divide
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
-from seqmlm.data.store import SEQUENCES, ArrowRows, RecordWriter, SequenceWriter
+from seqmlm.data.store import RecordWriter, SequenceWriter
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, StateError
 
 _BATCH_RECORDS = 512
 _BATCH_CHARACTERS = 1 << 20
-_CHUNK = 1 << 20  # rows handled at a time once all are on disk
-_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -143,7 +141,18 @@ class _Maker:
             raise DataError(
                 "no usable sequence was found", remedy="check the files, their format and its options"
             )
-        self._finish()
+        counts = {
+            "records": self._records.rows,
+            "duplicates": self._duplicates,
+            "characters": self._characters,
+            "windows": self._sequences.rows,
+            "tokens": self._sequences.tokens,
+            "units": self._sequences.units,
+        }
+        divided = divide(self._folder, self._split, self._space, self._max_length)
+        statistics = {**counts, **divided, "problems": self._problems.counts}
+        # The manifest makes the entry whole.
+        (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
 
     def _encode(self, batch: list[Record]) -> list[tuple[Record, Encoding]]:
         """Encode a batch; records the tokenizer refuses go to `problems` one by one."""
@@ -155,7 +164,8 @@ class _Maker:
         except DataError as error:
             if len(batch) == 1:
                 record = batch[0]
-                placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
+                reason = "a part of it is not in the alphabet" if self._problems.sensitive else error.reason
+                placed = DataError(reason, source=record.source, line=record.line, remedy=error.remedy)
                 self._problems.bad(placed, record.raw if isinstance(record.raw, str) else None)
                 return []
         return [pair for record in batch for pair in self._encode([record])]
@@ -188,55 +198,6 @@ class _Maker:
         self._characters += len(record.raw) if isinstance(record.raw, str) else 0
         return self._records.add(record, mark)
 
-    def _finish(self) -> None:
-        """Divide the rows between the splits, count, and write the manifest, which makes the entry whole."""
-        folder = self._folder
-        marks = _raw(folder / "marks.bin", np.int64).reshape(-1, 2)
-        validates = self._split.validation(marks)
-        owners, lengths = _raw(folder / "owners.bin", np.int64), _raw(folder / "lengths.bin", np.int32)
-        by_length = np.zeros(self._max_length + 1, dtype=np.int64)
-        in_part: dict[str, dict[str, int]] = {}
-        for part, wanted in (("train", False), ("validation", True)):
-            records = int(np.count_nonzero(validates == wanted))
-            in_part[part] = {
-                "records": records,
-                **_write_part(folder, part, owners, lengths, validates, wanted),
-            }
-        for start in range(0, len(lengths), _CHUNK):
-            by_length += np.bincount(lengths[start : start + _CHUNK], minlength=len(by_length))
-        counts, unknown = self._count_tokens(owners, lengths, validates)
-        np.save(folder / "token_counts.npy", counts)
-        statistics = {
-            "records": self._records.rows,
-            "duplicates": self._duplicates,
-            "characters": self._characters,
-            "windows": self._sequences.rows,
-            "tokens": self._sequences.tokens,
-            "units": self._sequences.units,
-            "unknown_tokens": unknown,
-            "length_quantiles": _quantiles(by_length),
-            **in_part,
-            "problems": self._problems.counts,
-        }
-        for name in ("marks.bin", "owners.bin", "lengths.bin"):
-            (folder / name).unlink()
-        (folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
-
-    def _count_tokens(
-        self, owners: NDArray[np.int64], lengths: NDArray[np.int32], validates: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], int]:
-        """(V,) token counts of the train split; unknown tokens of both."""
-        counts = np.zeros((2, self._space.size), dtype=np.int64)
-        arrow = ArrowRows(self._folder / SEQUENCES)
-        for start in range(0, len(owners), arrow.size):
-            rows = slice(start, start + arrow.size)
-            ids = arrow.views(start // arrow.size)["ids"]
-            held_out = np.repeat(validates[owners[rows]], lengths[rows])
-            for part in (0, 1):
-                counts[part] += np.bincount(ids[held_out == part], minlength=self._space.size)
-        unk = self._space.unk
-        return counts[0], 0 if unk is None else int(counts[:, unk].sum())
-
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
@@ -249,46 +210,6 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _write_part(
-    folder: Path,
-    part: str,
-    owners: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    validates: NDArray[np.bool_],
-    wanted: bool,
-) -> dict[str, int]:
-    """Write the rows of one split and their lengths, a stretch of rows at a time."""
-    stretches = [slice(start, start + _CHUNK) for start in range(0, len(owners), _CHUNK)]
-    total = sum(int(np.count_nonzero(validates[owners[s]] == wanted)) for s in stretches)
-    tokens = done = 0
-    rows_file, lengths_file = folder / f"{part}.npy", folder / f"{part}_lengths.npy"
-    with rows_file.open("wb") as rows_out, lengths_file.open("wb") as lengths_out:
-        for out, kind in ((rows_out, "<i8"), (lengths_out, "<i4")):
-            header = {"descr": kind, "fortran_order": False, "shape": (total,)}
-            np.lib.format.write_array_header_1_0(out, header)
-        for stretch in stretches:
-            rows = np.flatnonzero(validates[owners[stretch]] == wanted)
-            here = lengths[stretch][rows]
-            rows_out.write((rows + stretch.start).astype("<i8").tobytes())
-            lengths_out.write(here.astype("<i4").tobytes())
-            done += len(rows)
-            tokens += int(here.sum(dtype=np.int64))
-    return {"windows": done, "tokens": tokens}
-
-
-def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
-    """Quantiles of window lengths from how many windows have each length."""
-    ends = np.cumsum(by_length)
-    at = [int(np.searchsorted(ends, max(1, round(q * int(ends[-1]))))) for q in _QUANTILES]
-    return dict(zip(map(str, _QUANTILES), at, strict=True))
-
-
-def _raw(path: Path, kind: type[np.generic]) -> NDArray[Any]:
-    return (
-        np.memmap(path, dtype=kind, mode="r").view(np.ndarray) if path.stat().st_size else np.empty(0, kind)
-    )
 
 
 def _sync(folder: Path) -> None:

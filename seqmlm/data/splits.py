@@ -8,14 +8,17 @@ are there. A group lies in one split whole, by construction.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from datetime import UTC, date, datetime
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
+from seqmlm.errors import DataError
 
 Part = Literal["train", "validation"]
 Marks = NDArray[np.int64]
@@ -81,10 +84,69 @@ class ByKey:
         return chosen
 
 
+def _ordered(value: Any) -> int:
+    """A number, date or ISO 8601 text as a 64-bit integer that keeps the order."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError("not a number has no place")
+    # The bits of a double, read as an integer, keep the order of positive and reverse that of negative ones.
+    bits = int(np.float64(number + 0.0).view(np.int64))
+    return bits if bits >= 0 else bits ^ 0x7FFFFFFFFFFFFFFF
+
+
 def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Signed 64-bit hashes as numbers spread evenly over [0, 1)."""
     shares: NDArray[np.float64] = (hashes.view(np.uint64) >> np.uint64(11)).astype(np.float64) / 2.0**53
     return shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chronological:
+    """The latest groups validate: no group in training begins after one in validation.
+
+    Args:
+        key: the domain's group of a record (session, patient); a group's time is that of its first record.
+        order: the record's place in time: a number, a date, or ISO 8601 text.
+        share: of the records that should validate; each split gets a group as soon as there are two.
+    """
+
+    key: Callable[[Record], str]
+    order: Callable[[Record], Any]
+    share: float = 0.05
+
+    def mark(self, record: Record) -> tuple[int, int]:
+        """As `Split.mark`.
+
+        Raises:
+            DataError: the record has no place in time.
+        """
+        try:
+            return hash64(self.key(record)), _ordered(self.order(record))
+        except (ValueError, TypeError):
+            raise DataError(
+                "the record has no usable time or position",
+                source=record.source,
+                line=record.line,
+                remedy="give every record a number or an ISO 8601 time, or split by key",
+            ) from None
+
+    def validation(self, marks: Marks) -> NDArray[np.bool_]:
+        groups, member, records = np.unique(marks[:, 0], return_inverse=True, return_counts=True)
+        begins = np.full(len(groups), np.iinfo(np.int64).max)
+        np.minimum.at(begins, member, marks[:, 1])
+        latest = np.lexsort((groups, begins))[::-1]
+        wanted = self.share * len(marks)
+        chosen = np.zeros(len(groups), dtype=np.bool_)
+        if wanted > 0 and len(groups) > 1:
+            enough = int(np.searchsorted(np.cumsum(records[latest]), wanted)) + 1
+            chosen[latest[: min(enough, len(groups) - 1)]] = True
+        return np.asarray(chosen[member])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 
 SEQUENCES, RECORDS = "sequences.arrow", "records.arrow"
+LENGTHS, OWNERS, MARKS = "lengths.bin", "owners.bin", "marks.bin"  # plain numbers, until the rows are divided
 CHANNEL = "channel:"
 
 _BATCH_TOKENS = 1 << 22  # what one batch may hold in memory while it is gathered
@@ -67,8 +68,8 @@ class SequenceWriter:
         self.rows = self.tokens = self.units = 0
         self._limit = rows_per_batch(max_length)
         self._stream = _ArrowStream(folder / SEQUENCES)
-        self._lengths = (folder / "lengths.bin").open("wb")
-        self._owners = (folder / "owners.bin").open("wb")
+        self._lengths = (folder / LENGTHS).open("wb")
+        self._owners = (folder / OWNERS).open("wb")
         self._held: list[Encoding] = []
         self._origin: list[tuple[int, int]] = []
 
@@ -124,7 +125,7 @@ class RecordWriter:
     def __init__(self, folder: Path) -> None:
         self.rows = 0
         self._stream = _ArrowStream(folder / RECORDS)
-        self._marks = (folder / "marks.bin").open("wb")
+        self._marks = (folder / MARKS).open("wb")
         self._held: list[tuple[str, str, int, str | None]] = []
 
     def add(self, record: Record, mark: tuple[int, int]) -> int:

@@ -18,8 +18,8 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
     """Read CoNLL-U (also .gz, .zst, "-"; https://universaldependencies.org/format.html).
 
     `raw` is `# text`, or the words joined as SpaceAfter says; `id` is `# sent_id`; `document` is the last
-    `# newdoc id`. `meta` has lists with an entry per word: `words`, `upos`, `xpos`, `deprel`, `heads` (0 is the
-    root) and `spans` ((start, end) in `raw`, shared by the words of a contraction; None where it is not found).
+    `# newdoc id`. `meta` has lists with an entry per word: `words`, `upos`, `xpos`, `deprel`, `heads` (0 is
+    the root) and `spans` ((start, end) in `raw`, shared by the words of a contraction; None if not found).
 
     Args:
         path: the file.

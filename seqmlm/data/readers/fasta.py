@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+from zlib import crc32
 
 from seqmlm.data.files import MAX_BYTES, TextBlocks, too_long
 from seqmlm.data.problems import Problems
@@ -69,7 +70,7 @@ def _read(
     path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int
 ) -> Iterator[Record]:
     source, name = str(path), Path(path).name
-    remembered = [0] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
+    remembered = [""] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
     for line, part in _parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")
         raw = body.translate(table, delete).removesuffix(b"*")
@@ -77,10 +78,10 @@ def _read(
             _unusable(raw, body, source, line, problems)
             continue
         label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
-        key = hash(label)
-        if remembered[key % _REMEMBERED] == key and label:
+        slot = crc32(label.encode()) % _REMEMBERED
+        if remembered[slot] == label and label:
             problems.note("an id that stood in the file before")
-        remembered[key % _REMEMBERED] = key
+        remembered[slot] = label
         yield Record(
             id=label or f"{name}:{line}",
             raw=raw.decode("ascii"),

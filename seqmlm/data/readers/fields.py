@@ -13,18 +13,22 @@ from seqmlm.errors import DataError
 _LISTED = 30  # names shown of a table with very many columns
 
 
-def column_missing(
-    name: str, present: Iterable[str], source: str, line: int | None, what: str = "column"
+def missing(
+    name: str, present: Iterable[str], source: str, line: int | None, option: str, problems: Problems
 ) -> DataError:
-    """The error for a row or table without a wanted field: it lists those there are."""
+    """The error for a row or table without a wanted field.
+
+    It lists those there are, except for sensitive data: a header that is missing would make them values.
+    """
     there = [str(p) for p in present]
     more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
+    listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{more}; "
     return DataError(
-        f"no {what} of this name",
+        f"no {option} of this name",
         source=source,
         line=line,
         field=name,
-        remedy=f"there are: {', '.join(there[:_LISTED])}{more}; choose one with --set data.{what}=NAME",
+        remedy=f"{listed}choose one with --set data.options.{option}=NAME",
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seqmlm.data.files import MAX_BYTES, lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.fields import column_missing, record_from
+from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
@@ -51,9 +51,10 @@ def read_jsonl(
             )
             problems.bad(error, text)
             continue
-        missing = [name for name in (field, id_field, document_field) if name is not None and name not in row]
-        if missing:
-            problems.bad(column_missing(missing[0], row, source, number, "field"), text)
+        wanted = [name for name in (field, id_field, document_field) if name is not None]
+        absent = next((name for name in wanted if name not in row), None)
+        if absent is not None:
+            problems.bad(missing(absent, row, source, number, "field", problems), text)
             continue
         record = record_from(row, field, id_field, document_field, keep, source, number, problems)
         if record is not None:

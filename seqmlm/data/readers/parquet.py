@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.fields import column_missing, record_from
+from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
@@ -38,9 +38,9 @@ def read_parquet(
         names = file.schema_arrow.names
         column = names[0] if len(names) == 1 else column
         wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
-        missing = next((n for n in wanted if n not in names), None)
-        if missing is not None:
-            raise column_missing(missing, names, source, None)
+        absent = next((n for n in wanted if n not in names), None)
+        if absent is not None:
+            raise missing(absent, names, source, None, "column", problems)
         for batch in file.iter_batches(batch_size=_ROWS, columns=list(dict.fromkeys(wanted))):
             for row in batch.to_pylist():
                 number += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.fields import column_missing, record_from
+from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
@@ -95,7 +95,7 @@ def _rows(
                 "a field without end",
                 source=source,
                 line=feed.start,
-                remedy="close the quotation mark, or raise the limit (max_bytes)",
+                remedy="close the quotation mark, or raise the limit with --set data.options.max_bytes=N",
             )
             problems.bad(error, None)
             continue
@@ -119,9 +119,9 @@ def _read(
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             column = columns[0] if len(columns) == 1 else column
             wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
-            missing = next((n for n in wanted if n not in columns), None)
-            if missing is not None:
-                problems.bad(column_missing(missing, columns, source, line))
+            absent = next((n for n in wanted if n not in columns), None)
+            if absent is not None:
+                problems.bad(missing(absent, columns, source, line, "column", problems))
                 return
             if header:
                 continue

@@ -1,0 +1,139 @@
+"""Several corpora as one: small ones more often, large ones less, by q_i ~ p_i^alpha.
+
+p_i is a corpus's share of the whole; alpha 1 leaves the shares as they are, 0 makes them equal, 0.3 is what
+multilingual models settled on (Lample & Conneau 2019; Conneau et al. 2020). The same rule serves the text
+a tokenizer is trained on (`resample`, on streams) and the model's training data (`Mixture`, on indices).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.splits import hash64
+from seqmlm.engine.types import Encoding, Ids, Sequences
+from seqmlm.errors import UsageError
+
+T = TypeVar("T")
+
+ALPHA = 0.3
+
+
+def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
+    """(C,) the share each corpus gets.
+
+    Args:
+        amounts: (C,) size of each corpus (tokens or characters), above 0.
+        alpha: exponent, in [0, 1].
+
+    Raises:
+        UsageError: alpha out of range, or an empty corpus.
+    """
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"alpha of a mixture lies between 0 and 1; got {alpha}")
+    sizes = np.asarray(amounts, dtype=np.float64)
+    if not len(sizes) or not (sizes > 0).all():
+        raise UsageError("a mixture needs corpora, and something in each of them")
+    powers = (sizes / sizes.sum()) ** alpha
+    result: NDArray[np.float64] = powers / powers.sum()
+    return result
+
+
+def rates(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
+    """(C,) how often each corpus's records are to be taken, on average, so that the total stays as it is."""
+    sizes = np.asarray(amounts, dtype=np.float64)
+    result: NDArray[np.float64] = shares(amounts, alpha) * sizes.sum() / sizes
+    return result
+
+
+def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
+    """Yield each item of a stream `rate` times on average: its whole part always, the rest by a keyed draw.
+
+    >>> list(resample("ab", 2.0))
+    ['a', 'a', 'b', 'b']
+    """
+    whole = int(rate)
+    threshold = int((rate - whole) * 2**64) - 2**63
+    for number, item in enumerate(items):
+        for _ in range(whole + (hash64(str(number), seed) < threshold)):
+            yield item
+
+
+class Mixture:
+    """Several datasets as one (a `seqmlm.engine.types.Sequences`), some of their items several times over.
+
+    Nothing is copied: index i stands for an item of one dataset. Each item of a dataset comes up equally
+    often, give or take one; where an epoch holds less than a whole dataset, it holds an even sample of it.
+
+    Args:
+        datasets: what is mixed.
+        alpha: see `shares`; the shares are of tokens.
+        epoch_size: sequences of one epoch; None is the least with which every item comes up at least once.
+        seed: of the samples.
+
+    Raises:
+        UsageError: see `shares`; or an epoch too small to hold a sequence of each dataset.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Sequences],
+        *,
+        alpha: float = ALPHA,
+        epoch_size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._datasets = tuple(datasets)
+        tokens = [float(np.sum(d.lengths, dtype=np.int64)) for d in datasets]
+        sizes = np.array([len(d) for d in datasets], dtype=np.float64)
+        # Tokens wanted of each, over its mean length, gives sequences, up to a common factor.
+        wanted = shares(tokens, alpha) * sizes / np.asarray(tokens)
+        if epoch_size is None:
+            self._counts = np.rint(wanted * (sizes / wanted).max()).astype(np.int64)
+        else:
+            self._counts = np.rint(wanted / wanted.sum() * epoch_size).astype(np.int64)
+        if (self._counts < 1).any():
+            raise UsageError(f"an epoch of {epoch_size} sequences is too small for {len(sizes)} corpora")
+        self._starts: list[int] = [0, *np.cumsum(self._counts).tolist()]
+        self._offsets = [hash64(str(c), seed) % len(d) for c, d in enumerate(datasets)]
+        self._lengths = np.concatenate([self._lengths_of(c) for c in range(len(datasets))])
+
+    @property
+    def lengths(self) -> Ids:
+        """(N,) tokens of each sequence, special tokens included."""
+        return self._lengths
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(C,) sequences of each dataset in an epoch."""
+        return np.asarray(self._counts)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> Encoding:
+        corpus, item = self.locate(index)
+        return self._datasets[corpus][item]
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Which dataset an index stands for, and which item of it."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        corpus = bisect_right(self._starts, index) - 1
+        place, size = index - self._starts[corpus], len(self._datasets[corpus])
+        rounds, rest = divmod(int(self._counts[corpus]), size)
+        if place < rounds * size:
+            return corpus, place % size
+        return corpus, (self._offsets[corpus] + (place - rounds * size) * size // rest) % size
+
+    def _lengths_of(self, corpus: int) -> Ids:
+        """Lengths in the order of `locate`: whole rounds first, then items spaced evenly."""
+        lengths = np.asarray(self._datasets[corpus].lengths)
+        rounds, rest = divmod(int(self._counts[corpus]), len(lengths))
+        spaced = np.arange(rest, dtype=np.int64) * len(lengths) // max(rest, 1) + self._offsets[corpus]
+        return np.concatenate([np.tile(lengths, rounds), lengths[spaced % len(lengths)]])
