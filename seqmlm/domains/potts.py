@@ -1,7 +1,7 @@
 """Potts models whose couplings form paths: exact marginals, exact information, exact independent draws.
 
-A Potts model gives a sequence x the probability exp(sum_i h_i(x_i) + sum_ij J_ij(x_i, x_j)) / Z. In general it
-can only be drawn from by a Markov chain. Where the coupled pairs form disjoint paths (positions across the
+A Potts model gives a sequence x the probability exp(sum_i h_i(x_i) + sum_ij J_ij(x_i, x_j)) / Z. In general
+it can only be drawn from by a Markov chain. Where the coupled pairs form disjoint paths (positions across the
 strands of a sheet do), sums of products along each path give everything exactly, so what a sample plants is
 known and not estimated.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class PathPotts:
     @property
     def contacts(self) -> list[tuple[int, int]]:
         """The coupled pairs (i, j), i < j, ascending, 0-based."""
-        pairs = [pair for path in self.paths for pair in zip(path, path[1:], strict=False)]
+        pairs = [pair for path in self.paths for pair in pairwise(path)]
         return sorted((min(pair), max(pair)) for pair in pairs)
 
     def backward(self, path: Sequence[int]) -> list[Doubles]:
@@ -127,10 +128,12 @@ def _entropy(p: Doubles) -> float:
 
 def _normalized(weights: Doubles) -> Doubles:
     rounded: Doubles = np.round(weights / weights.sum(axis=-1, keepdims=True), _DIGITS)
-    return rounded / rounded.sum(axis=-1, keepdims=True)
+    normalized: Doubles = rounded / rounded.sum(axis=-1, keepdims=True)
+    return normalized
 
 
 def _choose(p: Doubles, rng: np.random.Generator) -> NDArray[np.int64]:
     """(N,) draws from (N, A) rows."""
     above = p.cumsum(axis=1) < rng.random(len(p))[:, None]
-    return np.minimum(above.sum(axis=1), p.shape[1] - 1)
+    chosen: NDArray[np.int64] = np.minimum(above.sum(axis=1), p.shape[1] - 1)
+    return chosen

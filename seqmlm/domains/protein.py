@@ -37,7 +37,7 @@ class ProteinDomain(Domain):
     )
 
     def split_key(self, record: Record) -> str:
-        """The sequence: an alignment's rows share a document, but a family may stand on both sides of a split.
+        """The sequence: an alignment's rows share a document, yet a family may be on both sides of a split.
 
         Similar sequences stay together only where identity clusters are asked for.
         """

@@ -131,7 +131,8 @@ def coupling() -> Doubles:
                 rule[i, j] = -1.0 if group[a] in (3, 4) else 0.7
             if _PARTNERS.get(a) == b or _PARTNERS.get(b) == a:
                 rule[i, j] = 3.0
-    return rule - rule.mean(0, keepdims=True) - rule.mean(1, keepdims=True) + rule.mean()
+    centred: Doubles = rule - rule.mean(0, keepdims=True) - rule.mean(1, keepdims=True) + rule.mean()
+    return centred
 
 
 @cache

@@ -16,8 +16,8 @@ TRUTH = "truth.json"
 def write_sample(out: Path, name: str, lines: Iterable[str], truth: Mapping[str, Any]) -> Sample:
     """Write the data file `name` and `truth.json` into the folder `out`, made if missing.
 
-    In the JSON every top-level key has its line, and so has every item of a top-level list of objects, so that
-    people can read it and `diff` can compare it.
+    In the JSON every top-level key has its line, and so has every item of a top-level list of objects, so
+    that people can read it and `diff` can compare it.
     """
     out.mkdir(parents=True, exist_ok=True)
     with open(out / name, "w", encoding="utf-8", newline="\n") as handle:

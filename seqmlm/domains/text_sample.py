@@ -1,8 +1,8 @@
 """The built-in text sample: sentences from a probabilistic grammar, with their dependency trees.
 
 Determiners and verbs agree in number with their noun, also across a relative clause or a prepositional phrase
-whose noun has the other number; verbs, adjectives and prepositions choose the class of their nouns. The grammar
-is unambiguous, so the probability of a sentence is that of its one derivation, and is recorded exactly.
+whose noun has the other number; verbs, adjectives and prepositions choose the class of their nouns. The
+grammar is unambiguous, so the probability of a sentence is that of its one derivation, recorded exactly.
 Trees follow Universal Dependencies (the copula and its subject hang on the adjective).
 """
 

@@ -38,6 +38,7 @@ class BackendTokenizer(Tokenizer):
         for token, number in self._backend.get_vocab(with_added_tokens=True).items():
             tokens[number] = token
         self._tokens = tuple(tokens)
+        self._is_blank = np.array([not self.surface(token) for token in range(space.size)], dtype=np.bool_)
 
     @property
     def space(self) -> TokenSpace:
@@ -59,8 +60,17 @@ class BackendTokenizer(Tokenizer):
         spans = np.fromiter(offsets, dtype=np.int32, count=2 * len(ids)).reshape(-1, 2)
         _trim(spans, raws, starts)
         groups = self._groups(found, ids, starts)
+        self._empty_blanks(ids, groups, spans)
         edges = starts.tolist()
         return [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
+
+    def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
+        """A space that is a token of its own stands, empty, where the rest of its word begins; in place."""
+        blank = np.flatnonzero(self._is_blank[ids])
+        spans[blank, 1] = spans[blank, 0]
+        leading = blank[groups[blank] == groups[np.minimum(blank + 1, len(groups) - 1)]]
+        leading = leading[leading + 1 < len(groups)]
+        spans[leading] = spans[leading + 1, :1]
 
     def _groups(self, found: Sequence[Any], ids: Ids, starts: Ids) -> Ids:
         if self._has_words:

@@ -42,6 +42,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _PRIVATE = 0xF0000  # code points that no text uses
 _PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
 _WORD = rf" ?[{_PUNCTUATION}]| ?[^\s{_PUNCTUATION}]+|\s+(?!\S)|\s+"
+_MARKED_WORD = rf"▁?[{_PUNCTUATION}]|▁?[^▁{_PUNCTUATION}]+|▁"  # after Metaspace has turned spaces into ▁
 
 
 class SubwordTokenizer(BackendTokenizer):
@@ -248,7 +249,8 @@ class UnigramTokenizer(SubwordTokenizer):
 
     @classmethod
     def _pre_tokenizer(cls) -> Any:
-        return pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+        words = pre_tokenizers.Split(Regex(_MARKED_WORD), behavior="isolated")
+        return pre_tokenizers.Sequence([pre_tokenizers.Metaspace(split=False), words])
 
     @classmethod
     def _decoder(cls) -> Any:

@@ -25,6 +25,8 @@ def count_words(texts: Iterable[str], normalizer: Any, pre_tokenizer: Any) -> di
     """
     counts: Counter[str] = Counter()
     for text in texts:
+        if not text or text.isspace():
+            continue
         normal = normalizer.normalize_str(text) if normalizer is not None else text
         counts.update(word for word, _ in pre_tokenizer.pre_tokenize_str(normal))
         if len(counts) > _DISTINCT_WORDS:

@@ -1,0 +1,186 @@
+"""wordpiece.v1, bpe.v1 and unigram.v1: units, spans, determinism, and the same ids after a round trip."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, ModernBertConfig
+
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer, UnigramTokenizer, WordPieceTokenizer
+
+KINDS = (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)
+TRICKY = (
+    "",
+    "a",
+    " ",
+    "Straße, señor!  Das ist (yes) 3.14.",
+    "мир e\u0301 \u00a0x 😀 你好, Ω!",
+    "\ttab and\nnewline ",
+    "It costs 5€ – don't… “quote”",
+    "[MASK] [CLS] and [PAD]",
+)
+# Spaces in front and behind aside, what people write.
+prose = st.text(alphabet=st.sampled_from("abceéü ßΩ你,.!?-'()3 мир😀\u0301B"), max_size=40)
+
+
+def corpus_of(name: str) -> list[str]:
+    source = random.Random(name)
+    words = ["".join(source.choices("abcdeéfgh", k=source.randint(1, 6))) for _ in range(300)]
+    return [" ".join(source.choices(words, k=6)) + "." for _ in range(400)]
+
+
+def words_of(text: str) -> list[tuple[int, int]]:
+    """Spans of the words as documented: no white space, punctuation marks alone."""
+
+    def mark(c: str) -> bool:
+        return (c.isascii() and not c.isalnum()) or unicodedata.category(c).startswith("P")
+
+    spans: list[tuple[int, int]] = []
+    for piece in re.finditer(r"\S+", text):
+        start = piece.start()
+        for i in range(*piece.span()):
+            if mark(text[i]):
+                spans += [(start, i)] if i > start else []
+                spans.append((i, i + 1))
+                start = i + 1
+        spans += [(start, piece.end())] if piece.end() > start else []
+    return spans
+
+
+@given(text=prose)
+@settings(max_examples=80, deadline=None)
+def test_bpe_units_are_words_and_spans_cover_them(bpe, text):
+    encoding = bpe.encode(text)
+    units: dict[int, list[tuple[int, int]]] = {}
+    for group, (start, end) in zip(encoding.groups.tolist(), encoding.spans.tolist(), strict=True):
+        if group >= 0:
+            units.setdefault(group, []).append((start, end))
+    covered = [(min(s for s, _ in spans), max(e for _, e in spans)) for spans in units.values()]
+    # Runs of several spaces make units of white space alone, with empty spans.
+    assert [span for span in covered if text[slice(*span)].strip()] == words_of(text)
+
+
+@pytest.mark.parametrize("text", ["Straße, señor (yes)!", "don't so, Ω мир.", "a-b 3.14"])
+def test_units_are_the_same_words_for_all_three(tokenizer, text):
+    encoding = tokenizer.encode(text)
+    units: dict[int, list[tuple[int, int]]] = {}
+    for group, span in zip(encoding.groups.tolist(), encoding.spans.tolist(), strict=True):
+        if group >= 0:
+            units.setdefault(group, []).append(tuple(span))
+    covered = [(min(s for s, _ in spans), max(e for _, e in spans)) for spans in units.values()]
+    assert tokenizer.unknown(text) == []
+    assert covered == words_of(text)
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_spans_point_at_the_text_of_their_token(tokenizer, text):
+    encoding = tokenizer.encode(text)
+    assert encoding.spans[[0, -1]].tolist() == [[0, 0], [0, 0]]
+    for token, (start, end) in zip(encoding.ids.tolist(), encoding.spans.tolist(), strict=True):
+        surface = tokenizer.surface(token)
+        if token in tokenizer.space.special:
+            continue
+        assert 0 <= start <= end <= len(text)
+        if "\ufffd" not in surface:  # part of a character's bytes
+            assert text[start:end].strip() == surface
+        assert not text[start:end][:1].isspace()
+
+
+@given(text=st.text(max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_bpe_loses_nothing_and_knows_everything(bpe, text):
+    ids = bpe.encode(text).ids
+    assert bpe.space.unk not in ids
+    assert bpe.hf().decode(ids[1:-1].tolist()) == (" " + text if text else "")
+    assert bpe.unknown(text) == []
+
+
+@pytest.mark.parametrize("text", TRICKY[:-1])
+def test_hugging_face_form_and_saved_folder_give_equal_ids(tokenizer, tmp_path: Path, text):
+    tokenizer.save(tmp_path)
+    ModernBertConfig(vocab_size=8, hidden_size=8, num_attention_heads=1).save_pretrained(tmp_path)
+    ids = tokenizer.encode(text).ids.tolist()
+    auto = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert tokenizer.hf()(text)["input_ids"] == auto(text)["input_ids"] == ids
+    assert [auto.pad_token, auto.unk_token, auto.cls_token, auto.sep_token, auto.mask_token] == list(SPECIAL)
+    loaded = type(tokenizer).load(tmp_path)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    assert loaded.encode(text).groups.tolist() == tokenizer.encode(text).groups.tolist()
+
+
+def test_batch_equals_one_by_one(tokenizer):
+    for text, encoding in zip(TRICKY, tokenizer.encode_batch(TRICKY), strict=True):
+        alone = tokenizer.encode(text)
+        assert np.array_equal(encoding.ids, alone.ids)
+        assert np.array_equal(encoding.groups, alone.groups)
+        assert np.array_equal(encoding.spans, alone.spans)
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_special_tokens_cannot_be_written_into_data(tokenizer):
+    encoding = tokenizer.encode("[MASK] [SEP]")
+    assert tokenizer.space.mask not in encoding.ids
+    assert (encoding.ids == tokenizer.space.end).sum() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_training_is_deterministic_whatever_the_order(kind):
+    texts = corpus_of("order")
+    first = kind.train(texts, vocabulary_size=400)
+    again = kind.train(reversed(texts), vocabulary_size=400)
+    other = kind.train(corpus_of("other"), vocabulary_size=400)
+    assert first.tokens == again.tokens
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_lowercase_folds_case_and_is_remembered(kind, tmp_path: Path):
+    tokenizer = kind.train(corpus_of("case"), vocabulary_size=400, lowercase=True)
+    tokenizer.save(tmp_path)
+    loaded = kind.load(tmp_path)
+    assert loaded.options == {"lowercase": True}
+    assert loaded.encode("ABÉ fE").ids.tolist() == tokenizer.encode("abé fe").ids.tolist()
+    assert loaded.fingerprint() != kind.train(corpus_of("case"), vocabulary_size=400).fingerprint()
+
+
+def test_frequent_words_become_tokens_and_rare_ones_are_cut(tokenizer):
+    frequent = "so"
+    assert len(tokenizer.encode("and " + frequent)) > 3
+    (token,) = [
+        t
+        for t, g in zip(tokenizer.encode(frequent).ids, tokenizer.encode(frequent).groups, strict=True)
+        if g >= 0
+    ]
+    assert tokenizer.surface(int(token)) == frequent
+    pieces = tokenizer.encode("tanbücanfé")
+    assert len(set(pieces.groups[1:-1].tolist())) == 1
+    assert len(pieces) > 4
+
+
+def test_unknown_characters_are_unknown_words():
+    tokenizer = WordPieceTokenizer.train(corpus_of("unknown"), vocabulary_size=400)
+    assert tokenizer.unknown("ab Ж ab z") == [(3, "Ж"), (8, "z")]
+    encoding = tokenizer.encode("ab Ж")
+    assert encoding.groups[encoding.ids == tokenizer.space.unk].tolist() == [-1]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_size_is_kept_and_specials_come_first(kind):
+    tokenizer = kind.train(corpus_of("size"), vocabulary_size=350)
+    assert tokenizer.space.size <= 350
+    assert tokenizer.tokens[:5] == SPECIAL
+    assert len(set(tokenizer.tokens)) == tokenizer.space.size
+    with pytest.raises(UsageError, match="at least"):
+        kind.train(corpus_of("size"), vocabulary_size=5)
+    with pytest.raises(UsageError, match="no option 'lowercased'"):
+        kind.train(corpus_of("size"), lowercased=True)
+    with pytest.raises(DataError, match="no text"):
+        kind.train(["", "  "])
