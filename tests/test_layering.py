@@ -27,7 +27,17 @@ MAY_IMPORT = {
     "registry": {"errors", "workspace"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},
     "tasks": ENGINE
-    | {"tokenizers", "data", "domains", "evaluation", "registry", "tracking", "plugins", "workspace", "config"}
+    | {
+        "tokenizers",
+        "data",
+        "domains",
+        "evaluation",
+        "registry",
+        "tracking",
+        "plugins",
+        "workspace",
+        "config",
+    }
     | {"__version__"},
     "cli": {"errors", "config", "tasks", "__version__"},
     "__main__": {"cli"},
@@ -77,7 +87,9 @@ def test_lower_rooms_use_only_the_listed_libraries(part: str) -> None:
 def test_nothing_unpickles() -> None:
     for path in _files():
         source = path.read_text(encoding="utf-8")
-        assert not {"pickle", "joblib", "dill", "cloudpickle"} & {n.split(".")[0] for n in _imports(path)}, path
+        assert not {"pickle", "joblib", "dill", "cloudpickle"} & {n.split(".")[0] for n in _imports(path)}, (
+            path
+        )
         assert "torch.load(" not in source, path
 
 

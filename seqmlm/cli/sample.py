@@ -11,7 +11,9 @@ import typer
 def sample(
     domain: Annotated[str, typer.Option("--domain", "-d", help="Which domain's sample.")],
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
-    n: Annotated[int | None, typer.Option(min=1, help="Number of records; the domain's own if absent.")] = None,
+    n: Annotated[
+        int | None, typer.Option(min=1, help="Number of records; the domain's own if absent.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Changes what is drawn, never what is planted.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:

@@ -15,7 +15,9 @@ def score(
     ] = None,
     data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
     mode: Annotated[str, typer.Option(help="exact: every unit masked in turn.")] = "exact",
-    per_unit: Annotated[bool, typer.Option("--per-unit", help="Add every unit's span and surprisal.")] = False,
+    per_unit: Annotated[
+        bool, typer.Option("--per-unit", help="Add every unit's span and surprisal.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write JSON lines here instead of stdout.")] = None,
     domain: Annotated[
         str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")

@@ -11,7 +11,9 @@ import typer
 def train(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Files or folders to train on; the built-in sample if none."),
+        typer.Argument(
+            metavar="[PATH]...", help="Files or folders to train on; the built-in sample if none."
+        ),
     ] = None,
     domain: Annotated[
         str | None, typer.Option("--domain", "-d", help="What the sequences are: protein, text ...")
@@ -36,16 +38,16 @@ def train(
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many optimizer steps.")] = None,
     max_time: Annotated[str | None, typer.Option(help="Stop after this time: 90s, 10m, 2h.")] = None,
     epochs: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many passes.")] = None,
-    tokens_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one optimizer step.")
-    ] = None,
+    tokens_per_batch: Annotated[int | None, typer.Option(min=1, help="Tokens of one optimizer step.")] = None,
     on_error: Annotated[
         str | None, typer.Option(help="Bad records: raise, skip or quarantine (kept aside).")
     ] = None,
     resume: Annotated[
         str, typer.Option(metavar="never|auto|RUN", help="Go on with an interrupted run.")
     ] = "never",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read one batch, print estimates, stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read one batch, print estimates, stop.")
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML, stop.")
     ] = False,

@@ -1,8 +1,8 @@
 """A model folder: a plain Hugging Face folder, with our card beside the weights, and the way back in.
 
-    config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
-    seqmlm_tokenizer.json                                                   which of our tokenizers it is
-    seqmlm.json                                                             the card: domain, masking, data, origin
+config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
+seqmlm_tokenizer.json                                                   which of our tokenizers it is
+seqmlm.json                                                             the card: masking, data, origin
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.model import MaskedRows
 from seqmlm.errors import StateError, UsageError
+from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.base import read_card as tokenizer_card
+from seqmlm.tokenizers.huggingface import imported
 
 CARD = "seqmlm.json"
-TOKENIZER_CARD = "seqmlm_tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +66,16 @@ def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -
     (directory / CARD).write_text(json.dumps(to_dict(card), indent=2) + "\n", encoding="utf-8")
 
 
-def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load the tokenizer saved in a folder, ours by its name, else any Hugging Face fast tokenizer.
+def load_tokenizer(reference: str | Path) -> Tokenizer:
+    """Load the tokenizer of a folder or hub id: ours by its card, else a Hugging Face fast tokenizer.
 
     Raises:
-        StateError: the folder holds none, or its card is broken.
+        StateError: there is none, or its card is broken.
     """
-    card = directory / TOKENIZER_CARD
-    if not card.is_file():
-        return plugins.tokenizer_class("huggingface.v1").load(directory)
-    try:
-        name = json.loads(card.read_text(encoding="utf-8"))["name"]
-    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
-        raise StateError(f"{card} is not a tokenizer card ({error!r}); copy the tokenizer again") from None
-    return plugins.tokenizer_class(name).load(directory)
+    directory = Path(reference)
+    if (directory / TOKENIZER_CARD).is_file():
+        return plugins.tokenizer_class(tokenizer_card(directory)["name"]).load(directory)
+    return imported(reference)
 
 
 def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
@@ -92,18 +90,19 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
         StateError: the folder is incomplete.
     """
     path = Path(reference)
-    card_path = path / CARD
-    card = _read_card(card_path) if card_path.is_file() else None
+    card = read_card(path)
     if card is not None and domain is not None and domain != card.domain:
         raise UsageError(f"{reference} is a {card.domain} model; it cannot be used with --domain {domain}")
     name = card.domain if card is not None else domain
     if name is None:
         raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
     found = plugins.domain(name)
-    tokenizer = load_tokenizer(path) if path.is_dir() else _hub_tokenizer(str(reference))
+    tokenizer = load_tokenizer(reference)
     model = load_backbone(str(reference), tokenizer.space)
     if card is None:
-        limit = min(found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9)
+        limit = min(
+            found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
+        )
         card = Card(
             domain=name, unit=tokenizer.unit, tokenizer=tokenizer.name, max_length=limit, probability="full"
         )
@@ -111,14 +110,15 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
     return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
 
 
-def _hub_tokenizer(reference: str) -> Tokenizer:
-    from huggingface_hub import snapshot_download
+def read_card(folder: Path) -> Card | None:
+    """The card of a model folder, or None where it has none (an imported Hugging Face folder).
 
-    folder = snapshot_download(reference, allow_patterns=["*.json", "vocab*", "merges.txt"])
-    return load_tokenizer(Path(folder))
-
-
-def _read_card(path: Path) -> Card:
+    Raises:
+        StateError: the card is broken.
+    """
+    path = folder / CARD
+    if not path.is_file():
+        return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return from_dict(Card, values)

@@ -14,6 +14,8 @@ from seqmlm.engine.backbones import ModelConfig
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
 
+LIMITS = ("max_steps", "max_time", "epochs")
+
 # Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
 LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4}
 SECOND_STAGE_LEARNING_RATE = 5e-5
@@ -141,7 +143,13 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
     config = from_dict(PretrainConfig, values)
     plugins.load("tokenizers", config.tokenizer.name)
     plugins.load("maskers", config.masking.masker)
-    if sum(limit is not None for limit in (config.train.max_steps, config.train.max_time, config.train.epochs)) == 0:
+    if (
+        sum(
+            limit is not None
+            for limit in (config.train.max_steps, config.train.max_time, config.train.epochs)
+        )
+        == 0
+    ):
         values["train"] = merge(values.get("train", {}), {"max_steps": 1000})
         config = from_dict(PretrainConfig, values)
     return config

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,22 @@ from numpy.typing import NDArray
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.dataset import Prepared
-from seqmlm.data.files import spool
-from seqmlm.data.fingerprint import file_fingerprint
-from seqmlm.data.mixture import Mixture, mixed_texts
+from seqmlm.data.files import expand
+from seqmlm.data.fingerprint import combined, file_fingerprint
+from seqmlm.data.kmer_clusters import IdentityClusters
+from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import prepare
-from seqmlm.data.problems import Problems
+from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByIdentity, ByKey, ByOrder, Split
+from seqmlm.data.splits import ByKey, Chronological, Split
 from seqmlm.domains.base import Domain
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import UsageError
-from seqmlm.tasks.bundle import load_tokenizer
+from seqmlm.tasks.bundle import TOKENIZER_CARD, load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
 from seqmlm.tasks.samples import cached_sample
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.workspace import Workspace
+from seqmlm.workspace import FileLock, Workspace
 
 QUARANTINE = "quarantine.jsonl"
 
@@ -74,7 +74,9 @@ class CorpusReader:
         """Hash of a corpus's files and of how they are read."""
         data = to_dict(self.config.data)
         reading = {key: data[key] for key in ("format", "options", "on_error")}
-        return _digest(self.domain.name, file_fingerprint(self.sources[name]), reading)
+        return combined(
+            domain=self.domain.name, files=file_fingerprint(expand(self.sources[name])), reading=reading
+        )
 
     def records(self, name: str, problems: Problems) -> Iterator[Record]:
         """Stream the records of one corpus."""
@@ -83,22 +85,31 @@ class CorpusReader:
 
     def texts(self) -> Iterator[Any]:
         """Stream training text for a tokenizer, corpora mixed as the model will see them."""
-        policy = "raise" if self.config.data.on_error == "raise" else "skip"
+        # What is skipped here is counted, and put aside, when the data are prepared.
+        policy: OnError = "raise" if self.config.data.on_error == "raise" else "skip"
 
-        def stream(name: str) -> Callable[[], Iterator[Any]]:
-            # What is skipped here is counted, and put aside, when the data are prepared.
-            return lambda: map(self.domain.training_text, self.records(name, Problems(policy)))
+        def texts_of(name: str) -> Iterator[Any]:
+            return map(self.domain.training_text, self.records(name, Problems(policy)))
 
-        streams = {name: stream(name) for name in self.sources}
-        if len(streams) == 1:
-            return next(iter(streams.values()))()
-        return mixed_texts(streams, alpha=self.config.data.mixture_alpha, seed=self.config.seed)
+        if len(self.sources) == 1:
+            return texts_of(next(iter(self.sources)))
+        amounts = [float(sum(len(str(text)) for text in texts_of(name))) for name in self.sources]
+        often = rates(amounts, self.config.data.mixture_alpha).tolist()
+        seed = self.config.seed
+        return chain.from_iterable(
+            resample(texts_of(name), rate, seed=seed) for name, rate in zip(self.sources, often, strict=True)
+        )
 
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
         """One corpus as memory-mapped encodings."""
         config, data = self.config, self.config.data
-        settings = [data.deduplicate, data.join_documents, data.split, data.validation, config.model.max_length]
-        fingerprint = _digest(self.fingerprint(name), tokenizer.fingerprint(), settings, config.seed)
+        fingerprint = combined(
+            corpus=self.fingerprint(name),
+            tokenizer=tokenizer.fingerprint(),
+            settings=[data.deduplicate, data.join_documents, data.split, data.validation],
+            max_length=config.model.max_length,
+            seed=config.seed,
+        )
         aside = self.directory / QUARANTINE
         sensitive = self.domain.sensitive
         with Problems(data.on_error, quarantine=aside, sensitive=sensitive) as problems:
@@ -119,9 +130,9 @@ class CorpusReader:
     def _split(self) -> Split:
         share, seed = self.config.data.validation, self.config.seed
         if self.config.data.split == "identity":
-            return ByIdentity(share=share, seed=seed)
+            return ByKey(key=IdentityClusters().key, share=share, seed=seed)
         if self.config.data.split == "chronological":
-            return ByOrder(key=self.domain.order_key, share=share)
+            return Chronological(key=self.domain.split_key, order=self.domain.order_key, share=share)
         return ByKey(key=self.domain.split_key, share=share, seed=seed)
 
 
@@ -150,36 +161,40 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
     if len(parts) > 1:
         alpha, seed = reader.config.data.mixture_alpha, reader.config.seed
         train = Mixture([part.train for part in parts], alpha=alpha, seed=seed)
-        validation = Mixture([part.validation for part in parts if len(part.validation)], alpha=1.0, seed=seed)
+        validation = Mixture(
+            [part.validation for part in parts if len(part.validation)], alpha=1.0, seed=seed
+        )
     return Corpus(
         tokenizer=tokenizer,
         train=train,
         validation=validation,
         token_counts=counts,
         statistics={name: part.statistics for name, part in prepared.items()},
-        fingerprint=_digest(*(part.folder.name for part in parts), reader.config.data.mixture_alpha),
+        fingerprint=combined(
+            parts=[part.folder.name for part in parts], alpha=reader.config.data.mixture_alpha
+        ),
         sources=reader.sources,
     )
 
 
-def named_sources(
-    data: DataConfig, domain: Domain, workspace: Workspace, seed: int
-) -> dict[str, list[str]]:
+def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: int) -> dict[str, list[str]]:
     """Corpus names to files: `NAME=PATH` names one, everything else is the corpus "data".
 
-    Without any path it is the domain's sample; standard input is kept in the cache, since it is read twice.
+    Without any path it is the domain's sample.
     """
     if not data.paths:
         return {"sample": [str(path) for path in cached_sample(domain.name, workspace, seed).files]}
     sources: dict[str, list[str]] = {}
     for text in data.paths:
-        name, equals, path = text.partition("=")
-        if not equals or Path(text).exists():
-            name, path = "data", text
-        if path == "-":
-            path = str(spool(workspace.cache / "stdin"))
-        sources.setdefault(name, []).append(path)
+        name, path = split_source(text)
+        sources.setdefault(name or "data", []).append(path)
     return sources
+
+
+def split_source(text: str) -> tuple[str | None, str]:
+    """Corpus name and path of `NAME=PATH`; no name where the whole text is a path that exists."""
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and name and not Path(text).exists() else (None, text)
 
 
 def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
@@ -191,13 +206,17 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     kind = plugins.tokenizer_class(config.tokenizer.name)
     if not kind.trainable:
         return kind(**config.tokenizer.options)
-    key = _digest(to_dict(config.tokenizer), config.data.mixture_alpha, *map(reader.fingerprint, reader.sources))
+    key = combined(
+        tokenizer=to_dict(config.tokenizer),
+        corpora=[reader.fingerprint(name) for name in reader.sources],
+        alpha=config.data.mixture_alpha,
+    )
     folder = reader.workspace.cache / "tokenizers" / key
-    if not (folder / "seqmlm_tokenizer.json").exists():
-        say(f"training a {kind.name} tokenizer")
-        size = config.tokenizer.vocabulary_size
-        made = kind.train(reader.texts(), vocabulary_size=size, **config.tokenizer.options)
-        made.save(folder)
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / TOKENIZER_CARD).exists():
+            say(f"training a {kind.name} tokenizer")
+            size = config.tokenizer.vocabulary_size
+            kind.train(reader.texts(), vocabulary_size=size, **config.tokenizer.options).save(folder)
     return kind.load(folder)
 
 
@@ -221,10 +240,6 @@ def _announce(name: str, prepared: Prepared, domain: Domain, say: Callable[[str]
     say(f"{name}: {facts['units']:,} {unit} in {train:,} training and {validation:,} validation records")
     for reason, count in facts["problems"].items():
         say(f"{name}: {count:,} x {reason}")
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def sequence_indices(sequences: Sequences, limit: int) -> Sequence[int]:

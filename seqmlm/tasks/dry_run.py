@@ -12,12 +12,13 @@ import torch
 
 from seqmlm import plugins
 from seqmlm.engine.backbones import parameter_count
-from seqmlm.engine.distributed import device
+from seqmlm.engine.distributed import Processes
+from seqmlm.tasks.assemble import Parts, assemble
 from seqmlm.tasks.config import PretrainConfig, seconds
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import Console
-from seqmlm.tasks.pretrain import Parts, assemble, resolved_plan
+from seqmlm.tasks.pretrain import agreed_plan
 from seqmlm.workspace import Workspace
 
 MEBIBYTE = 2**20
@@ -33,12 +34,13 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
         of a step, and estimates of memory and time.
     """
     workspace = Workspace.locate()
-    config = resolved_plan(request, workspace).config
+    processes = Processes()
+    config = agreed_plan(request, workspace, processes).config
     domain = plugins.domain(config.domain)
     with tempfile.TemporaryDirectory() as scratch:
         corpus = build_corpus(CorpusReader(config, domain, workspace, Path(scratch)), console.message)
-        parts = assemble(config, domain, corpus)
-        report = _data_report(parts) | _batch_report(parts)
+        parts = assemble(config, corpus)
+        report = _data_report(parts) | _batch_report(parts, processes.device)
     step = report["seconds_per_step"]
     steps = _steps(config, report["steps_per_epoch"], step)
     return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}
@@ -57,9 +59,8 @@ def _data_report(parts: Parts) -> dict[str, Any]:
     }
 
 
-def _batch_report(parts: Parts) -> dict[str, Any]:
+def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
     """Run forward and backward on the rows of one batch, twice; the second time counts."""
-    where = device()
     parts.rows.to(where).train()
     rows = [parts.planner.next_row() for _ in range(parts.loop.rows_per_batch)]
     tokens = sum(row.tokens for row in rows)

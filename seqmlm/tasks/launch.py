@@ -45,7 +45,7 @@ class TrainRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A request resolved: the settings, the run's name and folder, and whether it goes on from a checkpoint."""
+    """A request resolved: the settings, the run's name and folder, and whether it is an old run continued."""
 
     config: PretrainConfig
     name: str

@@ -36,7 +36,9 @@ def _read_words(path: str) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"masking.options.words_file: cannot read {path} ({error}); give one word a line") from None
+        raise UsageError(
+            f"masking.options.words_file: cannot read {path} ({error}); give one word a line"
+        ) from None
     return [line.strip() for line in lines if line.strip() and not line.startswith(("#", ";"))]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
 from seqmlm.engine.loop import Observer, StepReport
@@ -45,38 +48,56 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 
 class MetricsFile:
-    """`metrics.jsonl`: one line per optimizer step, and one per evaluation; survives kill -9 and is the truth.
+    """`metrics.jsonl`: a line for each optimizer step and evaluation; survives kill -9 and is the truth.
 
-    On resume, lines of steps after the checkpoint are cut away, since those steps are run again.
+    Args:
+        path: appended to; made where missing. Use as a context manager.
     """
 
-    def __init__(self, path: Path, *, resumed_from: int | None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        if resumed_from is not None and path.exists():
-            kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= resumed_from]
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            temporary.replace(path)
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, values: dict[str, Any]) -> None:
-        """Append one line; numbers that are not finite are written as null.
+    def cut_after(self, step: int) -> None:
+        """Drop the lines of later steps (they are run again) and a last line torn by a kill."""
+        kept = [line for line in _whole_lines(self.path) if json.loads(line)["step"] <= step]
+        temporary = self.path.with_suffix(".tmp")
+        with _disk_errors(self.path):
+            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            temporary.replace(self.path)
+        self._file.close()
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Append one line; numbers that are not finite become null.
 
         Raises:
             StateError: the disk is full.
         """
-        safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        try:
+        line = {"step": step, "time": int(time.time() * 1000), **values}
+        safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+        with _disk_errors(self.path):
             self._file.write(json.dumps(safe) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise StateError(f"cannot write {self.path}: {error.strerror}; free space, then --resume") from None
 
-    def close(self) -> None:
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
 
-def _complete_lines(path: Path) -> list[str]:
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror}; free space, then --resume") from None
+
+
+def _whole_lines(path: Path) -> list[str]:
     """Lines that are whole JSON; a line torn by a kill ends the file."""
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -88,6 +109,11 @@ def _complete_lines(path: Path) -> list[str]:
     return lines
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a metrics file, in order."""
+    return [json.loads(line) for line in _whole_lines(path)] if path.exists() else []
+
+
 class Recorder(Observer):
     """Passes what the loop reports to the metrics file, the tracker and the console."""
 
@@ -95,16 +121,21 @@ class Recorder(Observer):
         self, metrics: MetricsFile, run: TrackedRun, console: Console, total_steps: int | None
     ) -> None:
         self.metrics, self.run, self.console, self.total_steps = metrics, run, console, total_steps
+        self._first = True
 
     def on_step(self, report: StepReport) -> None:
+        if self._first:
+            # Only now is it known which checkpoint a resumed run goes on from.
+            self.metrics.cut_after(report.step - 1)
+            self._first = False
         values = step_metrics(report)
         extra = {"masked": report.masked, "epoch": report.epoch, "skipped": report.skipped}
-        self.metrics.write({"step": report.step, **values, **extra, "seconds": report.seconds})
+        self.metrics.write(report.step, {**values, **extra, "seconds": report.seconds})
         self.run.log_metrics(report.step, values)
         self.console.step(report, self.total_steps)
 
-    def on_evaluation(self, step: int, values: dict[str, float]) -> None:
-        self.metrics.write({"step": step, **values})
+    def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        self.metrics.write(step, values)
         self.run.log_metrics(step, values)
         bits, floor = values.get("eval/bits_per_unit"), values.get("eval/unigram_bits_per_unit")
         if bits is not None and floor is not None:
@@ -113,11 +144,6 @@ class Recorder(Observer):
     def on_checkpoint(self, step: int, path: Path) -> None:
         """Checkpoints need no record: the folder is one."""
 
-    def on_event(self, kind: str, detail: dict[str, Any]) -> None:
-        self.console.message(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in detail.items()))
-        self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail))
-
-
-def read_metrics(path: Path) -> Sequence[dict[str, Any]]:
-    """All whole lines of a metrics file, in order."""
-    return [json.loads(line) for line in _complete_lines(path)] if path.exists() else []
+    def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
+        self.console.message(f"{kind.replace('_', ' ')}: {', '.join(f'{k} {v}' for k, v in detail.items())}")
+        self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))

@@ -10,9 +10,9 @@ import numpy as np
 
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.masking.corrupt import uniform_units
 from seqmlm.engine.query import Query
 from seqmlm.engine.randomness import rng
-from seqmlm.engine.masking.corrupt import uniform_units
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -81,7 +81,9 @@ def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
     pieces: list[str] = []
     spans = np.zeros((len(encoding), 2), dtype=np.int32)
     at, last_group, last_end = 0, None, None
-    for position, (token, group) in enumerate(zip(encoding.ids.tolist(), encoding.groups.tolist(), strict=True)):
+    for position, (token, group) in enumerate(
+        zip(encoding.ids.tolist(), encoding.groups.tolist(), strict=True)
+    ):
         if group < 0:
             continue
         start, end = encoding.spans[position].tolist() if encoding.spans is not None else (0, 0)

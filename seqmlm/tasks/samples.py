@@ -7,7 +7,7 @@ from pathlib import Path
 from seqmlm import plugins
 from seqmlm.domains.base import Sample
 from seqmlm.errors import StateError
-from seqmlm.workspace import Workspace
+from seqmlm.workspace import FileLock, Workspace
 
 
 def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
@@ -21,9 +21,13 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
     try:
         return found.sample(out, n=n, seed=seed)
     except OSError as error:
-        raise StateError(f"cannot write the sample to {out}: {error.strerror}; choose another --out") from None
+        raise StateError(
+            f"cannot write the sample to {out}: {error.strerror}; choose another --out"
+        ) from None
 
 
 def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:
     """The sample of `domain` in the workspace's cache; drawn on first use."""
-    return draw_sample(domain, workspace.cache / "samples" / f"{domain}-{seed}", seed=seed)
+    folder = workspace.cache / "samples" / f"{domain}-{seed}"
+    with FileLock(folder.with_suffix(".lock")):
+        return draw_sample(domain, folder, seed=seed)

@@ -24,7 +24,7 @@ from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry import Registry
+from seqmlm.registry import Registry, resolve
 from seqmlm.tasks import bundle
 from seqmlm.tokenizers.base import UnknownUnit
 from seqmlm.workspace import Workspace
@@ -87,7 +87,8 @@ class RecordScore:
         line |= {"bits_per_unit": self.bits_per_unit, "score": self.score}
         if self.per_unit is not None:
             line["per_unit"] = [
-                {"unit": u.unit, "start": u.start, "end": u.end, "surprisal": u.surprisal} for u in self.per_unit
+                {"unit": u.unit, "start": u.start, "end": u.end, "surprisal": u.surprisal}
+                for u in self.per_unit
             ]
         return line
 
@@ -129,7 +130,8 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
     if not config.paths:
         raise UsageError("nothing to score: name files, folders, or - for standard input")
     workspace = Workspace.locate()
-    model = bundle.load(Registry.open(workspace).resolve(config.model), domain=config.domain)
+    where = resolve(config.model, lambda: Registry(workspace)).location
+    model = bundle.load(where, domain=config.domain)
     began, records, units = time.monotonic(), 0, 0
     aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
     sensitive = model.domain.sensitive
@@ -214,7 +216,9 @@ def _encoded_singly(
 
 
 def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
-    groups = np.concatenate([s.groups[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)])
+    groups = np.concatenate(
+        [s.groups[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)]
+    )
     log_probs = np.concatenate(
         [s.log_probs[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)]
     )

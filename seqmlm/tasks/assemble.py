@@ -1,0 +1,124 @@
+"""Model, masker, planner and evaluation put together for a training that has not begun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from seqmlm.engine.backbones import build
+from seqmlm.engine.backbones import load as load_backbone
+from seqmlm.engine.loop import LoopConfig
+from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.packing import RowDataset, RowPlanner
+from seqmlm.evaluation.bits import unigram
+from seqmlm.tasks import bundle
+from seqmlm.tasks.config import LEARNING_RATES, SECOND_STAGE_LEARNING_RATE, PretrainConfig, seconds
+from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.evaluate import Evaluator
+from seqmlm.tasks.maskers import make_masker
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """A training put together and not yet begun."""
+
+    rows: MaskedRows
+    corpus: Corpus
+    corruptor: Corruptor
+    planner: RowPlanner
+    dataset: RowDataset
+    loop: LoopConfig
+    evaluator: Evaluator
+
+
+def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
+    """Build everything a training needs for its data; trains nothing.
+
+    Args:
+        config: resolved; the initial model, if any, is a folder or hub id.
+        corpus: what it trains on.
+
+    Raises:
+        UsageError: an option that masker or model do not know, or a window longer than the model's positions.
+    """
+    tokens_per_row = row_length(config)
+    space = corpus.tokenizer.space
+    torch.manual_seed(config.seed)
+    init = config.model.init
+    model = load_backbone(init, space) if init is not None else build(config.model, space)
+    rows = MaskedRows(model, space, probability=_probability(init))
+    frequencies = unigram(corpus.token_counts, space)
+    masker = make_masker(config.masking, corpus.tokenizer)
+    corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
+    evaluator = Evaluator(
+        corpus.validation,
+        corpus.train,
+        frequencies,
+        records=config.train.evaluation_records,
+        corruptor=corruptor,
+        seed=config.seed,
+        tokens_per_batch=tokens_per_row,
+    )
+    return Parts(
+        rows=rows,
+        corpus=corpus,
+        corruptor=corruptor,
+        planner=RowPlanner(corpus.train.lengths, tokens_per_row=tokens_per_row, seed=config.seed),
+        dataset=RowDataset(corpus.train, corruptor),
+        loop=loop_config(config, tokens_per_row),
+        evaluator=evaluator,
+    )
+
+
+def _probability(init: str | None) -> Literal["ordinary", "full"]:
+    """A model keeps the probability space it was trained in; an imported one has the full softmax."""
+    if init is None:
+        return "ordinary"
+    card = bundle.read_card(Path(init))
+    return "full" if card is None else card.probability
+
+
+def row_length(config: PretrainConfig) -> int:
+    """Tokens of a packed row: fills the caches of a processor, keeps an accelerator busy, holds a window."""
+    if config.train.tokens_per_row is not None:
+        return config.train.tokens_per_row
+    comfortable = 65536 if torch.cuda.is_available() else 4096
+    return max(config.model.max_length, min(config.train.tokens_per_batch, comfortable))
+
+
+def loop_config(config: PretrainConfig, tokens_per_row: int) -> LoopConfig:
+    """The loop's own settings from the user's."""
+    train = config.train
+    rate = train.learning_rate
+    if rate is None:
+        rate = SECOND_STAGE_LEARNING_RATE if config.model.init else LEARNING_RATES[config.model.size]
+    every = train.evaluate_every
+    if every is None:
+        every = max(1, train.max_steps // 10) if train.max_steps else 100
+    return LoopConfig(
+        max_steps=train.max_steps,
+        max_seconds=seconds(train.max_time) if train.max_time else None,
+        epochs=train.epochs,
+        learning_rate=rate,
+        weight_decay=train.weight_decay,
+        betas=train.betas,
+        warmup=train.warmup,
+        schedule=train.schedule,
+        clip=train.clip,
+        rows_per_batch=max(1, round(train.tokens_per_batch / tokens_per_row)),
+        loader_workers=train.loader_workers,
+        compile=train.compile,
+        precision=train.precision,
+        sharding=train.sharding,
+        evaluate_every=every,
+        checkpoint_every_steps=train.checkpoint_every_steps,
+        checkpoint_every_seconds=train.checkpoint_every_seconds,
+        keep_last=train.keep_last,
+        keep_every=train.keep_every,
+        max_bad_steps=train.max_bad_steps,
+        seed=config.seed,
+    )

@@ -1,0 +1,146 @@
+"""After the last step: final evaluation, the model folder, registry and tracker, what people look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from seqmlm.config import to_dict
+from seqmlm.domains.base import Domain
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.loop import LoopResult
+from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry
+from seqmlm.tasks import bundle
+from seqmlm.tasks.assemble import Parts
+from seqmlm.tasks.corpus import sequence_indices
+from seqmlm.tasks.launch import Plan
+from seqmlm.tasks.observers import METRICS, MetricsFile, read_metrics
+from seqmlm.tasks.reporting import loss_plot, sample_predictions
+from seqmlm.tracking import TrackedRun
+from seqmlm.workspace import Workspace
+
+SHOWN_PREDICTIONS = 8
+MODEL_FOLDER = "model"
+
+
+def conclude(
+    plan: Plan,
+    domain: Domain,
+    workspace: Workspace,
+    parts: Parts,
+    outcome: LoopResult,
+    run: TrackedRun,
+) -> tuple[int, Mapping[str, float]]:
+    """Evaluate the trained model, write its folder and register it.
+
+    Returns:
+        The model's version and the final evaluation.
+
+    Raises:
+        StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
+    """
+    directory = plan.directory
+    values = parts.evaluator.final(parts.rows)
+    with MetricsFile(directory / METRICS) as metrics:
+        metrics.write(outcome.steps, values)
+    run.log_metrics(outcome.steps, values)
+    folder = directory / MODEL_FOLDER
+    bundle.write(folder, parts.rows, parts.corpus.tokenizer, _card(plan, domain, parts, outcome, run, values))
+    version = _register(plan, workspace, parts, folder, run, values)
+    _artifacts(plan, domain, parts, run)
+    return version, values
+
+
+def _card(
+    plan: Plan,
+    domain: Domain,
+    parts: Parts,
+    outcome: LoopResult,
+    run: TrackedRun,
+    values: Mapping[str, float],
+) -> bundle.Card:
+    config, tokenizer = plan.config, parts.corpus.tokenizer
+    return bundle.Card(
+        domain=domain.name,
+        unit=domain.unit,
+        tokenizer=tokenizer.name,
+        max_length=config.model.max_length,
+        probability=parts.rows.probability,
+        masking=to_dict(config.masking),
+        seed=config.seed,
+        parent=config.model.init,
+        dataset=parts.corpus.fingerprint,
+        run_name=plan.name,
+        run_id=run.run_id,
+        steps=outcome.steps,
+        metrics=values,
+    )
+
+
+def _register(
+    plan: Plan,
+    workspace: Workspace,
+    parts: Parts,
+    folder: Path,
+    run: TrackedRun,
+    values: Mapping[str, float],
+) -> int:
+    """Make the folder a version of the model called like the run, in our registry and in MLflow."""
+    config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
+    sources = tuple(path for paths in corpus.sources.values() for path in paths)
+    with Registry(workspace) as registry:
+        entry = registry.register(
+            plan.name,
+            folder,
+            domain=config.domain,
+            dataset=DatasetEntry(
+                fingerprint=corpus.fingerprint,
+                domain=config.domain,
+                sources=sources,
+                counts=corpus.statistics,
+            ),
+            tokenizer=TokenizerEntry(
+                hash=tokenizer.fingerprint(),
+                name=tokenizer.name,
+                options=tokenizer.options,
+                vocabulary_size=tokenizer.space.size,
+            ),
+            masking=to_dict(config.masking),
+            init=config.model.init,
+            parent=_parent(config.model.init, registry),
+            mlflow_run_id=run.run_id,
+        )
+    run.register(
+        plan.name,
+        folder,
+        version=entry.version,
+        metrics=values,
+        dataset=next(iter(corpus.sources)),
+        params={
+            "domain": config.domain,
+            "tokenizer": tokenizer.name,
+            "masker": config.masking.masker,
+        },
+    )
+    return entry.version
+
+
+def _parent(init: str | None, registry: Registry) -> ModelEntry | None:
+    """The registered model whose folder training began from, if it was one of ours."""
+    if init is None:
+        return None
+    return next((entry for entry in registry.models() if str(entry.path) == init), None)
+
+
+def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> None:
+    directory = plan.directory
+    loss_plot(read_metrics(directory / METRICS), directory / "loss.png", plan.name)
+    run.artifact(directory / "loss.png")
+    if domain.sensitive:
+        return
+    ask = Conditionals(parts.rows, tokens_per_batch=parts.evaluator.tokens_per_batch)
+    validation = parts.corpus.validation
+    shown = sequence_indices(validation, SHOWN_PREDICTIONS)
+    text = sample_predictions(ask, domain, parts.corpus.tokenizer, validation, shown, plan.config.seed)
+    (directory / "predictions.txt").write_text(text, encoding="utf-8")
+    run.artifact(directory / "predictions.txt")

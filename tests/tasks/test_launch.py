@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seqmlm import plugins
+from seqmlm.config import to_dict
+from seqmlm.errors import StateError, UsageError
+from seqmlm.tasks.config import PretrainConfig, resolve, seconds
+from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
+from seqmlm.workspace import Workspace
+
+
+def _saved_run(root: Path, name: str, **settings: Any) -> Path:
+    folder = root / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / RUN_CONFIG).write_text(
+        yaml.safe_dump(request_config(TrainRequest(domain="protein", flags=settings)))
+    )
+    return folder
+
+
+def test_domain_defaults_stand_under_file_flags_and_assignments(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("seed: 3\ntrain: {clip: 2.0, warmup: 5}\n")
+    flags = {"train": {"max_steps": 7, "epochs": None}, "masking": {"masker": "span"}}
+    config = request_config(
+        TrainRequest(
+            domain="protein", config=file, flags=flags, settings=("train.warmup=9", "model.dropout=0.1")
+        )
+    )
+    assert config["seed"] == 3
+    assert config["train"]["clip"] == 2.0
+    assert config["train"]["warmup"] == 9
+    assert config["train"]["max_steps"] == 7
+    assert config["masking"]["masker"] == "span.v1"
+    assert config["model"]["dropout"] == 0.1
+    assert config["tokenizer"]["name"] == plugins.domain("protein").defaults.tokenizer
+
+
+def test_printed_config_resolves_to_itself() -> None:
+    text = plugins.domain("text")
+    config = resolve(text, {})
+    assert resolve(text, yaml.safe_load(yaml.safe_dump(to_dict(config)))) == config
+
+
+def test_options_of_the_default_masker_do_not_reach_another() -> None:
+    domain = plugins.domain("text")
+    config: PretrainConfig = resolve(domain, {"masking": {"masker": "uniform"}, "tokenizer": {"name": "bpe"}})
+    assert config.masking.options == {}
+    assert config.tokenizer.options == {}
+
+
+def test_something_ends_the_training() -> None:
+    assert resolve(plugins.domain("protein"), {}).train.max_steps == 1000
+    assert resolve(plugins.domain("protein"), {"train": {"epochs": 2}}).train.max_steps is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (TrainRequest(), "--domain"),
+        (TrainRequest(domain="proteine"), "did you mean 'protein'"),
+        (TrainRequest(domain="protein", settings=("trian.clip=1",)), "did you mean 'train'"),
+        (TrainRequest(domain="protein", settings=("domain=text",)), "contradicts"),
+        (TrainRequest(domain="protein", flags={"masking": {"masker": "spam"}}), "did you mean 'span.v1'"),
+        (TrainRequest(domain="protein", flags={"tokenizer": {"name": "wordpeice"}}), "unknown tokenizer"),
+        (TrainRequest(domain="protein", settings=("data.validation=1.5",)), "between 0 and 1"),
+    ],
+)
+def test_mistakes_are_named(request_: TrainRequest, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        request_config(request_)
+
+
+def test_a_new_run_gets_a_name_and_a_taken_one_is_refused(tmp_path: Path) -> None:
+    workspace = Workspace.locate(tmp_path)
+    new = plan(TrainRequest(domain="protein"), workspace)
+    assert new.name.startswith("protein-small-")
+    assert not new.resume
+    _saved_run(tmp_path, "taken")
+    with pytest.raises(StateError, match="--resume auto"):
+        plan(TrainRequest(domain="protein", name="taken"), workspace)
+    assert plan(TrainRequest(domain="protein", name="taken", resume="auto"), workspace).resume
+    assert not plan(TrainRequest(domain="protein", name="fresh", resume="auto"), workspace).resume
+
+
+def test_resume_by_name_needs_no_domain_and_keeps_settings(tmp_path: Path) -> None:
+    workspace = Workspace.locate(tmp_path)
+    _saved_run(tmp_path, "one", train={"max_steps": 5, "clip": 3.0})
+    old = plan(TrainRequest(resume="one", flags={"train": {"max_time": "10m"}}), workspace)
+    assert old.config.domain == "protein"
+    assert old.config.train.clip == 3.0
+    assert (old.config.train.max_steps, old.config.train.max_time) == (None, "10m")
+    with pytest.raises(StateError, match="did you mean 'one'"):
+        plan(TrainRequest(resume="ome"), workspace)
+    with pytest.raises(UsageError, match="two runs"):
+        plan(TrainRequest(resume="one", name="two"), workspace)
+
+
+@pytest.mark.parametrize(
+    "setting", ["seed=9", "masking.rate=0.3", "model.size=tiny", "train.tokens_per_batch=99"]
+)
+def test_resume_refuses_what_would_change_the_numbers(tmp_path: Path, setting: str) -> None:
+    _saved_run(tmp_path, "one")
+    with pytest.raises(StateError, match=r"--init one"):
+        plan(TrainRequest(resume="one", settings=(setting,)), Workspace.locate(tmp_path))
+
+
+def test_auto_takes_the_newest_unfinished_run_of_the_domain(tmp_path: Path) -> None:
+    workspace = Workspace.locate(tmp_path)
+    done = _saved_run(tmp_path, "done")
+    (done / FINISHED).write_text("{}")
+    assert not plan(TrainRequest(domain="protein", resume="auto"), workspace).resume
+    _saved_run(tmp_path, "open")
+    assert plan(TrainRequest(domain="protein", resume="auto"), workspace).name == "open"
+    assert not plan(TrainRequest(domain="text", resume="auto"), workspace).resume
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "a b"])
+def test_names_that_are_no_folder_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a run"):
+        plan(TrainRequest(domain="protein", name=name), Workspace.locate(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("10m", 600)])
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "ten", "-5m", "0", "5 days"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(UsageError, match="10m"):
+        seconds(text)
