@@ -1,0 +1,173 @@
+"""Windows neither lose nor double a token and keep units whole where that is possible."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.windows import central_windows, join, windows
+from seqmlm.errors import UsageError
+
+SPACE = TokenSpace(size=1000, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
+START, END = 2, 3
+
+
+def encode(units: list[int], *, start: bool = True, end: bool = True, first_id: int = 5) -> Encoding:
+    """A sequence of units of the given sizes; ids count up, so that each token can be told."""
+    groups = np.repeat(np.arange(len(units)), units)
+    ids = first_id + np.arange(len(groups))
+    before, after = [START] * start, [END] * end
+    spans = np.stack([np.arange(len(groups)), np.arange(len(groups)) + 1], axis=1)
+    spans = np.pad(spans, ((int(start), int(end)), (0, 0))).astype(np.int32)
+    ids = np.concatenate([before, ids, after]).astype(np.int32)
+    return Encoding(
+        ids=ids,
+        groups=np.concatenate([[-1] * start, groups, [-1] * end]).astype(np.int32),
+        spans=spans,
+        classes=(ids % 7).astype(np.int16),
+        weights=(ids / 8).astype(np.float32),
+        positions=np.arange(len(ids), dtype=np.int32),
+        channels={"age": (ids / 4).astype(np.float32)},
+    )
+
+
+encodings = st.builds(
+    encode, st.lists(st.integers(1, 6), min_size=1, max_size=25), start=st.booleans(), end=st.booleans()
+)
+limits = st.integers(3, 20)
+
+
+def inner(*encodings: Encoding) -> list[int]:
+    return [token for encoding in encodings for token in encoding.ids.tolist() if token > 4]
+
+
+def assert_columns_follow(window: Encoding, whole: Encoding) -> None:
+    """Every token brings along what it had."""
+    place = {token: position for position, token in enumerate(whole.ids.tolist())}
+    at = [place[token] for token in window.ids.tolist()]
+    for name in ("groups", "spans", "classes", "weights"):
+        np.testing.assert_array_equal(getattr(window, name), getattr(whole, name)[at])
+    np.testing.assert_array_equal(window.channels["age"], whole.channels["age"][at])
+    np.testing.assert_array_equal(window.positions, np.arange(len(window)))
+
+
+@given(encoding=encodings, max_length=limits)
+def test_windows_hold_each_token_once_in_order(encoding, max_length):
+    parts = windows(encoding, SPACE, max_length)
+    assert inner(*parts) == inner(encoding)
+    for part in parts:
+        assert len(part) <= max_length
+        assert (part.ids[0] == START, part.ids[-1] == END) == (
+            encoding.ids[0] == START,
+            encoding.ids[-1] == END,
+        )
+        assert_columns_follow(part, encoding)
+
+
+@given(encoding=encodings, max_length=st.integers(8, 20))
+def test_units_that_fit_are_never_split(encoding, max_length):
+    owners: dict[int, int] = {}
+    for number, part in enumerate(windows(encoding, SPACE, max_length)):
+        for group in set(part.groups[part.groups >= 0].tolist()):
+            assert owners.setdefault(group, number) == number
+
+
+def test_a_short_sequence_is_its_own_window():
+    encoding = encode([1, 2, 3])
+    assert windows(encoding, SPACE, len(encoding)) == [encoding]
+
+
+def test_a_unit_longer_than_a_window_is_split_inside():
+    parts = windows(encode([2, 9, 2]), SPACE, 7)
+    assert [part.groups[1:-1].tolist() for part in parts] == [[0, 0], [1] * 4, [1] * 5, [2, 2]]
+
+
+def test_windows_have_similar_lengths():
+    sizes = [len(inner(part)) for part in windows(encode([1] * 101), SPACE, 52)]
+    assert sizes == [34, 34, 33]
+
+
+def test_positions_that_do_not_count_tokens_keep_their_steps():
+    encoding = Encoding(
+        ids=np.array([START, 5, 6, 7, 8, 9, END], np.int32),
+        groups=np.array([-1, 0, 0, 1, 1, 2, -1], np.int32),
+        positions=np.array([0, 1, 1, 2, 2, 3, 4], np.int32),
+    )
+    parts = windows(encoding, SPACE, 5)
+    assert [part.positions.tolist() for part in parts] == [[0, 1, 1, 2], [0, 1, 1, 2, 3]]
+
+
+@given(encoding=encodings, max_length=limits)
+def test_central_windows_own_each_token_once(encoding, max_length):
+    parts = central_windows(encoding, SPACE, max_length)
+    owned = [token for window, own in parts for token in window.ids[own].tolist()]
+    assert owned == inner(encoding)
+    for window, own in parts:
+        assert len(window) <= max_length
+        assert len(own) == len(window)
+        assert_columns_follow(window, encoding)
+        ids = inner(window)
+        assert ids == list(range(ids[0], ids[-1] + 1))
+
+
+def test_central_windows_give_context_on_both_sides():
+    parts = central_windows(encode([1] * 100), SPACE, 42)  # room for 40 tokens, parts of 20
+    contexts = [(int(own.argmax()) - 1, int(own[::-1].argmax()) - 1) for _, own in parts]
+    assert contexts == [(0, 20), (10, 10), (10, 10), (10, 10), (20, 0)]
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=6), min_size=1, max_size=8),
+    max_length=limits,
+)
+def test_joined_sequences_hold_each_token_once(sizes, max_length):
+    sequences = [encode(units, first_id=5 + 100 * number) for number, units in enumerate(sizes)]
+    unit_of = {
+        token: 100 * number + group
+        for number, own in enumerate(sequences)
+        for token, group in zip(own.ids.tolist(), own.groups.tolist(), strict=True)
+    }
+    parts = join(sequences, SPACE, max_length)
+    assert inner(*parts) == inner(*sequences)
+    for part in parts:
+        assert len(part) <= max_length
+        assert part.ids.tolist().count(START) == 1
+        assert (part.ids[0], part.ids[-1]) == (START, END)
+        np.testing.assert_array_equal(part.positions, np.arange(len(part)))
+        np.testing.assert_array_equal(part.groups < 0, part.ids < 5)
+        np.testing.assert_array_equal(part.weights, (part.ids / 8).astype(np.float32))
+        units = set(
+            zip(np.array([unit_of[token] for token in inner(part)]), part.groups[part.ids > 4], strict=True)
+        )
+        assert len(units) == len({unit for unit, _ in units}) == len({group for _, group in units})
+    for one, other in pairwise(parts):
+        first_sequence = other.ids.tolist().index(END)  # without the start token it would drop
+        assert len(one) + first_sequence > max_length
+
+
+def test_join_fills_windows_in_order():
+    sequences = [encode([1] * n, first_id=10 * n) for n in (2, 3, 4, 1)]
+    parts = join(sequences, SPACE, 9)
+    assert [part.ids.tolist() for part in parts] == [
+        [START, 20, 21, END, 30, 31, 32, END],
+        [START, 40, 41, 42, 43, END, 10, END],
+    ]
+    assert parts[0].groups.tolist() == [-1, 0, 1, -1, 2, 3, 4, -1]
+
+
+def test_join_refuses_sequences_of_different_make():
+    bare = Encoding(ids=np.array([START, 7, END], np.int32), groups=np.array([-1, 0, -1], np.int32))
+    with pytest.raises(UsageError, match="same per-token columns"):
+        join([encode([1]), bare], SPACE, 20)
+    assert join([], SPACE, 20) == []
+
+
+def test_a_window_without_room_is_refused():
+    for cut in (windows, central_windows):
+        with pytest.raises(UsageError, match="max_length = 2 has no room"):
+            cut(encode([1, 1, 1]), SPACE, 2)
