@@ -1,0 +1,228 @@
+"""Checkpoints that are whole or not there: atomic, hashed, and the newest valid one is found again.
+
+A checkpoint is a folder `step-00000050` with
+
+    model.safetensors, optimizer.safetensors, ...   tensors, one file for each group
+    state.json                                      everything else
+    manifest.json                                   size and SHA-256 of the others, written last
+
+It is written as `step-00000050.tmp`, every file and the folder synced, then renamed, then the parent synced;
+older ones are pruned only after that. A kill at any moment leaves the previous checkpoint untouched, and at
+most a `.tmp` folder, which the next save sweeps away. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from seqmlm.engine import durable
+from seqmlm.errors import StateError
+
+FORMAT = 1
+DISK = durable.Disk()
+
+_NAME = re.compile(r"step-(\d{8,})")
+_MANIFEST, _STATE = "manifest.json", "state.json"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A checkpoint folder that cannot be used, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved checkpoint: where, after which step, and its JSON state; tensors are read on demand."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+
+    def tensors(self, group: str) -> dict[str, Tensor]:
+        """The tensors of one group ("model", "optimizer", "random"), on the CPU.
+
+        They may be views of a mapped file and unaligned: copy them into existing memory before use.
+
+        Raises:
+            StateError: the group is missing or torn.
+        """
+        try:
+            return load_file(self.path / f"{group}.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"{self.path}: {group}.safetensors cannot be read: {error}") from error
+
+
+def save(
+    root: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    *,
+    keep_last: int = 2,
+    keep_every: int | None = None,
+) -> Path:
+    """Write the checkpoint of `step`, then prune older ones.
+
+    Args:
+        root: folder of the checkpoints, made if missing.
+        tensors: group -> name -> tensor on the CPU.
+        state: JSON-ready.
+        keep_last: how many of the newest to keep.
+        keep_every: those whose step is a multiple of it are kept for ever.
+
+    Returns:
+        The folder `step-XXXXXXXX`.
+
+    Raises:
+        StateError: the disk is full or cannot be written; what was there before is intact.
+    """
+    target = folder(root, step)
+    partial = root / f"{target.name}.tmp"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        sweep(root)
+        partial.mkdir()
+        _fill(partial, step, tensors, state)
+        _replace(partial, target)
+    except OSError as error:
+        _discard(partial)
+        raise _cannot_save(target, error) from error
+    with suppress(OSError):  # what cannot be removed now is swept away by the next save
+        _prune(root, target, keep_last, keep_every)
+    return target
+
+
+def _fill(
+    partial: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+) -> None:
+    files = {
+        f"{group}.safetensors": durable.write_tensors(partial / f"{group}.safetensors", values, DISK)
+        for group, values in tensors.items()
+    }
+    text = json.dumps(state, indent=1, allow_nan=False)
+    files[_STATE] = durable.write_bytes(partial / _STATE, text.encode(), DISK)
+    manifest = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1)
+    durable.write_bytes(partial / _MANIFEST, manifest.encode(), DISK)
+    DISK.sync(partial)
+
+
+def _replace(partial: Path, target: Path) -> None:
+    """Rename into place; a torn checkpoint of the same name steps aside first."""
+    if target.exists():
+        DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
+    DISK.rename(partial, target)
+    DISK.sync(target.parent)
+
+
+def _discard(partial: Path) -> None:
+    """Remove what a failed save has written; a disk that refuses even this must not hide the first error."""
+    with suppress(OSError):
+        if partial.exists():
+            DISK.remove(partial)
+
+
+def _cannot_save(target: Path, error: OSError) -> StateError:
+    kept = "earlier checkpoints are intact"
+    if durable.is_full(error):
+        return StateError(
+            f"{target.parent}: no space left to save {target.name} ({error.strerror}); {kept}. "
+            "Free space there, or keep fewer checkpoints (keep_last), and resume"
+        )
+    return StateError(f"{target.parent}: cannot save {target.name}: {error}; {kept}. Fix that and resume")
+
+
+def sweep(root: Path) -> None:
+    """Remove what a killed process left half-written or half-removed."""
+    for path in root.glob("step-*.tmp"):
+        DISK.remove(path)
+
+
+def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> None:
+    """Remove old checkpoints. They are renamed first, so a kill here leaves no torn one under a true name."""
+    for path in folders(root)[max(keep_last, 1) :]:
+        kept_for_ever = keep_every is not None and step_of(path) % keep_every == 0
+        if path != newest and not kept_for_ever:
+            doomed = path.with_name(f"{path.name}.tmp")
+            DISK.rename(path, doomed)
+            DISK.remove(doomed)
+    for path in root.glob("step-*.old.tmp"):
+        DISK.remove(path)
+
+
+def folder(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return root / f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name, -1 for other names."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else -1
+
+
+def folders(root: Path) -> list[Path]:
+    """Checkpoint folders, valid or not, newest first."""
+    if not root.is_dir():
+        return []
+    return sorted((path for path in root.iterdir() if step_of(path) >= 0), key=step_of, reverse=True)
+
+
+def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | None:
+    """The checkpoint to resume from: the newest whose manifest and hashes hold, or None.
+
+    Args:
+        skipped: newer ones that had to be passed over are appended, with the reason.
+    """
+    for path in folders(root):
+        reason = problem(path)
+        if reason is None:
+            return path
+        if skipped is not None:
+            skipped.append(Skipped(path, reason))
+    return None
+
+
+def problem(path: Path) -> str | None:
+    """What is wrong with a checkpoint folder, or None."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        files = manifest["files"]
+        if manifest["format"] != FORMAT:
+            return f"its format is {manifest['format']}, this version reads {FORMAT}"
+        torn = [name for name, entry in files.items() if not durable.matches(path / name, entry)]
+    except FileNotFoundError:
+        return f"{_MANIFEST} is missing: it was not written to the end"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{_MANIFEST} cannot be read: {error}"
+    if torn:
+        return f"{', '.join(torn)}: size or hash differs from {_MANIFEST}"
+    return None if _STATE in files else f"{_STATE} is missing from {_MANIFEST}"
+
+
+def read(path: Path, *, verify: bool = True) -> Checkpoint:
+    """Open a checkpoint folder.
+
+    Args:
+        verify: check sizes and hashes first; False where `newest_valid` just did.
+
+    Raises:
+        StateError: it is not there, or torn.
+    """
+    reason = problem(path) if verify else None
+    if reason is not None:
+        raise StateError(f"{path}: not a usable checkpoint: {reason}; name another one or train again")
+    state = json.loads((path / _STATE).read_text())
+    return Checkpoint(path, step_of(path), state)

@@ -1,0 +1,66 @@
+"""What depends on the device: precision, random state, and running out of its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+_MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
+
+
+def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    """The type matrix products run in: "auto" is bfloat16 on CUDA where the device has it, else float32."""
+    if precision == "auto":
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """Context in which forwards compute in `dtype`; parameters and reductions stay float32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The state of the generators that dropout draws from: uint8 tensors "cpu" and, on a GPU, "cuda"."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(device: torch.device, state: Mapping[str, Tensor]) -> None:
+    """Put back what `random_state` took; a device that is not there any more is passed over."""
+    torch.set_rng_state(state["cpu"].clone())
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].clone(), device)
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside leaves no trace in the stream outside."""
+    state = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(device, state)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the device, or the machine, has no memory left for this batch."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(sign in text for sign in _MEMORY_SIGNS)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give cached blocks back, so that smaller batches do not fail for fragments of larger ones."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,158 @@
+"""One process or many, behind the same few calls: data parallel (DDP) or sharded (FSDP2).
+
+Each process computes gradients of its share of a global batch. Both DDP and FSDP2 average them over the
+processes, so a loss divided by the global count is multiplied by the number of processes first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal, cast
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from seqmlm.errors import TrainingError, UsageError
+
+Sharding = Literal["none", "fsdp2"]
+
+
+class Processes:
+    """This process among all that train together.
+
+    Args:
+        device: "auto" takes the accelerator of the machine where there is one.
+        sharding: "fsdp2" divides parameters, gradients and optimizer state among the processes.
+
+    Raises:
+        UsageError: a launcher started several processes that do not see each other: each would train alone
+            into the same folder.
+    """
+
+    def __init__(self, device: Literal["auto", "cpu"] = "auto", sharding: Sharding = "none") -> None:
+        cpu = device == "cpu" or not torch.accelerator.is_available()
+        # Precision is the loop's own: Accelerate would wrap `forward` for good, evaluation included.
+        self.accelerator = Accelerator(
+            cpu=cpu,
+            mixed_precision="no",
+            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        )
+        self.device: torch.device = self.accelerator.device
+        self.rank: int = self.accelerator.process_index
+        self.world: int = self.accelerator.num_processes
+        launched = int(os.environ.get("WORLD_SIZE", "1"))
+        if launched > 1 and self.world == 1:
+            raise UsageError(
+                f"WORLD_SIZE is {launched}, but Accelerate sees a single process; start with torchrun or "
+                "accelerate launch and create no Accelerator before training, or unset WORLD_SIZE"
+            )
+        self.sharded = sharding == "fsdp2" and self.world > 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process reports and writes."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module to call in training; it shares the parameters of `module`, already on the device."""
+        if self.sharded:
+            return shard(module, self.device, self.world)
+        return cast(nn.Module, self.accelerator.prepare_model(module))
+
+    @contextmanager
+    def gradients(self, module: nn.Module, *, synchronise: bool) -> Iterator[None]:
+        """Context of one forward and backward: accumulate locally, or also exchange what has gathered."""
+        if isinstance(module, FSDPModule):
+            module.set_requires_gradient_sync(synchronise)
+            yield
+            return
+        alone = isinstance(module, DistributedDataParallel) and not synchronise
+        with module.no_sync() if alone else nullcontext():  # type: ignore[operator]
+            yield
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add up over all processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def largest(self, values: Sequence[int]) -> list[int]:
+        """Element-wise maximum over all processes."""
+        if self.world == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64, device=self.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return cast(list[int], tensor.tolist())
+
+    def from_main(self, value: int) -> int:
+        """The main process's value."""
+        tensor = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
+        return int(self.sum(tensor))
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Equally shaped CPU tensors of all processes, in rank order."""
+        if self.world == 1:
+            return [tensor]
+        own = tensor.to(self.device)
+        parts = [torch.empty_like(own) for _ in range(self.world)]
+        dist.all_gather(parts, own)
+        return [part.cpu() for part in parts]
+
+    def agree(self, error: Exception | None) -> None:
+        """Meet all others; where any of them failed, all fail, so that none waits for ever.
+
+        Raises:
+            The own error, or a TrainingError where another process has one.
+        """
+        failed = self.largest([error is not None])[0]
+        if error is not None:
+            raise error
+        if failed:
+            raise TrainingError("another training process failed; its message tells why")
+
+
+def shard(module: nn.Module, device: torch.device, world: int) -> nn.Module:
+    """FSDP2: each member of a module list (a transformer layer) is a unit of its own, the root the rest.
+
+    Parameters, and so the reduction of gradients, stay float32.
+    """
+    mesh = init_device_mesh(device.type, (world,))
+    for part in list(module.modules()):
+        if isinstance(part, nn.ModuleList):
+            for layer in part:
+                fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
+
+
+def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> Tensor:
+    """Scale gradients down to a total norm of `limit`; returns the norm before, a scalar on the device."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    if limit is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
+
+
+def freeze_unreached(module: nn.Module, batch: object, context: AbstractContextManager[object]) -> None:
+    """Stop asking gradients of parameters that the loss never reaches, such as ESM's contact head.
+
+    DDP would wait for them in every backward. Alone, AdamW passes over them, so nothing changes by this.
+    """
+    with context:
+        loss = module(batch)
+    loss.backward()
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+        parameter.grad = None

@@ -1,0 +1,132 @@
+"""AdamW without weight decay where it does harm, and its state as named tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from seqmlm.errors import StateError
+
+_FUSED = {"cpu", "cuda", "xpu", "mps"}
+_NORM = re.compile(r"norm", re.IGNORECASE)
+
+
+def adamw(
+    module: nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019), fused where the device has it.
+
+    Norms, biases and embeddings are not decayed; a decoder tied to an embedding counts as one.
+    """
+    spared = {id(parameter) for parameter in _spared(module)}
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if id(p) not in spared], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if id(p) in spared], "weight_decay": 0.0},
+    ]
+    fused = all(parameter.device.type in _FUSED for parameter in parameters)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=learning_rate,
+        betas=betas,
+        eps=epsilon,
+        fused=fused,
+    )
+
+
+def _spared(module: nn.Module) -> Iterator[nn.Parameter]:
+    for part in module.modules():
+        whole = isinstance(part, nn.Embedding) or _NORM.search(type(part).__name__)
+        for parameter in part.parameters(recurse=False):
+            if whole or parameter.ndim < 2:
+                yield parameter
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = value
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """The whole tensor on the CPU; every process must call this for a sharded one, in the same order."""
+    whole = tensor.detach()
+    if isinstance(whole, DTensor):
+        whole = whole.full_tensor()
+    return whole.cpu()
+
+
+def module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, whole, on the CPU; of tied ones the first name only."""
+    return {name: gather(tensor) for name, tensor in _named(module).items()}
+
+
+def _named(module: nn.Module) -> dict[str, Tensor]:
+    persistent = module.state_dict().keys()
+    buffers = {name: buffer for name, buffer in module.named_buffers() if name in persistent}
+    return {**dict(module.named_parameters()), **buffers}
+
+
+@torch.no_grad()
+def restore_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy saved tensors into the existing parameters and buffers.
+
+    Raises:
+        StateError: names or shapes differ: the checkpoint belongs to another model.
+    """
+    own = _named(module)
+    if own.keys() != tensors.keys():
+        names = sorted(own.keys() ^ tensors.keys())
+        raise StateError(f"the checkpoint is of another model: only one of both has {', '.join(names[:3])}")
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
+            shapes = f"{tuple(tensors[name].shape)}, here {tuple(tensor.shape)}"
+            raise StateError(f"the checkpoint is of another model: {name} has shape {shapes}")
+        tensor.copy_(_like(tensors[name], tensor))
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """The optimizer's state as `parameter name/entry` -> whole tensor on the CPU."""
+    return {
+        f"{name}/{entry}": gather(value)
+        for name, parameter in module.named_parameters()
+        for entry, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Give a new optimizer the state that `optimizer_tensors` took.
+
+    Raises:
+        StateError: it belongs to parameters that this module does not have.
+    """
+    parameters = dict(module.named_parameters())
+    for key, value in tensors.items():
+        name, _, entry = key.rpartition("/")
+        if name not in parameters:
+            raise StateError(f"the checkpoint's optimizer knows a parameter {name!r} that the model lacks")
+        parameter = parameters[name]
+        state: dict[str, Any] = optimizer.state[parameter]
+        if value.shape == parameter.shape and value.ndim:
+            state[entry] = _like(value, parameter).clone()
+        else:  # the step count: a scalar, next to the parameter for the fused kernel
+            state[entry] = value.clone().to(parameter.device)
+
+
+def _like(value: Tensor, template: Tensor) -> Tensor:
+    """`value` on the device of `template`, and sharded as it is."""
+    placed = value.to(template.device)
+    if isinstance(template, DTensor):
+        return distribute_tensor(placed, template.device_mesh, template.placements)
+    return placed

@@ -1,0 +1,63 @@
+"""SIGTERM and SIGINT ask for a stop after the running step; a second one stops at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopSignals:
+    """Context in which the first SIGTERM or SIGINT only sets `received`.
+
+    The second one raises KeyboardInterrupt (SIGINT) or SystemExit(143) where the program stands, and puts the
+    system's own handling back, so that a third kills even a process that hangs in native code. Outside the
+    main thread Python cannot set handlers, and the context does nothing.
+
+    Args:
+        patience: seconds after the first signal in which repetitions are ignored. A launcher such as torchrun
+            passes on the Ctrl-C that the terminal has already sent to the whole group.
+    """
+
+    def __init__(self, patience: float = 0.0) -> None:
+        self.received: int | None = None
+        self._patience, self._since = patience, 0.0
+        self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            # None: a handler that was not set from Python; it cannot be put back
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since >= self._patience:
+            for each in _SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(128 + number)
+
+
+def ignore_in_worker(worker: int) -> None:
+    """For loader workers: a signal sent to the whole process group is the parent's to handle.
+
+    Without this a Ctrl-C kills the workers first, and the step that should be finished has no data. They
+    end with the parent all the same: it closes their queues, and they watch for its death.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
