@@ -98,6 +98,19 @@ class Processes:
         tensor = torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)
         return int(self.sum(tensor))
 
+    def text_from_main(self, text: str) -> str:
+        """The main process's text, to every process."""
+        if self.world == 1:
+            return text
+        content = text.encode()
+        size = self.from_main(len(content))
+        shared = torch.zeros(size, dtype=torch.uint8)
+        if self.is_main:
+            shared = torch.tensor(list(content), dtype=torch.uint8)
+        shared = shared.to(self.device)
+        dist.broadcast(shared, src=0)
+        return bytes(shared.tolist()).decode()
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Equally shaped CPU tensors of all processes, in rank order."""
         if self.world == 1:
