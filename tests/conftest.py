@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,3 +35,35 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The object a command printed with --json."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def seqmlm(workspace: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Run a command line through its entry point, in this process, in an empty workspace."""
+    from seqmlm.cli import main
+
+    def run(*arguments: object) -> Finished:
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return Finished(int(code or 0), captured.out, captured.err)
+
+    return run

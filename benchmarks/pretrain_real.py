@@ -1,0 +1,185 @@
+"""What a few CPU minutes of pretraining on real data are worth: bits per unit beside a unigram and a 5-gram.
+
+For each data set and seed a model is trained from scratch for the same time through the same task as
+`seqmlm train`; then 15 % of the units of every held-out record are hidden (all behind [MASK]) and priced by the
+model, by the training split's add-one unigram, and by an interpolated 5-gram over the same units at the same
+positions (Kneser-Ney and Witten-Bell; the better one counts). Intervals are paired bootstraps over records.
+
+    python benchmarks/pretrain_real.py --data ../shared/data            # everything: about 5 min a row and seed
+    python benchmarks/pretrain_real.py --data ../shared/data --quick    # one minute a row, one seed
+    python benchmarks/pretrain_real.py --data ../shared/data --only protein --seeds 1
+
+Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm import plugins
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.evaluation.bits import UnitBits, unigram, unit_bits, units_of
+from seqmlm.evaluation.ngram import NGram
+from seqmlm.tasks import bundle
+from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
+from seqmlm.tasks.launch import TrainRequest, plan
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
+from seqmlm.workspace import Workspace
+
+EVALUATION_SEED = 20_26
+BOOTSTRAPS = 1000
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One row of the table."""
+
+    domain: str
+    files: Callable[[Path], list[Path]]
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+def _books(data: Path) -> list[Path]:
+    return [*sorted((data / "text/books").glob("*.txt.gz"))]
+
+
+SETS = {
+    "protein": DataSet(
+        "protein",
+        lambda data: sorted((data / "protein/pretrain").glob("*.faa.gz")),
+        {"data": {"split": "identity", "deduplicate": True, "on_error": "skip"}, "model": {"size": "tiny"}},
+    ),
+    "text": DataSet(
+        "text",
+        _books,
+        {"data": {"deduplicate": True, "options": {"paragraphs": True}}, "model": {"size": "tiny"}},
+    ),
+}
+
+
+def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: int) -> dict[str, Any]:
+    """Train one model and price the held-out units; cached as JSON."""
+    kept = out / f"{name}-{minutes:g}min-seed{seed}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    chosen = SETS[name]
+    files = [str(path) for path in chosen.files(data)]
+    if not files:
+        raise SystemExit(f"no files for {name} below {data}")
+    flags = {
+        **chosen.flags,
+        "data": {**chosen.flags.get("data", {}), "paths": files},
+        "train": {"max_time": f"{minutes * 60:g}s", **chosen.flags.get("train", {})},
+    }
+    os.environ["SEQMLM_HOME"] = str(out / "workspace")
+    run_name = f"{name}-{minutes:g}min-seed{seed}"
+    request = TrainRequest(
+        domain=chosen.domain, name=run_name, flags=flags, settings=(f"seed={seed}",), resume="auto"
+    )
+    trained = pretrain(request, SilentConsole())
+    workspace = Workspace.locate()
+    config = plan(TrainRequest(resume=run_name), workspace).config
+    reader = CorpusReader(config, plugins.domain(chosen.domain), workspace, workspace.run_dir(run_name))
+    corpus = build_corpus(reader, lambda text: None)
+    loaded = bundle.load(workspace.run_dir(run_name) / "model")
+    indices = sequence_indices(corpus.validation, records)
+    ask = Conditionals(loaded.rows, tokens_per_batch=8192)
+    frequencies = unigram(corpus.token_counts, corpus.tokenizer.space)
+    costs = unit_bits(ask, corpus.validation, indices, unigram=frequencies, seed=EVALUATION_SEED)
+    ngram = ngram_bits(corpus, indices, costs, frequencies)
+    row = {"set": name, "seed": seed, "minutes": minutes, **trained.to_dict(), **table_row(costs, ngram)}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(row, indent=2) + "\n")
+    return row
+
+
+def ngram_bits(
+    corpus: Corpus, indices: Any, costs: UnitBits, frequencies: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """(U,) cost of the same units by the better of two 5-grams."""
+    space = corpus.tokenizer.space
+    held = {index: units_of(corpus.validation[index], space) for index in indices}
+    wanted = [costs.unit[costs.sample == index].tolist() for index in held]
+    best: np.ndarray[Any, Any] | None = None
+    for smoothing in ("kneser_ney", "witten_bell"):
+        model = NGram(order=5, unigram=frequencies, smoothing=smoothing)  # type: ignore[arg-type]
+        model.fit(units_of(corpus.train[index], space) for index in range(len(corpus.train)))
+        bits = model.bits_at(held.values(), wanted)
+        if best is None or bits.sum() < best.sum():
+            best = bits
+    assert best is not None
+    return best
+
+
+def table_row(costs: UnitBits, ngram: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Means and paired bootstrap intervals over records."""
+    by_record = [np.flatnonzero(costs.sample == sample) for sample in np.unique(costs.sample)]
+    columns = {"model": costs.bits, "unigram": costs.unigram_bits, "ngram": ngram}
+    sums = {key: np.array([bits[units].sum() for units in by_record]) for key, bits in columns.items()}
+    counts = np.array([len(units) for units in by_record])
+    random = np.random.default_rng(0)
+    draws = random.integers(len(counts), size=(BOOTSTRAPS, len(counts)))
+    row: dict[str, Any] = {"units": int(counts.sum()), "records": len(counts)}
+    for key, values in sums.items():
+        row[f"{key}_bits"] = float(values.sum() / counts.sum())
+    for rival in ("unigram", "ngram"):
+        gain = sums[rival] - sums["model"]
+        drawn = gain[draws].sum(axis=1) / counts[draws].sum(axis=1)
+        row[f"gain_over_{rival}"] = float(gain.sum() / counts.sum())
+        row[f"gain_over_{rival}_95"] = [float(q) for q in np.quantile(drawn, [0.025, 0.975])]
+    return row
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    head = f"{'set':<10}{'seed':>5}{'units':>9}{'model':>9}{'unigram':>9}{'5-gram':>9}  {'gain on unigram (95 %)':<26}"
+    print(head + "gain on 5-gram (95 %)")
+    for row in rows:
+        gains = []
+        for rival in ("unigram", "ngram"):
+            low, high = row[f"gain_over_{rival}_95"]
+            gains.append(f"{row[f'gain_over_{rival}']:.3f} ({low:.3f} .. {high:.3f})")
+        print(
+            f"{row['set']:<10}{row['seed']:>5}{row['units']:>9,}{row['model_bits']:>9.3f}"
+            f"{row['unigram_bits']:>9.3f}{row['ngram_bits']:>9.3f}  {gains[0]:<26}{gains[1]}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/pretrain_real"))
+    parser.add_argument("--only", choices=sorted(SETS), action="append", help="only these data sets")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=4.5, help="training time of one row")
+    parser.add_argument("--records", type=int, default=2000, help="held-out records priced")
+    parser.add_argument("--quick", action="store_true", help="one minute, one seed")
+    options = parser.parse_args()
+    if options.quick:
+        options.minutes, options.seeds, options.records = 1.0, 1, 500
+    rows = []
+    for name in options.only or sorted(SETS):
+        for seed in range(options.seeds):
+            print(f"{name}, seed {seed} ...", file=sys.stderr)
+            rows.append(
+                run(name, options.data, options.out.resolve(), seed, options.minutes, options.records)
+            )
+    show(rows)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

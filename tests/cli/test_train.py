@@ -1,0 +1,239 @@
+"""`seqmlm train`, `score` and what surrounds them, through the command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+FAST = (
+    *(
+        "--size",
+        "tiny",
+        "--set",
+        "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}",
+    ),
+    *(
+        "--set",
+        "train.evaluation_records=20",
+        "--set",
+        "train.tokens_per_row=512",
+        "--tokens-per-batch",
+        "1024",
+    ),
+)
+RESULT_KEYS = {
+    *("run_id", "run_name", "model", "version", "domain", "steps", "resumed_from", "tokens", "train_loss"),
+    *(
+        "eval_loss",
+        "eval_bits_per_unit",
+        "unigram_bits_per_unit",
+        "tokens_per_second",
+        "wall_seconds",
+        "checkpoint",
+    ),
+}
+
+
+@pytest.fixture
+def fasta(tmp_path: Path) -> Path:
+    """Forty proteins that differ, as a user may have them: wrapped, lower case, with a stop."""
+    path = tmp_path / "mine.fasta.gz"
+    residues = "LAGVSERTIDPKQNFYMHWC"
+    lines = []
+    for number in range(40):
+        sequence = "".join(residues[(7 * number + 3 * place * place) % 20] for place in range(30 + number))
+        lines.append(f">p{number} a protein\n{sequence[:30]}\n{sequence[30:].lower()}*\n")
+    path.write_bytes(gzip.compress("".join(lines).encode()))
+    return path
+
+
+def _losses(run_folder: Path) -> dict[int, float]:
+    lines = map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
+
+
+def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    trained = seqmlm(
+        "train", "--domain", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 4, "--json"
+    )
+    assert trained.code == 0, trained.err
+    result = trained.json
+    assert set(result) == RESULT_KEYS
+    assert (result["steps"], result["run_name"], result["model"], result["version"]) == (4, "mine", "mine", 1)
+    assert result["resumed_from"] is None
+    assert math.isfinite(result["eval_bits_per_unit"])
+    assert 3 < result["unigram_bits_per_unit"] < math.log2(25) + 1
+    assert list(_losses(workspace / "runs/mine")) == [1, 2, 3, 4]
+
+    scored = seqmlm("score", "mine", fasta, "--per-unit")
+    assert scored.code == 0, scored.err
+    lines = [json.loads(line) for line in scored.out.splitlines()]
+    assert [line["id"] for line in lines] == [f"p{number}" for number in range(40)]
+    first = lines[0]
+    assert (first["source"], first["line"], first["units"]) == (str(fasta), 1, 30)
+    bits = [unit["surprisal"] for unit in first["per_unit"]]
+    assert sum(bits) == pytest.approx(-first["pll"] / math.log(2), rel=1e-5)
+    assert first["score"] == first["bits_per_unit"] == pytest.approx(sum(bits) / 30, rel=1e-5)
+    assert [(u["start"], u["end"]) for u in first["per_unit"]] == [(i, i + 1) for i in range(30)]
+
+    again = seqmlm("train", "--domain", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 4)
+    assert again.code == 4
+    assert "--resume auto" in again.err
+
+
+def test_a_run_goes_on_where_it_was(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    arguments = ("train", "-d", "protein", fasta, *FAST, "--json", "--set", "train.schedule=wsd")
+    whole = seqmlm(*arguments, "--name", "whole", "--max-steps", 6)
+    assert whole.code == 0, whole.err
+    part = seqmlm(*arguments, "--name", "part", "--max-steps", 6, "--set", "train.checkpoint_every_steps=3")
+    assert part.code == 0, part.err
+    # As a kill after step 3 would leave it: no later checkpoint, no result, later lines in the metrics.
+    folder = workspace / "runs/part"
+    (folder / "result.json").unlink()
+    for late in (folder / "checkpoints").glob("step-*6"):
+        for file in late.iterdir():
+            file.unlink()
+        late.rmdir()
+    resumed = seqmlm("train", "--resume", "part", "--json")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["resumed_from"] == 3
+    assert resumed.json["run_id"] == part.json["run_id"]
+    assert _losses(folder) == _losses(workspace / "runs/whole")
+    assert resumed.json["eval_loss"] == whole.json["eval_loss"]
+
+
+def test_text_trains_its_own_tokenizer_and_exports(seqmlm: Run, tmp_path: Path) -> None:
+    corpus = tmp_path / "notes.txt"
+    corpus.write_text(
+        "".join(
+            f"the {a} cat sees a {b} dog .\n"
+            for a in ["small", "big", "old"]
+            for b in ["red", "blue"] * 20
+        )
+    )
+    done = seqmlm("train", "-d", "text", corpus, *FAST, "--name", "notes", "--max-steps", 2, "--json")
+    assert done.code == 0, done.err
+    exported = seqmlm("models", "export", "notes", "--out", tmp_path / "plain")
+    assert exported.code == 0, exported.err
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "plain")
+    logits = model(**tokenizer("the small [MASK] sees", return_tensors="pt")).logits
+    assert logits.shape[-1] >= len(tokenizer)
+
+    second = seqmlm(
+        *("train", "-d", "text", corpus, "--init", "notes", "--name", "more", "--max-steps", 1, "--json"),
+        *("--set", "train.evaluation_records=5"),
+    )
+    assert second.code == 0, second.err
+    shown = seqmlm("models", "show", "more", "--json")
+    assert "notes:1" in shown.out
+
+
+def test_the_sample_trains_without_data(seqmlm: Run) -> None:
+    done = seqmlm("train", "-d", "protein", *FAST, "--max-steps", 1, "--json")
+    assert done.code == 0, done.err
+    assert done.json["run_name"].startswith("protein-tiny-")
+    listed = seqmlm("runs", "list", "--json")
+    assert done.json["run_name"] in listed.out
+
+
+def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    estimated = seqmlm("train", "-d", "protein", fasta, *FAST, "--max-steps", 10, "--dry-run", "--json")
+    assert estimated.code == 0, estimated.err
+    report = estimated.json
+    assert report["records"] == 40
+    assert report["steps"] == 10
+    assert report["fill"] > 0.3
+    printed = seqmlm("train", "-d", "protein", "--print-config")
+    assert "masker: uniform.v1" in printed.out
+    assert not [path for path in (workspace / "runs").iterdir() if not path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ["missing.fasta", "no such file"]),
+        (b"", ["bad.fasta", "empty"]),
+        (b">a\n>b\nACD\n", ["bad.fasta:1", "a"]),
+        (b">a\nACD1E\n", ["bad.fasta:1", "'1'", "alphabet", "--on-error skip"]),
+        (gzip.compress(b">a\nACDEFG\n" * 500)[:60], ["bad.fasta", "gz"]),
+    ],
+)
+def test_bad_input_is_named_and_takes_no_name(
+    seqmlm: Run, tmp_path: Path, content: bytes | None, words: list[str]
+) -> None:
+    path = tmp_path / ("bad.fasta" if content is not None else "missing.fasta")
+    if content is not None:
+        path.write_bytes(content)
+    failed = seqmlm("train", "-d", "protein", path, *FAST, "--name", "x", "--max-steps", 1)
+    assert failed.code == 3, failed.err
+    assert "Traceback" not in failed.err
+    for word in words:
+        assert word in failed.err
+    assert not (tmp_path / "runs/x").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("train",), 2, "--domain"),
+        (("train", "-d", "protien"), 2, "did you mean 'protein'"),
+        (("train", "-d", "protein", "--set", "train.max_stepz=3"), 2, "did you mean 'max_steps'"),
+        (("score", "nothing", "x.fasta"), 4, "no model 'nothing'"),
+        (("train", "--resume", "nothing"), 4, "nothing"),
+    ],
+)
+def test_mistakes_have_exit_codes(seqmlm: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
+    failed = seqmlm(*arguments)
+    assert failed.code == code
+    assert words in failed.err.replace("\n", " ")
+
+
+def test_quarantine_keeps_bad_records_aside(seqmlm: Run, tmp_path: Path, workspace: Path) -> None:
+    path = tmp_path / "some.fasta"
+    path.write_text(
+        "".join(f">p{i}\n{'ACDEFGHIKLMNPQRSTVWY'[i % 7 :]}LLKK{'AC' * (i % 5)}\n" for i in range(30))
+        + ">odd\nAC1\n"
+    )
+    arguments = ("train", "-d", "protein", path, *FAST, "--name", "q", "--max-steps", 1)
+    done = seqmlm(*arguments, "--on-error", "quarantine", "--json")
+    assert done.code == 0, done.err
+    [letter] = [json.loads(line) for line in (workspace / "runs/q/quarantine.jsonl").read_text().splitlines()]
+    assert (letter["source"], letter["line"], letter["raw"]) == (str(path), 61, "AC1")
+
+
+@pytest.mark.slow
+def test_sigterm_saves_marks_killed_and_the_run_resumes(fasta: Path, workspace: Path) -> None:
+    command = [sys.executable, "-m", "seqmlm", "train", "-d", "protein", str(fasta), *FAST, "--name", "t"]
+    environment = {**os.environ, "SEQMLM_HOME": str(workspace)}
+    child = subprocess.Popen(
+        [*command, "--max-steps", "100000"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    metrics = workspace / "runs/t/metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 3) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 143, err
+    from seqmlm.tracking import Tracker
+    from seqmlm.workspace import Workspace
+
+    [run] = Tracker(Workspace.locate()).runs()
+    assert run.status == "KILLED"
+    assert list((workspace / "runs/t/checkpoints").glob("step-*"))
