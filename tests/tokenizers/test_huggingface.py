@@ -62,7 +62,7 @@ def test_a_saved_byte_level_tokenizer(tmp_path: Path):
     assert [text[a:b] for a, b in encoding.spans[1:6].tolist()] == ["a", "b", "w", "é", "é"]
     assert len(encoding) > 12  # neither cut at 4 nor padded to 12
     assert tokenizer.space.mask not in encoding.ids
-    assert tokenizer.hf()("ab wé")["input_ids"][:4] == [*encoding.ids[:3].tolist(), 2]
+    assert tokenizer.hf()("ab wé")["input_ids"] == tokenizer.encode("ab wé").ids.tolist()
 
 
 def test_without_pre_tokenizer_every_token_is_a_unit():

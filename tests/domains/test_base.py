@@ -1,0 +1,176 @@
+"""The door: files chosen by name, options checked, letters outside an alphabet reported, samples shown."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from seqmlm import plugins
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, locate
+from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.text import TEXT
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.base import UnknownUnit
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+
+def read_words(path, problems, *, upper: bool = False) -> Iterator[Record]:
+    text = sys.stdin.read() if str(path) == "-" else Path(path).read_text()
+    for line, word in enumerate(text.split(), start=1):
+        yield Record(id=word, raw=word.upper() if upper else word, source=str(path), line=line)
+
+
+def read_pairs(path, problems, *, limit: int = 9) -> Iterator[Record]:
+    yield Record(id="pairs", raw=f"limit {limit}", source=str(path), line=1)
+
+
+class Visits(Domain):
+    """A field as a plugin would bring it: nothing but declarations."""
+
+    name = "visits"
+    title = "Visits"
+    unit = "visit"
+    sensitive = True
+    formats = {  # noqa: RUF012
+        "words": Format(read=read_words, suffixes=(".words",)),
+        "pairs": Format(read=read_pairs, suffixes=(".pairs",)),
+    }
+    defaults = DomainDefaults(tokenizer="residue.v1", model={"global_attention": True})
+
+    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        return Sample(files=(), truth=out)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "b.words").write_text("bee")
+    (tmp_path / "inner" / "a.pairs").write_text("1")
+    (tmp_path / "truth.json").write_text("{}")
+    (tmp_path / "notes").write_text("plain words")
+    return tmp_path
+
+
+def raws(domain: Domain, paths, **options) -> list[str]:
+    return [record.raw for record in domain.read(paths, Problems(), **options)]
+
+
+def test_folders_give_the_files_of_the_domain_and_named_files_are_always_read(folder: Path):
+    assert raws(Visits(), [folder]) == ["bee", "limit 9"]
+    assert raws(Visits(), [folder / "notes", folder / "inner"]) == ["plain", "words", "limit 9"]
+    assert raws(Visits(), [folder / "b.words", folder / "notes"], format="pairs") == ["limit 9"] * 2
+
+
+def test_standard_input_is_the_first_format(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a b"))
+    assert raws(Visits(), ["-"], upper=True) == ["A", "B"]
+
+
+def test_each_reader_gets_the_options_it_knows(folder: Path):
+    assert raws(Visits(), [folder], upper=True, limit=3) == ["BEE", "limit 3"]
+
+
+def test_mistakes_are_named_before_anything_is_read(folder: Path):
+    with pytest.raises(UsageError, match="did you mean 'upper'"):
+        Visits().read([folder], Problems(), uper=True)
+    with pytest.raises(UsageError, match="format 'pairs' takes"):
+        Visits().read([folder], Problems(), format="pairs", upper=True)
+    with pytest.raises(UsageError, match="did you mean 'pairs'"):
+        Visits().read([folder], Problems(), format="pair")
+
+
+def test_a_folder_without_files_of_the_domain_is_an_error(folder: Path):
+    (folder / "b.words").unlink()
+    (folder / "inner" / "a.pairs").unlink()
+    with pytest.raises(DataError, match=r"no visits file in this folder.*\.pairs, \.words"):
+        raws(Visits(), [folder])
+    with pytest.raises(DataError, match="no such file"):
+        raws(Visits(), [folder / "missing.words"])
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("a.fasta", "fasta"),
+        ("b.FA.gz", "fasta"),
+        ("c.faa.zst", "fasta"),
+        ("d.a3m.gz", "a3m"),
+        ("e.a2m", "a3m"),
+        ("x.gz", None),
+        ("y.json", None),
+    ],
+)
+def test_formats_are_known_by_ending(name, format):
+    expected = PROTEIN.formats[format] if format else None
+    assert PROTEIN.format_of(Path("some.fasta.d") / name) is expected
+
+
+def test_letters_outside_the_alphabet_go_to_problems_with_place():
+    record = Record(id="r", raw="MKJVJ", source="a.fasta", line=4)
+    with pytest.raises(DataError) as caught:
+        PROTEIN.check(record, ResidueTokenizer(), Problems())
+    assert str(caught.value).startswith("a.fasta:4: 'J' is not in the protein alphabet")
+    assert "position 3 of the sequence and 1 more" in str(caught.value)
+    skipping = Problems("skip")
+    assert not PROTEIN.check(record, ResidueTokenizer(), skipping)
+    assert skipping.bad_count == 1
+    assert PROTEIN.check(Record(id="r", raw="MKV", source="a", line=1), ResidueTokenizer(), Problems())
+
+
+def test_a_sensitive_domain_never_shows_a_value(tmp_path: Path):
+    record = Record(id="r", raw="MKJ", source="a.words", line=4)
+    with Problems("quarantine", tmp_path / "dead.jsonl", sensitive=True) as problems:
+        assert not Visits().check(record, ResidueTokenizer(), problems)
+    dead = (tmp_path / "dead.jsonl").read_text()
+    assert "MKJ" not in dead
+    assert "'J'" not in dead
+    assert '"line": 4' in dead
+
+
+def test_open_vocabularies_refuse_nothing():
+    open_ended = SimpleNamespace(closed=False, unknown=lambda raw: pytest.fail("asked for nothing"))
+    assert TEXT.check(Record(id="r", raw="Ж", source="a", line=1), open_ended, Problems())
+
+
+def test_a_tokenizers_complaint_is_placed():
+    with pytest.raises(UnknownUnit) as caught:
+        ResidueTokenizer().encode("MKJ")
+    record = Record(id="r", raw="MKJ", source="a.fasta", line=4)
+    assert str(locate(caught.value, record)).startswith("a.fasta:4: 'J'")
+
+
+def test_siblings_share_a_split_key():
+    def record(raw: str, document: str | None) -> Record:
+        return Record(id="x", raw=raw, source="s", line=1, document=document)
+
+    assert TEXT.split_key(record("one", "article")) == TEXT.split_key(record("two", "article"))
+    assert TEXT.split_key(record("one", None)) != TEXT.split_key(record("two", None))
+    # The rows of an alignment are one document, but not one side of a split.
+    assert PROTEIN.split_key(record("MK", "family")) != PROTEIN.split_key(record("MV", "family"))
+    assert TEXT.order_key(record("one", None)) is None
+
+
+def test_show_gives_the_sequence_masked_guessed_and_true():
+    tokenizer = ResidueTokenizer()
+    encoding = tokenizer.encode("MKVAY")
+    guessed = tokenizer.encode("LW").ids[1:3]
+    shown = PROTEIN.show(tokenizer, "MKVAY", encoding, np.array([5, 2], np.int32), guessed)
+    assert shown == "masked    M_VA_\npredicted MWVAL\ntrue      MKVAY"
+
+
+def test_built_in_domains_come_through_their_entry_points():
+    assert plugins.domain("protein") is PROTEIN
+    assert plugins.domain("text") is TEXT
+    for domain in (PROTEIN, TEXT):
+        defaults = domain.defaults
+        assert defaults.tokenizer in plugins.names("tokenizers")
+        assert defaults.masking.masker in plugins.names("maskers")
+        assert plugins.tokenizer_class(defaults.tokenizer).unit == domain.unit

@@ -1,0 +1,83 @@
+"""docs/SAMPLES.md describes truth.json exactly, and samples are reproducible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm import plugins
+from seqmlm.data.problems import Problems
+from seqmlm.errors import UsageError
+
+DOMAINS = ("protein", "text")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "SAMPLES.md"
+TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "list": list}
+# Which table of a domain's chapter describes the items of which list.
+ITEMS = {"protein": "families", "text": "sentences"}
+
+
+def documented(heading: str | None) -> list[dict[str, type]]:
+    """The key tables of a chapter, or of what stands before the first one."""
+    chapters = DOCUMENT.read_text(encoding="utf-8").split("\n## ")
+    text = chapters[0] if heading is None else next(c for c in chapters if c.startswith(heading + "\n"))
+    tables: list[dict[str, type]] = []
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| key"):
+            tables.append({})
+        elif line.startswith("| `"):
+            tables[-1][cells[0].strip("`")] = TYPES[cells[1]]
+        inside = line.startswith("|")
+    assert tables
+    assert not inside or text.endswith("|\n")
+    return tables
+
+
+def check(value: dict[str, Any], table: dict[str, type]) -> None:
+    assert set(value) == set(table)
+    for key, kind in table.items():
+        assert type(value[key]) is kind, key
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_truth_is_as_documented(name, tmp_path: Path):
+    sample = plugins.domain(name).sample(tmp_path, n=20, seed=3)
+    truth = json.loads(sample.truth.read_text(encoding="utf-8"))
+    own, items = documented(name)
+    check(truth, documented(None)[0] | own)
+    assert truth[ITEMS[name]]
+    for item in truth[ITEMS[name]]:
+        check(item, items)
+    assert (truth["schema"], truth["seed"], truth["n"]) == (f"seqmlm.sample.{name}.v1", 3, 20)
+    assert [path.name for path in sample.files] == [truth["file"]]
+    assert sample.truth.name == "truth.json"
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(name, tmp_path: Path):
+    domain = plugins.domain(name)
+    first, again, other = (
+        domain.sample(tmp_path / folder, n=50, seed=seed) for folder, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert first.files[0].read_bytes() == again.files[0].read_bytes() != other.files[0].read_bytes()
+    assert first.truth.read_bytes() == again.truth.read_bytes()
+    one, two = (json.loads(sample.truth.read_text()) for sample in (first, other))
+    planted = {"families", "verb_forms", "noun_forms", "schema", "positions", "n"} & set(one)
+    assert {key: one[key] for key in planted} == {key: two[key] for key in planted}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_the_folder_reads_back_as_the_records_drawn(name, tmp_path: Path):
+    domain = plugins.domain(name)
+    domain.sample(tmp_path, n=37, seed=0)
+    assert len(list(domain.read([tmp_path], Problems()))) == 37
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_an_empty_sample_is_refused(name, tmp_path: Path):
+    with pytest.raises(UsageError, match="at least one"):
+        plugins.domain(name).sample(tmp_path, n=0)
