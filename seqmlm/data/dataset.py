@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqmlm.data.division import TOKEN_COUNTS
 from seqmlm.data.splits import Part
 from seqmlm.data.store import CHANNEL, RECORDS, SEQUENCES, ArrowRows
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import Encoding, Floats, Ids
 from seqmlm.errors import StateError
 
 MANIFEST = "prepared.json"
@@ -29,6 +29,32 @@ class Origin(NamedTuple):
     document: str | None
     record: int
     window: int
+
+
+class _Columns(NamedTuple):
+    """The columns of one batch, end to end; a tuple, for looking names up costs more than slicing."""
+
+    offsets: NDArray[np.int32]
+    ids: Ids
+    groups: Ids
+    spans: Ids | None
+    classes: NDArray[np.int16] | None
+    positions: Ids | None
+    weights: Floats | None
+    channels: dict[str, Floats]
+
+    @classmethod
+    def of(cls, views: dict[str, NDArray[Any]]) -> _Columns:
+        return cls(
+            offsets=views["offsets"],
+            ids=views["ids"],
+            groups=views["groups"],
+            spans=views.get("spans"),
+            classes=views.get("classes"),
+            positions=views.get("positions"),
+            weights=views.get("weights"),
+            channels={n.removeprefix(CHANNEL): v for n, v in views.items() if n.startswith(CHANNEL)},
+        )
 
 
 class EncodedDataset:
@@ -47,7 +73,7 @@ class EncodedDataset:
         self._rows = _mapped(self.folder / f"{part}.npy")
         self._lengths = _mapped(self.folder / f"{part}_lengths.npy")
         self._arrow = ArrowRows(self.folder / SEQUENCES)
-        self._channels = tuple(n for n in self._arrow.table.column_names if n.startswith(CHANNEL))
+        self._columns: list[_Columns | None] = [None] * self._arrow.batches
 
     @property
     def lengths(self) -> Ids:
@@ -64,30 +90,29 @@ class EncodedDataset:
 
     def __getitem__(self, index: int) -> Encoding:
         batch, row = divmod(int(self._rows[index]), self._arrow.size)
-        views = self._arrow.views(batch)
-        offsets = views["offsets"]
-        part = slice(int(offsets[row]), int(offsets[row + 1]))
-        spans, classes = views.get("spans"), views.get("classes")
-        positions, weights = views.get("positions"), views.get("weights")
+        columns = self._columns[batch]
+        if columns is None:
+            columns = self._columns[batch] = _Columns.of(self._arrow.views(batch))
+        offsets, ids, groups, spans, classes, positions, weights, channels = columns
+        part = slice(offsets[row], offsets[row + 1])
         return Encoding(
-            ids=views["ids"][part],
-            groups=views["groups"][part],
+            ids=ids[part],
+            groups=groups[part],
             spans=None if spans is None else spans[part],
             classes=None if classes is None else classes[part],
             positions=None if positions is None else positions[part],
             weights=None if weights is None else weights[part],
-            channels={name.removeprefix(CHANNEL): views[name][part] for name in self._channels},
+            channels={name: values[part] for name, values in channels.items()} if channels else {},
         )
 
     def origin(self, index: int) -> Origin:
         """The record, file and line that window `index` came from."""
         batch, row = divmod(int(self._rows[index]), self._arrow.size)
-        views = self._arrow.views(batch)
-        record = int(views["record"][row])
+        record, window = (self._arrow.table.column(n).chunk(batch)[row].as_py() for n in ("record", "window"))
         table = self._records.table
         where, at = divmod(record, self._records.size)
         values = {name: table.column(name).chunk(where)[at].as_py() for name in table.column_names}
-        return Origin(**values, record=record, window=int(views["window"][row]))
+        return Origin(**values, record=record, window=window)
 
     @cached_property
     def _records(self) -> ArrowRows:

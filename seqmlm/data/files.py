@@ -6,8 +6,9 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
@@ -20,6 +21,7 @@ COMPRESSED = (".gz", ".bgz", ".zst")
 _BLOCK = 1 << 20
 _INPUT = {"gzip": 1 << 16, "Zstandard": 1 << 13}  # compressed bytes at a time bound what one step expands to
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
+_MAGIC_BYTES = 6
 _BOM = b"\xef\xbb\xbf"
 _ZLIB = type(zlib.decompressobj())
 _UNPACK = "unpack it, or pack it as .gz or .zst"
@@ -78,7 +80,9 @@ def blocks(source: str | Path) -> Iterator[bytes]:
             be decompressed before the fault has been yielded by then.
     """
     with _opened(source) as handle:
-        head = _read(handle, 1 << 13, str(source))
+        head = part = _read(handle, 1 << 13, str(source))
+        while part and len(head) < _MAGIC_BYTES:  # a pipe may begin with less
+            head += (part := _read(handle, 1 << 13, str(source)))
         if not head:
             raise DataError(
                 "the file is empty", source=str(source), remedy="give a file with sequences in it"
@@ -220,9 +224,9 @@ def _binary(source: str, line: int | None) -> DataError:
 
 
 @contextmanager
-def _opened(source: str | Path) -> Iterator[BinaryIO]:
+def _opened(source: str | Path) -> Iterator[BufferedReader]:
     if str(source) == "-":
-        yield sys.stdin.buffer
+        yield cast("BufferedReader", sys.stdin.buffer)
         return
     try:
         handle = open(source, "rb")  # noqa: SIM115 - closed below; opening alone may fail with our message
@@ -236,14 +240,14 @@ def _opened(source: str | Path) -> Iterator[BinaryIO]:
         yield handle
 
 
-def _read(handle: BinaryIO, size: int, source: str) -> bytes:
+def _read(handle: BufferedReader, size: int, source: str) -> bytes:
     try:
-        return handle.read(size)
+        return handle.read1(size)  # does not wait for the rest of a slow pipe
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", source=source, remedy="check the file") from None
 
 
-def _decompress(handle: BinaryIO, data: bytes, source: str, kind: str) -> Iterator[bytes]:
+def _decompress(handle: BufferedReader, data: bytes, source: str, kind: str) -> Iterator[bytes]:
     """Decompress member after member; zero bytes may follow the last one, as tape padding does."""
     import zstandard
 

@@ -62,7 +62,7 @@ class IdentityClusters:
         return str(self.assign(record.raw))
 
     def assign(self, sequence: str) -> int:
-        """The cluster number of a sequence; a new one if it is near no leader, below 0 for very short ones."""
+        """The cluster of a sequence: that of a leader near it, or a new one; below 0 for very short ones."""
         kmers = sketch(sequence)
         if len(kmers) < _FEWEST:  # too short to compare: only exact copies meet
             return ~(hash64(sequence) & 0x7FFFFFFFFFFFFFFF)

@@ -154,30 +154,33 @@ class RecordWriter:
 
 
 class ArrowRows:
-    """Random access to the rows of an Arrow stream on disk, through a memory map."""
+    """Random access to the rows of an Arrow stream on disk, through a memory map.
+
+    Attributes:
+        table: all of it.
+        batches: how many there are.
+        size: rows of each of them but the last.
+    """
 
     def __init__(self, path: Path) -> None:
         with pa.memory_map(str(path)) as source:
             self.table = pa.ipc.open_stream(source).read_all()
         chunks = self.table.column(0).chunks
         self.size = len(chunks[0]) if chunks else 1
-        self._views: list[dict[str, NDArray[Any]] | None] = [None] * len(chunks)
+        self.batches = len(chunks)
 
     def views(self, batch: int) -> dict[str, NDArray[Any]]:
         """Column name to its values in one batch, end to end, and "offsets" (rows + 1,); without copying."""
-        found = self._views[batch]
-        if found is None:
-            found = {}
-            for name in self.table.column_names:
-                chunk = self.table.column(name).chunk(batch)
-                if isinstance(chunk, pa.ListArray):
-                    found.setdefault("offsets", chunk.offsets.to_numpy())
-                    chunk = chunk.values
-                if isinstance(chunk, pa.FixedSizeListArray):
-                    found[name] = chunk.values.to_numpy().reshape(-1, 2)
-                else:
-                    found[name] = chunk.to_numpy(zero_copy_only=True)
-            self._views[batch] = found
+        found = {}
+        for name in self.table.column_names:
+            chunk = self.table.column(name).chunk(batch)
+            if isinstance(chunk, pa.ListArray):
+                found["offsets"] = chunk.offsets.to_numpy()
+                chunk = chunk.values
+            if isinstance(chunk, pa.FixedSizeListArray):
+                found[name] = chunk.values.to_numpy().reshape(-1, 2)
+            else:
+                found[name] = chunk.to_numpy(zero_copy_only=True)
         return found
 
 

@@ -1,0 +1,54 @@
+"""Plain text by lines and by paragraphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.text import read_txt
+from seqmlm.errors import DataError
+
+
+def test_a_record_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n \n\n  two \nthree")
+    found = list(read_txt(path, Problems()))
+    assert [(r.id, r.raw, r.line, r.source) for r in found] == [
+        ("a.txt:1", "one", 1, str(path)),
+        ("a.txt:4", "  two ", 4, str(path)),
+        ("a.txt:5", "three", 5, str(path)),
+    ]
+
+
+def test_a_record_a_paragraph(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\none\n two\n\t\n\nthree\nfour")
+    found = [(r.raw, r.line) for r in read_txt(path, Problems(), paragraphs=True)]
+    assert found == [("one\n two", 2), ("three\nfour", 6)]
+
+
+@given(st.lists(st.lists(st.text("ab ", min_size=1).filter(str.strip), min_size=1), min_size=1))
+def test_paragraphs_come_back_as_they_were(parts: list[list[str]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.txt"
+        path.write_text("\n\n".join("\n".join(part) for part in parts))
+        assert [r.raw for r in read_txt(path, Problems(), paragraphs=True)] == ["\n".join(p) for p in parts]
+
+
+@pytest.mark.parametrize("end", ["", "\n\nlast"])
+def test_a_paragraph_too_long_is_named(end: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("first\n\n" + "twenty characters...\n" * 10 + end)
+    with pytest.raises(DataError, match="a paragraph longer than") as caught:
+        list(read_txt(path, Problems(), paragraphs=True, max_bytes=100))
+    assert caught.value.line == 3
+    problems = Problems("skip")
+    found = [r.raw for r in read_txt(path, problems, paragraphs=True, max_bytes=100)]
+    assert found == (["first", "last"] if end else ["first"])
+    assert problems.bad_count == 1

@@ -1,0 +1,232 @@
+"""Files to lines: compression, encodings and every fault with its place."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data import files
+from seqmlm.data.files import blocks, expand, lines, stem_suffix
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError
+
+TEXT = "".join(f"line {i} äöü {sha256(str(i).encode()).hexdigest()}\n" for i in range(5000))
+DATA = TEXT.encode()
+
+
+def bgzip(data: bytes) -> bytes:
+    """Members of at most 64 KiB and an empty last one, as bgzip writes them."""
+    parts = [data[i : i + 65280] for i in range(0, len(data), 65280)]
+    return b"".join(map(gzip.compress, [*parts, b""]))
+
+
+def two_frames(data: bytes) -> bytes:
+    half = len(data) // 2
+    return b"".join(zstandard.ZstdCompressor().compress(part) for part in (data[:half], data[half:]))
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda data: data,
+    "gzip": gzip.compress,
+    "bgzip": bgzip,
+    "gzip with padding": lambda data: gzip.compress(data) + bytes(100_000),
+    "zstd": lambda data: zstandard.ZstdCompressor().compress(data),
+    "zstd, two frames": two_frames,
+}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_compression_is_transparent_whatever_the_name(packer: str, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(PACKERS[packer](DATA))
+    assert b"".join(blocks(path)) == DATA
+    assert list(lines(path, Problems())) == list(enumerate(TEXT.splitlines(), 1))
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(gzip.compress(b"one\ntwo")))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert list(lines("-", Problems())) == [(1, "one"), (2, "two")]
+
+
+def test_lines_of_a_pipe_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    with open(out) as reading, open(into, "wb", buffering=0) as writing:
+        monkeypatch.setattr(sys, "stdin", reading)
+        found = lines("-", Problems())
+        writing.write(b"a\n")  # shorter than the bytes that tell a compression
+        writing.write(b"second\nth")
+        assert [next(found), next(found)] == [(1, "a"), (2, "second")]
+        writing.write(b"ird\n")
+        assert next(found) == (3, "third")
+        writing.close()
+        assert list(found) == []
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0"), max_size=30)),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_lines_do_not_depend_on_where_blocks_end(parts: list[str], size: int, ended: bool) -> None:
+    text = "\n".join(parts) + "\n" * ended
+    data = text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        found = list(lines("x", Problems()))
+    wanted = text.split("\n")
+    if not wanted[-1]:
+        wanted.pop()
+    if data.startswith(b"\xef\xbb\xbf") and size >= 3:
+        wanted[0] = wanted[0].removeprefix("\ufeff")
+    if not data.startswith(b"\xef\xbb\xbf"):
+        assert found == list(enumerate(wanted, 1))
+    else:
+        assert [n for n, _ in found] == list(range(1, len(wanted) + 1))
+
+
+def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n\nfour\x0cstill four")
+    assert list(lines(path, Problems())) == [(1, "one"), (2, "two"), (3, ""), (4, "four\x0cstill four")]
+
+
+def write(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "bad"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"PK\x03\x04rest", "a zip archive"),
+        (b"BZh91AY", "bzip2"),
+        (b"\xfd7zXZ\x00rest", "compressed with xz"),
+        (b"PAR1rest", "a parquet file"),
+        ("hello".encode("utf-16"), "UTF-16"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "binary data"),
+    ],
+)
+def test_files_that_are_no_text_are_named(data: bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, data)
+    with pytest.raises(DataError, match=message) as caught:
+        list(lines(path, Problems()))
+    assert caught.value.source == str(path)
+    assert caught.value.remedy
+    problems = Problems("skip")
+    assert list(lines(path, problems)) == []
+    assert problems.bad_count == 1
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        list(lines(tmp_path / "none.txt", Problems()))
+    with pytest.raises(DataError, match="no such file or folder"):
+        expand([tmp_path / "none.txt"])
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [(b"caf\xe9", "not UTF-8"), (b"a\0b", "binary data"), (b"y" * 101, "longer than")]
+)
+def test_a_bad_line_is_named_and_the_others_stay(bad: bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, b"z" * 100 + b"\n" + b"fine\n" * 3000 + bad + b"\nlast")
+    with pytest.raises(DataError, match=message) as caught:
+        list(lines(path, Problems(), max_bytes=100))
+    assert caught.value.line == 3002
+    problems = Problems("skip")
+    found = list(lines(path, problems, max_bytes=100))
+    assert [n for n, _ in found] == [*range(1, 3002), 3003]
+    assert found[-1] == (3003, "last")
+    assert problems.bad_count == 1
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_line_of_many_blocks_is_reported_not_kept(end: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, b"one\n" + b"x" * (5 << 20) + end)
+    with pytest.raises(DataError, match="line longer than the limit of 1,048,576 bytes") as caught:
+        list(lines(path, Problems(), max_bytes=1 << 20))
+    assert caught.value.line == 2
+    problems = Problems("skip")
+    assert list(lines(path, problems, max_bytes=1 << 20)) == [(1, "one")]
+    assert problems.bad_count == 1
+    assert len(list(lines(path, Problems()))) == 2  # the ordinary limit is higher
+
+
+def test_a_huge_line_behind_compression_needs_little_memory(tmp_path: Path) -> None:
+    packed = gzip.compress(b"one\n" + b"x" * (100 << 20) + b"\ntwo\n", compresslevel=1)
+    path = write(tmp_path, packed)
+    problems = Problems("skip")
+    tracemalloc.start()
+    try:
+        found = list(lines(path, problems, max_bytes=4 << 20))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [(1, "one"), (3, "two")]
+    assert problems.bad_count == 1
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("packer", ["gzip", "bgzip", "zstd", "zstd, two frames"])
+@pytest.mark.parametrize("kept", [0.5, 0.8])
+def test_compressed_data_cut_off(packer: str, kept: float, tmp_path: Path) -> None:
+    packed = PACKERS[packer](DATA)
+    path = write(tmp_path, packed[: int(len(packed) * kept)])
+    with pytest.raises(DataError, match="data is broken or cut off"):
+        list(lines(path, Problems()))
+    problems = Problems("skip")
+    found = list(lines(path, problems))
+    # What came before is whole lines, and the line given is where it broke off.
+    assert found == list(enumerate(TEXT.splitlines(), 1))[: len(found)]
+    assert 100 < len(found) < 4900
+    assert problems.bad_count == 1
+    with pytest.raises(DataError) as caught:
+        list(lines(path, Problems()))
+    assert caught.value.line == len(found) + 1
+
+
+def test_a_corrupt_gzip_is_found_by_its_checksum(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(DATA))
+    packed[-6] ^= 1  # in the checksum: every line has come out fine by then
+    problems = Problems("skip")
+    path = write(tmp_path, bytes(packed))
+    assert len(list(lines(path, problems))) > 4000
+    assert problems.counts == {"the gzip data is broken or cut off": 1}
+
+
+def test_rubbish_after_gzip_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="gzip data is broken"):
+        list(lines(write(tmp_path, gzip.compress(b"a\n") + b"rubbish"), Problems()))
+
+
+def test_folders_are_walked_in_order(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/2.txt", "a/1.txt", ".hidden", ".git/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    names = [str(tmp_path / name) for name in ("a/1.txt", "a/2.txt", "b.txt")]
+    assert expand([tmp_path]) == names
+    assert expand(["-", tmp_path / "b.txt"]) == ["-", names[2]]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no files"):
+        expand([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("a.FASTA.gz", ".fasta"), ("x/b.txt", ".txt"), ("c.jsonl.zst", ".jsonl"), ("-", ""), ("d.gz", "")],
+)
+def test_stem_suffix(name: str, suffix: str) -> None:
+    assert stem_suffix(name) == suffix

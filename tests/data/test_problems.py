@@ -1,0 +1,95 @@
+"""Bad records raise, are skipped or put aside, and are counted."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError, UsageError
+
+ERROR = DataError("it is odd", source="a.txt", line=3, field="text", remedy="make it even")
+
+
+def test_raise_gives_the_error_itself() -> None:
+    with pytest.raises(DataError) as caught:
+        Problems().bad(ERROR, "raw")
+    assert caught.value is ERROR
+
+
+def test_skip_counts_by_reason() -> None:
+    problems = Problems("skip")
+    for _ in range(3):
+        problems.bad(ERROR, "raw")
+    problems.bad(DataError("it is blue"), None)
+    problems.note("a repeat", 2)
+    problems.note("never", 0)
+    assert problems.counts == {"a repeat": 2, "it is blue": 1, "it is odd": 3}
+    assert problems.bad_count == 4
+
+
+def test_quarantine_is_on_disk_at_once(tmp_path: Path) -> None:
+    aside = tmp_path / "new" / "aside.jsonl"
+    problems = Problems("quarantine", aside)
+    problems.bad(ERROR, "räw\nline")
+    problems.bad(DataError("it is blue"), None)
+    # Read before closing: what was refused is there even if the process is killed now.
+    lines = [json.loads(line) for line in aside.read_text(encoding="utf-8").splitlines()]
+    assert lines == [
+        {
+            "source": "a.txt",
+            "line": 3,
+            "field": "text",
+            "reason": "it is odd",
+            "remedy": "make it even",
+            "raw": "räw\nline",
+        },
+        {"source": None, "line": None, "field": None, "reason": "it is blue", "remedy": None},
+    ]
+    problems.close()
+
+
+def test_quarantine_appends_and_is_private(tmp_path: Path) -> None:
+    aside = tmp_path / "aside.jsonl"
+    aside.write_text('{"source": "earlier"}\n')
+    aside.chmod(0o644)
+    with Problems("quarantine", aside) as problems:
+        problems.bad(ERROR, "x")
+    with problems:
+        problems.bad(ERROR, "y")  # opens the file again
+    assert [json.loads(line).get("raw") for line in aside.read_text().splitlines()] == [None, "x", "y"]
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+
+
+def test_sensitive_leaves_the_raw_text_out(tmp_path: Path) -> None:
+    aside = tmp_path / "aside.jsonl"
+    with Problems("quarantine", aside, sensitive=True) as problems:
+        problems.bad(ERROR, "Smith, 12.3.1950")
+    assert "Smith" not in aside.read_text()
+    assert json.loads(aside.read_text())["line"] == 3
+
+
+def test_a_lone_surrogate_does_not_stop_the_quarantine(tmp_path: Path) -> None:
+    aside = tmp_path / "aside.jsonl"
+    with Problems("quarantine", aside) as problems:
+        problems.bad(ERROR, "\ud800")
+    assert "ud800" in aside.read_text()
+
+
+def test_counts_stay_small_however_many_reasons() -> None:
+    problems = Problems("skip")
+    for i in range(5000):
+        problems.bad(DataError(f"reason {i}"))
+    assert len(problems.counts) == 1001
+    assert problems.counts["other reasons"] == 4000
+    assert problems.bad_count == 5000
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(UsageError, match="raise, skip, quarantine"):
+        Problems("ignore")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="needs a file"):
+        Problems("quarantine")
