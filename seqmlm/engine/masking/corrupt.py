@@ -57,7 +57,7 @@ class Corruptor:
     ) -> None:
         if masker.replacement != "global":
             raise UsageError(
-                f"masker {masker.name!r} wants {masker.replacement!r} replacements; known: global"
+                f"masker {masker.name!r} declares {masker.replacement!r} replacement; only 'global' is known"
             )
         self.config, self.masker, self.space = config, masker, space
         self._generator = KeyedGenerator(seed)
