@@ -1,0 +1,57 @@
+"""JSON lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.jsonl import read_jsonl
+from seqmlm.errors import DataError
+
+
+def test_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"text": "one", "k": 7, "doc": 3, "y": 1}\n\n{"text": "zwö\\u00e4", "k": "b", "doc": null}\n'
+    )
+    found = list(read_jsonl(path, Problems(), id_field="k", document_field="doc", keep=["y"]))
+    assert [(r.id, r.raw, r.line, r.document, dict(r.meta)) for r in found] == [
+        ("7", "one", 1, "3", {"y": 1}),
+        ("b", "zwöä", 3, None, {}),
+    ]
+    assert [r.id for r in read_jsonl(path, Problems())] == ["a.jsonl:1", "a.jsonl:3"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "cut', "not a JSON object"),
+        ('["text"]', "not a JSON object"),
+        ("[" * 100_000, "not a JSON object"),
+        ('{"sentence": "a", "label": 1}', "no field of this name"),
+        ('{"text": null}', "no text in the field"),
+        ('{"text": " "}', "no text in the field"),
+        ('{"text": ["a"]}', "the field holds no text"),
+    ],
+)
+def test_bad_lines_are_named_and_the_others_stay(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "first"}\n' + line + '\n{"text": "last"}\n')
+    with pytest.raises(DataError, match=message) as caught:
+        list(read_jsonl(path, Problems()))
+    assert caught.value.line == 2
+    assert caught.value.remedy
+    problems = Problems("skip")
+    assert [r.raw for r in read_jsonl(path, problems)] == ["first", "last"]
+    assert problems.counts == {message: 1}
+
+
+def test_a_missing_field_lists_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"sentence": "a", "label": 1}\n')
+    with pytest.raises(DataError, match="there are: sentence, label"):
+        list(read_jsonl(path, Problems()))
+    with pytest.raises(DataError, match="field 'id'"):
+        list(read_jsonl(path, Problems(), field="sentence", id_field="id"))

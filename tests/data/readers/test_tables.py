@@ -1,0 +1,159 @@
+"""CSV, TSV and parquet columns."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data import files
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.parquet import read_parquet
+from seqmlm.data.readers.tables import read_csv, read_tsv
+from seqmlm.errors import DataError
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=20)
+
+
+@given(st.lists(st.tuples(cells, cells.filter(lambda c: not c.isspace())), min_size=1, max_size=6))
+def test_any_csv_comes_back(rows: list[tuple[str, str]]) -> None:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([("name", "text"), *rows])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "blocks", lambda _: iter([out.getvalue().encode()]))
+        found = list(read_csv("x.csv", Problems(), id_column="name"))
+    assert [(r.id, r.raw) for r in found] == rows
+
+
+def test_lines_ids_documents_and_meta(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b'id,text,book,label\n1,"two\nlines",A,x\n\n3,"with ""quotes""",,y\n'))
+    found = list(read_csv(path, Problems(), id_column="id", document_column="book", keep=["label"]))
+    assert [(r.id, r.raw, r.line, r.document, dict(r.meta)) for r in found] == [
+        ("1", "two\nlines", 2, "A", {"label": "x"}),
+        ("3", 'with "quotes"', 5, "", {"label": "y"}),
+    ]
+    assert [r.id for r in read_csv(path, Problems())] == ["a.csv.gz:2", "a.csv.gz:5"]
+
+
+def test_without_a_header_columns_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("one,two\nthree,four\n")
+    assert [r.raw for r in read_csv(path, Problems(), column="2", header=False)] == ["two", "four"]
+    path.write_text("one\ntwo\n")
+    assert [r.raw for r in read_csv(path, Problems())] == ["two"]  # a single column needs no name
+
+
+def test_tsv_takes_quotation_marks_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\n"open\t1\nclose"\t0\n')
+    assert [r.raw for r in read_tsv(path, Problems())] == ['"open', 'close"']
+
+
+def test_another_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id;text\n1;a,b\n")
+    assert [r.raw for r in read_csv(path, Problems(), delimiter=";")] == ["a,b"]
+
+
+def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,sentence\n1,a\n")
+    for options in ({}, {"column": "sentence", "keep": ["text"]}, {"column": "id", "id_column": "text"}):
+        with pytest.raises(DataError, match="no column of this name") as caught:
+            list(read_csv(path, Problems(), **options))  # type: ignore[arg-type]
+        assert caught.value.field == "text"
+        assert "id, sentence" in (caught.value.remedy or "")
+    with pytest.raises(DataError) as caught:  # the first line may hold values
+        list(read_csv(path, Problems(sensitive=True)))
+    assert "sentence" not in str(caught.value)
+
+
+def test_bad_rows_are_named_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,text\n1,a\n2\n3,\n4,b,c\n5,d\n")
+    with pytest.raises(DataError, match=r"a.csv:3: a row with too few fields"):
+        list(read_csv(path, Problems()))
+    problems = Problems("skip")
+    assert [r.raw for r in read_csv(path, problems)] == ["a", "b", "d"]
+    assert problems.counts == {
+        "a row with more fields than the table has columns": 1,
+        "a row with too few fields": 1,
+        "no text in the field": 1,
+    }
+
+
+def test_a_quotation_mark_that_never_closes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,text\n1,a\n2,"b\n' + "3,c\n" * 1000)
+    with pytest.raises(DataError, match=r"a.csv:3: a field without end"):
+        list(read_csv(path, Problems(), max_bytes=500))
+
+
+def table(path: Path, **columns: object) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=2)
+    return path
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = table(
+        tmp_path / "a.parquet", id=[1, 2, 3], text=["a", None, "c"], book=["x", "x", None], n=[7, 8, 9]
+    )
+    problems = Problems("skip")
+    found = list(read_parquet(path, problems, id_column="id", document_column="book", keep=["n"]))
+    assert [(r.id, r.raw, r.line, r.document, dict(r.meta)) for r in found] == [
+        ("1", "a", 1, "x", {"n": 7}),
+        ("3", "c", 3, None, {"n": 9}),
+    ]
+    assert problems.counts == {"no text in the field": 1}
+    with pytest.raises(DataError, match=r"a.parquet:2: field 'text': no text") as caught:
+        list(read_parquet(path, Problems()))
+    assert caught.value.remedy
+
+
+def test_parquet_that_cannot_be_read(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.parquet", id=[1], sentence=["a"])
+    with pytest.raises(DataError, match="no column of this name") as caught:
+        list(read_parquet(path, Problems()))
+    assert "id, sentence" in (caught.value.remedy or "")
+    with pytest.raises(DataError, match="holds no text"):
+        list(read_parquet(path, Problems(), column="id"))
+    whole = path.read_bytes()
+    for data, message in ((b"hello" * 10, "not parquet"), (whole[:-20], "not parquet"), (b"", "is empty")):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=message):
+            list(read_parquet(path, Problems()))
+    with pytest.raises(DataError, match="no such file"):
+        list(read_parquet(tmp_path / "none.parquet", Problems()))
+    with pytest.raises(DataError, match="standard input"):
+        list(read_parquet("-", Problems()))
+
+
+def test_parquet_damaged_in_the_middle_keeps_what_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [f"sentence {i} {i * 7919 % 1000}" for i in range(20_000)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=5000, compression="zstd")
+    data = bytearray(path.read_bytes())
+    start = pq.ParquetFile(path).metadata.row_group(2).column(0).dictionary_page_offset
+    data[start : start + 2000] = bytes(2000)
+    path.write_bytes(data)
+    problems = Problems("skip")
+    found = [r.raw for r in read_parquet(path, problems)]
+    assert found == texts[: len(found)]
+    assert 1000 < len(found) <= 10_000
+    assert problems.counts == {"the file is not parquet, or damaged": 1}
+
+
+def test_the_csv_limit_of_python_does_not_bind(tmp_path: Path) -> None:
+    csv.field_size_limit(131_072)
+    path = tmp_path / "a.csv"
+    path.write_text("id,text\n1," + "x" * 200_000 + "\n")
+    assert len(next(iter(read_csv(path, Problems()))).raw) == 200_000
+    csv.field_size_limit(131_072)
