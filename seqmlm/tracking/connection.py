@@ -67,7 +67,7 @@ def connect(workspace: Workspace) -> Remote:
             with first_use(workspace.runs / ".mlflow.lock"):
                 return Remote(uri, workspace.artifacts)
     except Exception as error:
-        raise TrackerDown(f"MLflow at {_public(uri)} does not answer: {_first_line(error)}") from error
+        raise TrackerDown(f"MLflow at {public(uri)} does not answer: {_first_line(error)}") from error
 
 
 def _probe(uri: str) -> None:
@@ -88,7 +88,7 @@ def _probe(uri: str) -> None:
         connection.exec_driver_sql("SELECT 1")
 
 
-def _public(uri: str) -> str:
+def public(uri: str) -> str:
     """The address without a password."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError

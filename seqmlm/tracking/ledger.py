@@ -96,6 +96,8 @@ class Ledger:
         self.run_id, self.status_sent, self.complete = None, False, False
         for entry in [*self.datasets, *self.artifacts, *self.models]:
             entry["sent"] = False
+        for entry in self.models:
+            entry["model_id"] = None
 
 
 def read_points(path: Path, keys: set[str] | None = None) -> Iterator[Point]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from seqmlm.tracking.ledger import METRICS, Ledger, Point, read_points
+from seqmlm.tracking.ledger import METRICS, Ledger, read_points
 from seqmlm.tracking.remote import Remote
 
 
@@ -20,7 +21,7 @@ def open_run(remote: Remote, ledger: Ledger) -> str:
     return ledger.run_id
 
 
-def push_entries(remote: Remote, ledger: Ledger, directory: Path) -> None:
+def push_entries(remote: Remote, ledger: Ledger) -> None:
     """Send the data sets, artifacts and models that MLflow does not have yet."""
     run_id = ledger.run_id
     assert run_id is not None
@@ -36,11 +37,16 @@ def push_entries(remote: Remote, ledger: Ledger, directory: Path) -> None:
             entry["sent"] = True
     for entry in ledger.models:
         if not entry["sent"]:
-            version = remote.find_version(entry["name"], entry["version"])
-            if version is None and Path(entry["directory"]).is_dir():
-                points = _last_points(directory, entry["metrics"], ledger.ended or ledger.started)
-                entry["model_id"], version = remote.register(run_id, entry, points)
-            entry["mlflow_version"], entry["sent"] = version, True
+            _push_model(remote, run_id, entry)
+            entry["sent"] = True
+
+
+def _push_model(remote: Remote, run_id: str, entry: dict[str, Any]) -> None:
+    if entry["model_id"] is not None:
+        # The run went on after its model was registered: the same version, with other weights and numbers.
+        remote.log_model_metrics(run_id, entry)
+    elif remote.find_version(entry["name"], entry["version"]) is None and Path(entry["directory"]).is_dir():
+        entry["model_id"] = remote.register(run_id, entry)
 
 
 def push_metrics(remote: Remote, ledger: Ledger, path: Path) -> tuple[int, dict[str, int]]:
@@ -72,21 +78,7 @@ def push_all(remote: Remote, ledger: Ledger, directory: Path) -> int:
     """Everything at once, for a run that went on without the tracker; returns how many points went up."""
     open_run(remote, ledger)
     count, _ = push_metrics(remote, ledger, directory / METRICS)
-    push_entries(remote, ledger, directory)
+    push_entries(remote, ledger)
     push_status(remote, ledger)
     ledger.complete = ledger.status != "RUNNING"
     return count
-
-
-def _last_points(directory: Path, metrics: dict[str, float], time: int) -> list[Point]:
-    """A model's metrics as points, with step and time of the same value in metrics.jsonl where that has it.
-
-    MLflow keeps a model's metrics among its run's too: the same point again is dropped, another would be a
-    second value at that step.
-    """
-    last: dict[str, Point] = {p.key: p for p in read_points(directory / METRICS, set(metrics))}
-    step = max((point.step for point in last.values()), default=0)
-    return [
-        last[key] if key in last and last[key].value == value else Point(key, value, step, time)
-        for key, value in metrics.items()
-    ]

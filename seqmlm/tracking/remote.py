@@ -127,17 +127,15 @@ class Remote:
         else:
             self.client.log_artifact(run_id, path, folder or None)
 
-    def register(self, run_id: str, entry: Mapping[str, Any], points: Sequence[Point]) -> tuple[str, int]:
+    def register(self, run_id: str, entry: Mapping[str, Any]) -> str:
         """Make a logged model with its metrics and a version of a registered model.
 
         Where MLflow's store is a local database the version points at the model's own folder, and only its
         small text files are copied, to be seen in the UI. A server cannot see our disk: it gets the folder.
 
         Returns:
-            MLflow's model id and version.
+            MLflow's model id.
         """
-        from mlflow.entities import Metric
-
         run = self.client.get_run(run_id)
         directory = Path(entry["directory"])
         model = self.client.create_logged_model(
@@ -153,12 +151,7 @@ class Remote:
             if path.is_file() and (not local or _is_small_text(path)):
                 self.client.log_model_artifact(model.model_id, str(path))
         self.client.finalize_logged_model(model.model_id, "READY")
-        if points:
-            metrics = [
-                Metric(p.key, p.value, p.time, p.step, model_id=model.model_id, **entry["dataset"])
-                for p in points
-            ]
-            self.client.log_batch(run_id, metrics=metrics)
+        self.log_model_metrics(run_id, {**entry, "model_id": model.model_id})
         self._ensure_registered(entry["name"])
         source = directory.as_uri() if local else f"models:/{model.model_id}"
         version = self.client.create_model_version(
@@ -169,7 +162,26 @@ class Remote:
         self.client.set_logged_model_tags(model.model_id, {"mlflow.modelVersions": link})
         for alias in entry["aliases"]:
             self.set_alias(entry["name"], alias, int(version.version))
-        return str(model.model_id), int(version.version)
+        return str(model.model_id)
+
+    def log_model_metrics(self, run_id: str, entry: Mapping[str, Any]) -> None:
+        """Log metrics of a logged model, measured on the data set its entry names.
+
+        MLflow keeps them among the run's metrics too: a value the run has already is logged as the same point
+        again, which adds nothing there; as another point it would be a second value at its step.
+        """
+        from mlflow.entities import Metric
+
+        metrics = []
+        for key, value in entry["metrics"].items():
+            history = sorted(self.client.get_metric_history(run_id, key), key=lambda metric: metric.step)
+            same = [metric for metric in history if metric.value == value]
+            step, time_ = (
+                (same[-1].step, same[-1].timestamp) if same else (history[-1].step if history else 0, now())
+            )
+            metrics.append(Metric(key, value, time_, step, model_id=entry["model_id"], **entry["dataset"]))
+        if metrics:
+            self.client.log_batch(run_id, metrics=metrics)
 
     def _ensure_registered(self, name: str) -> None:
         from mlflow.exceptions import MlflowException

@@ -189,7 +189,12 @@ class TrackedRun:
             "params": {key: str(value) for key, value in (params or {}).items()},
             "tags": {"seqmlm.version": str(version)},
             "aliases": list(aliases),
+            "model_id": None,
         }
+        again = [m for m in self._ledger.models if (m["name"], m["version"]) == (name, version)]
+        for old in again:
+            entry["model_id"] = old["model_id"]
+            self._ledger.models.remove(old)
         # The metrics are looked up in MLflow's own history: send what is still buffered first.
         self.flush()
         self._add(self._ledger.models, entry)
@@ -247,13 +252,13 @@ class TrackedRun:
         path = self.directory / METRICS
         if path.exists():
             _, self._sent_until = push.push_metrics(remote, self._ledger, path)
-        push.push_entries(remote, self._ledger, self.directory)
+        push.push_entries(remote, self._ledger)
 
     def _finish(self, remote: Remote) -> None:
         if self._warned:
             # A batch may have been lost with a failed call; the file knows.
             self._catch_up(remote)
-        push.push_entries(remote, self._ledger, self.directory)
+        push.push_entries(remote, self._ledger)
         push.push_status(remote, self._ledger)
 
     def _count_nonfinite(self, step: int, bad: Mapping[str, float]) -> dict[str, float]:
@@ -266,7 +271,7 @@ class TrackedRun:
         entries.append({**entry, "sent": False})
         self._save()
         if self.run_id is not None:
-            self._attempt(lambda remote: push.push_entries(remote, self._ledger, self.directory))
+            self._attempt(lambda remote: push.push_entries(remote, self._ledger))
             self._save()
 
     def _attempt(self, action: Callable[[Remote], T]) -> T | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seqmlm.errors import StateError
 from seqmlm.tracking import push, query
-from seqmlm.tracking.connection import TrackerDown, connect, quiet
+from seqmlm.tracking.connection import TrackerDown, connect, public, quiet
 from seqmlm.tracking.ledger import LEDGER, Ledger
 from seqmlm.tracking.query import NAME_TAG, RunInfo
 from seqmlm.tracking.remote import Remote, now
@@ -152,17 +152,55 @@ class Tracker:
         lost = [run for run in local if run.run_id is None or run.run_id not in ids]
         return sorted([*tracked, *lost], key=lambda run: run.started, reverse=True)
 
-    def find(self, reference: str) -> RunInfo:
-        """The run called `reference`, or with that id.
+    def find(self, reference: str, runs: list[RunInfo] | None = None) -> RunInfo:
+        """The run called `reference`, or with that id (or its beginning).
+
+        Args:
+            reference: name or id. A run of this workspace goes before others of its name in MLflow.
+            runs: what `runs()` gave, where it was asked already.
 
         Raises:
-            StateError: there is none, naming the nearest.
+            StateError: there is none, naming the nearest, or there are several.
         """
+        runs = self.runs() if runs is None else runs
         directory = self.workspace.runs / reference
         if "/" not in reference and (directory / LEDGER).is_file():
             local = query.from_folder(directory)
-            return next((run for run in self.runs() if run.run_id and run.run_id == local.run_id), local)
-        return query.pick(self.runs(), reference)
+            same = (run for run in runs if run.run_id is not None and run.run_id == local.run_id)
+            return next(same, local)
+        return query.pick(runs, reference)
+
+    def ensure(self) -> None:
+        """Open MLflow's store, making it where it is missing.
+
+        Raises:
+            StateError: it does not answer.
+        """
+        self._connect_or_explain()
+
+    def incomplete(self) -> list[str]:
+        """Names of ended runs of which MLflow lacks something."""
+        ledgers = [Ledger.read(directory) for directory in query.folders(self.workspace.runs)]
+        return [ledger.name for ledger in ledgers if ledger.status != "RUNNING" and not ledger.complete]
+
+    @property
+    def public_uri(self) -> str:
+        """The tracking address without a password."""
+        return public(self.workspace.tracking_uri)
+
+    def set_alias(self, name: str, version: int, alias: str) -> bool:
+        """Show an alias of our registry in MLflow too; False (and a warning) where that was not possible."""
+        try:
+            remote = self.connect()
+            with quiet():
+                found = remote.find_version(name, version)
+                if found is None:
+                    raise TrackerDown(f"model {name} version {version} is not in MLflow")
+                remote.set_alias(name, alias, found)
+        except Exception as error:
+            self._warn(f"the alias is not shown in MLflow: {error}")
+            return False
+        return True
 
     def _tell_status(self, ledger: Ledger) -> None:
         if ledger.run_id is None:

@@ -1,0 +1,121 @@
+"""`seqmlm models`: registered models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Registered models: list, show, give aliases, export.")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Reference = Annotated[
+    str, typer.Argument(metavar="MODEL", help="NAME, NAME@ALIAS, NAME:VERSION or a folder.")
+]
+
+
+@app.command("list")
+def list_(json_output: Json = False) -> None:
+    """List all versions of all models, newest first.
+
+    Example: seqmlm models list
+    """
+    from seqmlm.cli.output import escape, number, print_json, print_table
+    from seqmlm.tasks.models import list_models
+
+    models = list_models()
+    if json_output:
+        print_json([model.to_dict() for model in models])
+        return
+    if not models:
+        print("no models here yet; the shortest start is: seqmlm train --domain protein", file=sys.stderr)
+        return
+    print_table(
+        ["model", "aliases", "domain", "bits/unit", "unigram", "tokenizer", "from", "created", "folder"],
+        [
+            [
+                escape(model.entry.reference),
+                ", ".join(model.entry.aliases),
+                model.entry.domain,
+                number(model.metrics.get("eval/bits_per_unit")),
+                number(model.metrics.get("eval/unigram_bits_per_unit")),
+                model.entry.tokenizer.name,
+                escape(model.entry.parent or model.entry.init or "scratch"),
+                model.entry.created.astimezone().strftime("%Y-%m-%d %H:%M"),
+                escape(model.entry.path) if model.entry.present else "[red]gone[/]",
+            ]
+            for model in models
+        ],
+    )
+
+
+@app.command("show")
+def show(model: Reference, json_output: Json = False) -> None:
+    """Show one model: where it is and what it came from.
+
+    Example: seqmlm models show enzymes@champion
+    """
+    from seqmlm.cli.output import number, print_facts, print_json
+    from seqmlm.tasks.models import show_model
+
+    found = show_model(model)
+    if json_output:
+        print_json(found)
+        return
+    if "name" not in found:
+        print_facts({"path": found["path"], **found["card"]})
+        return
+    print_facts(
+        {
+            "model": f"{found['name']}:{found['version']}",
+            "aliases": ", ".join(found["aliases"]),
+            "domain": found["domain"],
+            "folder": found["path"] if found["present"] else f"{found['path']} (gone)",
+            "created": found["created"],
+            "run id": found["run_id"],
+            "trained on from": found["init"] or "scratch",
+            "ancestors": " <- ".join(found["ancestors"]),
+            "tokenizer": f"{found['tokenizer']['name']}, {found['tokenizer']['vocabulary_size']:,} tokens",
+            "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {}),
+            "data": ", ".join(found["dataset"]["sources"]),
+            "data fingerprint": found["dataset"]["fingerprint"],
+        }
+    )
+    print("\nmetrics")
+    print_facts({f"  {key}": number(value) for key, value in sorted(found["metrics"].items())})
+
+
+@app.command("alias")
+def alias(
+    model: Reference, alias: Annotated[str, typer.Argument(help="Such as champion; moved if it exists.")]
+) -> None:
+    """Give a version of a model an alias, so that NAME@ALIAS means it.
+
+    Example: seqmlm models alias enzymes:3 champion
+    """
+    from seqmlm.tasks.models import alias_model
+
+    entry = alias_model(model, alias, lambda text: print(f"warning: {text}", file=sys.stderr))
+    print(f"{entry.name}@{alias} is now version {entry.version}")
+
+
+@app.command("export")
+def export(
+    model: Reference,
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    json_output: Json = False,
+) -> None:
+    """Write a plain Hugging Face folder, which AutoModelForMaskedLM and AutoTokenizer load.
+
+    Example: seqmlm models export enzymes --out enzymes-hf
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.models import export_model
+
+    files = export_model(model, out)
+    if json_output:
+        print_json({"out": str(out), "files": [path.name for path in files]})
+        return
+    for path in files:
+        print(path)

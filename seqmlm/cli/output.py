@@ -1,0 +1,93 @@
+"""Printing results: tables for people, tab-separated text for pipes, JSON for machines; all on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value: indented on a terminal, one line elsewhere; NaN and infinity become null."""
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(_plain(value), indent=indent, allow_nan=False))
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+) -> None:
+    """Print a table: drawn on a terminal; elsewhere one line a row, cells apart by tabs, a header first.
+
+    Cells may hold rich markup only where this module's callers put it; see `escape`.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join(_one_line(Text.from_markup(str(cell)).plain) for cell in row))
+        return
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console().print(table)
+
+
+def print_facts(facts: dict[str, object]) -> None:
+    """Print one fact a line, names padded to one width; what is None is left out."""
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        if value is not None and value != "":
+            print(f"{name:<{width}}  {value}")
+
+
+def escape(text: object) -> str:
+    """Text that a table shows as it is, brackets and all."""
+    from rich.markup import escape as escape_markup
+
+    return escape_markup(str(text))
+
+
+def when(milliseconds: int | None) -> str:
+    """A time for people, in their zone."""
+    return datetime.fromtimestamp(milliseconds / 1000).strftime("%Y-%m-%d %H:%M:%S") if milliseconds else ""
+
+
+def duration(started: int | None, ended: int | None) -> str:
+    """How long something took, such as 1h02m or 45s; "" where it has not ended."""
+    if not started or not ended:
+        return ""
+    seconds = max(0, round((ended - started) / 1000))
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{seconds % 60:02}s" if minutes else f"{seconds}s"
+
+
+def number(value: float | int | None) -> str:
+    """A number in few digits: 4 significant ones below 10,000, thousands apart above."""
+    if value is None:
+        return ""
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,140 @@
+"""`seqmlm runs`: past and present trainings."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Look at runs: list them, show one, compare several.")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+
+@app.command("list")
+def list_(json_output: Json = False) -> None:
+    """List all runs, newest first.
+
+    Example: seqmlm runs list
+    """
+    from dataclasses import asdict
+
+    from seqmlm.cli.output import duration, escape, number, print_json, print_table, when
+    from seqmlm.tasks.runs import list_runs
+
+    runs = list_runs(_warn)
+    if json_output:
+        print_json([asdict(run) for run in runs])
+        return
+    if not runs:
+        print("no runs here yet; the shortest start is: seqmlm train --domain protein", file=sys.stderr)
+        return
+    print_table(
+        ["name", "status", "started", "took", "train/loss", "bits/unit", "unigram", "tokens/s"],
+        [
+            [
+                escape(run.name),
+                _status(run.status, run.tracked),
+                when(run.started),
+                duration(run.started, run.ended),
+                *(number(run.metrics.get(key)) for key in ("train/loss", "eval/bits_per_unit")),
+                *(
+                    number(run.metrics.get(key))
+                    for key in ("eval/unigram_bits_per_unit", "tokens_per_second")
+                ),
+            ]
+            for run in runs
+        ],
+    )
+
+
+@app.command("show")
+def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_output: Json = False) -> None:
+    """Show one run: its settings, its final metrics, its folder.
+
+    Example: seqmlm runs show enzymes
+    """
+    from seqmlm.cli.output import duration, number, print_facts, print_json, when
+    from seqmlm.tasks.runs import show_run
+
+    found = show_run(run, _warn)
+    if json_output:
+        print_json(found)
+        return
+    print_facts(
+        {
+            "name": found["name"],
+            "status": found["status"],
+            "run id": found["run_id"] or "(not in MLflow yet)",
+            "experiment": found["experiment"],
+            "started": when(found["started"]),
+            "took": duration(found["started"], found["ended"]),
+            "folder": found["folder"],
+        }
+    )
+    for title in ("params", "metrics", "tags"):
+        print(f"\n{title}")
+        shown = {f"  {key}": value for key, value in sorted(found[title].items())}
+        print_facts({k: number(v) for k, v in shown.items()} if title == "metrics" else shown)
+
+
+@app.command("compare")
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or ids of runs.")],
+    json_output: Json = False,
+) -> None:
+    """Put runs beside each other: settings that differ, and final metrics with the best one marked.
+
+    Example: seqmlm runs compare uniform whole-word
+    """
+    from seqmlm.cli.output import escape, number, print_json, print_table
+    from seqmlm.tasks.runs import compare_runs
+
+    found = compare_runs(runs, _warn)
+    if json_output:
+        print_json(found.to_dict())
+        return
+    names = [escape(run.name) for run in found.runs]
+    rows: list[list[str]] = [["status", *(run.status for run in found.runs)]]
+    rows += [[escape(key), *(escape(v or "-") for v in values)] for key, values in found.params.items()]
+    for key, values in found.metrics.items():
+        marks = found.best[key]
+        cells = [
+            f"[bold green]{number(value)} *[/]" if best else number(value) or "-"
+            for value, best in zip(values, marks, strict=True)
+        ]
+        rows.append([escape(key), *cells])
+    print_table(["", *names], rows)
+    if any(any(marks) for marks in found.best.values()):
+        print("* best", file=sys.stderr)
+    for note in found.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+@app.command("sync")
+def sync(json_output: Json = False) -> None:
+    """Complete in MLflow what runs recorded while it was away.
+
+    Example: seqmlm runs sync
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.runs import sync_runs
+
+    uploaded = sync_runs(_warn)
+    if json_output:
+        print_json(uploaded)
+        return
+    for name, count in uploaded.items():
+        print(f"{name}: {count:,} metric values uploaded")
+    if not uploaded:
+        print("nothing to do: MLflow has every run that has ended", file=sys.stderr)
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def _status(status: str, tracked: bool) -> str:
+    color = {"FINISHED": "green", "RUNNING": "cyan", "KILLED": "yellow", "FAILED": "red"}.get(status, "")
+    shown = f"[{color}]{status}[/]" if color else status
+    return shown if tracked else f"{shown} (not in MLflow)"

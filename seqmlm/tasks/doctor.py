@@ -1,0 +1,172 @@
+"""Examining an installation: what is here, what will be used, and what is wrong with a remedy for each."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from seqmlm import plugins
+from seqmlm.errors import SeqmlmError
+from seqmlm.registry import database
+from seqmlm.tracking import Tracker, TrackerDown
+from seqmlm.workspace import Workspace
+
+_PACKAGES = (
+    *("seqmlm", "torch", "transformers", "tokenizers", "accelerate", "datasets", "safetensors"),
+    *("mlflow", "sqlalchemy", "alembic", "psycopg", "numpy", "pyarrow"),
+)
+_LITTLE_DISK = 2 * 2**30
+_VARIABLES = ("SEQMLM_HOME", "MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL", "CUDA_VISIBLE_DEVICES", "HF_HOME")
+
+
+@dataclass(kw_only=True)
+class Examination:
+    """What was found, by topic, and what is wrong."""
+
+    versions: dict[str, str | None] = field(default_factory=dict)
+    devices: dict[str, Any] = field(default_factory=dict)
+    workspace: dict[str, Any] = field(default_factory=dict)
+    tracking: dict[str, Any] = field(default_factory=dict)
+    registry: dict[str, Any] = field(default_factory=dict)
+    plugins: dict[str, list[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def examine(workspace: Workspace | None = None) -> Examination:
+    """Look at everything; makes no file and repairs nothing."""
+    home = workspace or Workspace.locate()
+    found = Examination()
+    found.versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    checks: list[Callable[[Examination, Workspace], None]] = [
+        _devices,
+        _workspace,
+        _tracking,
+        _registry,
+        _plugins,
+    ]
+    for check in checks:
+        try:
+            check(found, home)
+        except Exception as error:
+            # A doctor that dies of what it should find helps nobody.
+            found.problems.append(f"{check.__name__[1:]}: {type(error).__name__}: {error}")
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices(found: Examination, _: Workspace) -> None:
+    import torch
+
+    from seqmlm.engine.attention import attention_path
+    from seqmlm.engine.device import compute_dtype
+
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(kind)
+    dtype = compute_dtype("auto", device)
+    found.devices = {
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "device": kind,
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "precision": str(dtype).removeprefix("torch."),
+        "bf16": bool(dtype == torch.bfloat16),
+        "attention": attention_path(device, dtype),
+    }
+    if torch.version.cuda and kind == "cpu" and shutil.which("nvidia-smi"):
+        found.problems.append(
+            "torch sees no GPU though nvidia-smi is here; check the driver against torch's CUDA"
+        )
+
+
+def _workspace(found: Examination, home: Workspace) -> None:
+    existing = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    found.workspace = {
+        "root": str(home.root),
+        "writable": os.access(existing, os.W_OK),
+        "free_gib": round(free / 2**30, 1),
+        "environment": {name: _shown(name) for name in _VARIABLES if name in os.environ},
+    }
+    if not found.workspace["writable"]:
+        found.problems.append(f"{home.root} is not writable; point SEQMLM_HOME at a folder that is")
+    if free < _LITTLE_DISK:
+        found.problems.append(f"only {free / 2**30:.1f} GiB are free at {home.root}; checkpoints may not fit")
+
+
+def _tracking(found: Examination, home: Workspace) -> None:
+    tracker = Tracker(home)
+    found.tracking = {"uri": tracker.public_uri, "reachable": None}
+    if _missing_file(home.tracking_uri):
+        found.tracking["state"] = "made when it is first needed"
+        return
+    try:
+        tracker.connect()
+    except TrackerDown as error:
+        found.tracking |= {"reachable": False, "state": str(error)}
+        found.problems.append(f"{error}; training goes on without it, `seqmlm runs sync` catches up")
+        return
+    incomplete = tracker.incomplete()
+    found.tracking |= {"reachable": True, "incomplete_runs": incomplete}
+    if incomplete:
+        found.problems.append(f"MLflow lacks parts of {', '.join(incomplete)}; run `seqmlm runs sync`")
+
+
+def _registry(found: Examination, home: Workspace) -> None:
+    if _missing_file(home.database_url):
+        found.registry = {"url": home.database_url, "state": "made when it is first needed"}
+        return
+    try:
+        engine = database.engine(home.database_url)
+    except SeqmlmError as error:
+        found.problems.append(str(error))
+        return
+    found.registry = {"url": engine.url.render_as_string(hide_password=True)}
+    try:
+        current, needed = database.revisions(engine)
+        found.registry |= {"revision": current, "needed": needed}
+        if current != needed:
+            found.problems.append(
+                f"the registry is at schema {current}, not {needed}; run `seqmlm db upgrade`"
+            )
+    except SeqmlmError as error:
+        found.problems.append(str(error))
+    finally:
+        engine.dispose()
+
+
+def _plugins(found: Examination, _: Workspace) -> None:
+    kinds: tuple[plugins.Kind, ...] = ("domains", "tokenizers", "maskers")
+    for kind in kinds:
+        found.plugins[kind] = plugins.names(kind)
+        for name in found.plugins[kind]:
+            try:
+                plugins.load(kind, name)
+            except SeqmlmError as error:
+                found.problems.append(str(error))
+
+
+def _missing_file(url: str) -> bool:
+    path = url.removeprefix("sqlite:///")
+    return path != url and not Path(path).exists()
+
+
+def _shown(variable: str) -> str:
+    value = os.environ[variable]
+    return (
+        database.parse(value).render_as_string(hide_password=True)
+        if "://" in value and "@" in value
+        else value
+    )

@@ -1,0 +1,259 @@
+"""Models by name: registering what a training made, finding it again, aliases, export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from seqmlm.errors import StateError, UsageError
+from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
+from seqmlm.tracking import TrackedRun, Tracker
+from seqmlm.workspace import Workspace
+
+CARD = "seqmlm.json"
+CHAMPION = "champion"
+
+# What a plain Hugging Face folder consists of, and our card; nothing else of a model folder is exported.
+_HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, "vocab.txt", "vocab.json", "merges.txt", "seqmlm*.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSummary:
+    """One version of a model with what its card says."""
+
+    entry: ModelEntry
+    card: Mapping[str, Any]
+    """The model folder's own card; empty where the folder is gone."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Final metrics of the training."""
+        found: Mapping[str, float] = self.card.get("metrics", {})
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read."""
+        entry = self.entry
+        return {
+            "name": entry.name,
+            "version": entry.version,
+            "aliases": list(entry.aliases),
+            "domain": entry.domain,
+            "path": str(entry.path),
+            "present": entry.present,
+            "created": entry.created.isoformat(),
+            "init": entry.init,
+            "parent": entry.parent,
+            "run_id": entry.mlflow_run_id,
+            "masking": dict(entry.masking),
+            "tokenizer": {
+                "name": entry.tokenizer.name,
+                "hash": entry.tokenizer.hash,
+                "vocabulary_size": entry.tokenizer.vocabulary_size,
+                "options": dict(entry.tokenizer.options),
+            },
+            "dataset": {
+                "fingerprint": entry.dataset.fingerprint,
+                "sources": list(entry.dataset.sources),
+                "counts": dict(entry.dataset.counts),
+            },
+            "metrics": dict(self.metrics),
+        }
+
+
+def resolve_model(reference: str | Path, workspace: Workspace | None = None) -> ModelRef:
+    """Find the model a user means: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
+
+    Raises:
+        UsageError: the reference cannot be one.
+        StateError: there is no such model; the message names the nearest.
+    """
+    home = workspace or Workspace.locate()
+    return resolve(reference, lambda: Registry(home))
+
+
+def register_model(
+    run: TrackedRun,
+    directory: Path,
+    *,
+    name: str,
+    domain: str,
+    dataset: DatasetEntry,
+    tokenizer: TokenizerEntry,
+    masking: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    init: str | None = None,
+    tracked_dataset: str | None = None,
+    workspace: Workspace | None = None,
+) -> int:
+    """Register a model folder in our registry, which decides its version, and in MLflow.
+
+    The first version of a name becomes its `champion`; `seqmlm models alias` moves that. A folder registered
+    before keeps its version.
+
+    Args:
+        run: the training; MLflow may be away.
+        directory: the model folder, complete.
+        name: the model's name.
+        domain, dataset, tokenizer, masking: what it was made of.
+        metrics: final metrics, for MLflow's table of models.
+        init: what training started from: a reference, folder or hub id; None from scratch.
+        tracked_dataset: the name given to `run.dataset` for the data the metrics were measured on.
+
+    Returns:
+        The version.
+
+    Raises:
+        StateError: the registry cannot be used, or the folder holds no model.
+    """
+    home = workspace or Workspace.locate()
+    with Registry(home) as registry:
+        first = CHAMPION not in {alias for model in registry.models(name) for alias in model.aliases}
+        entry = registry.register(
+            name,
+            directory,
+            domain=domain,
+            dataset=dataset,
+            tokenizer=tokenizer,
+            masking=masking,
+            init=init,
+            parent=_parent(registry, home, init),
+            mlflow_run_id=run.run_id,
+            aliases=[CHAMPION] if first else [],
+        )
+    params = {"domain": domain, "tokenizer": tokenizer.name, "vocabulary_size": tokenizer.vocabulary_size}
+    run.register(
+        name,
+        directory,
+        version=entry.version,
+        metrics=metrics,
+        dataset=tracked_dataset,
+        params={**params, "masker": masking.get("masker"), "init": init or "from scratch"},
+        aliases=entry.aliases,
+    )
+    return entry.version
+
+
+def list_models(workspace: Workspace | None = None) -> list[ModelSummary]:
+    """All versions of all models, newest first."""
+    with Registry(workspace or Workspace.locate()) as registry:
+        return [ModelSummary(entry=entry, card=_card(entry.path)) for entry in registry.models()]
+
+
+def show_model(reference: str, workspace: Workspace | None = None) -> dict[str, Any]:
+    """Everything about one model: its origin, its ancestors, its card.
+
+    Raises:
+        UsageError: it is a hub model, of which nothing is known here.
+        StateError: there is no such model.
+    """
+    home = workspace or Workspace.locate()
+    found = resolve_model(reference, home)
+    if found.path is None:
+        raise UsageError(
+            f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{found.hub_id}"
+        )
+    if found.entry is None:
+        return {"path": str(found.path), "card": _card(found.path)}
+    with Registry(home) as registry:
+        ancestors = [model.reference for model in registry.lineage(found.entry)]
+    summary = ModelSummary(entry=found.entry, card=_card(found.path))
+    return {**summary.to_dict(), "ancestors": ancestors, "card": dict(summary.card)}
+
+
+def alias_model(
+    reference: str, alias: str, warn: Callable[[str], None], workspace: Workspace | None = None
+) -> ModelEntry:
+    """Point an alias of a model's name at one version, in our registry and, where it answers, in MLflow.
+
+    Raises:
+        UsageError: the alias is reserved, or the reference is not of a registered model.
+        StateError: there is no such model.
+    """
+    home = workspace or Workspace.locate()
+    found = resolve_model(reference, home)
+    if found.entry is None:
+        raise UsageError(
+            f"{reference} is not a registered model; an alias needs NAME, NAME@ALIAS or NAME:VERSION"
+        )
+    with Registry(home) as registry:
+        registry.set_alias(found.entry, alias)
+    Tracker(home, warn=warn).set_alias(found.entry.name, found.entry.version, alias)
+    return found.entry
+
+
+def export_model(reference: str, out: Path, workspace: Workspace | None = None) -> list[Path]:
+    """Copy a model as a plain Hugging Face folder, with our card beside it.
+
+    `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm. It appears whole or not at all.
+
+    Args:
+        reference: a registered model or a model folder.
+        out: a folder that does not exist yet, or is empty.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: the model is on the hub already.
+        StateError: `out` is taken or cannot be written, or the model is incomplete.
+    """
+    found = resolve_model(reference, workspace)
+    if found.path is None:
+        raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
+    files = [path for path in sorted(found.path.iterdir()) if any(fnmatch(path.name, p) for p in _EXPORTED)]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
+    target = out.expanduser().absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StateError(f"{target} exists and is not an empty folder; choose another --out")
+    _copy_whole(files, target)
+    return [target / path.name for path in files]
+
+
+def _copy_whole(files: Iterable[Path], target: Path) -> None:
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        for path in files:
+            shutil.copyfile(path, temporary / path.name)
+        temporary.chmod(0o755)
+        if target.exists():
+            target.rmdir()
+        temporary.rename(target)
+    except OSError as error:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise StateError(
+            f"cannot write {target}: {error.strerror}; free space or choose another --out"
+        ) from None
+
+
+def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry | None:
+    """The registered model that training started from, where it is one: by reference, or by its folder."""
+    if init is None:
+        return None
+    try:
+        found = resolve(init, lambda: Registry(home))
+    except (StateError, UsageError):
+        return None
+    if found.entry is not None or found.path is None:
+        return found.entry
+    return next((model for model in registry.models() if model.path == found.path), None)
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    try:
+        values = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

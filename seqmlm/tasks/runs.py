@@ -1,0 +1,169 @@
+"""Looking at runs: list them, show one, put several beside each other, complete them in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from seqmlm.errors import UsageError
+from seqmlm.tracking import RunInfo, Tracker
+from seqmlm.workspace import Workspace
+
+Warn = Callable[[str], None]
+Better = Literal["lower", "higher"]
+
+# Which way a metric is better, by what its name holds; a metric that fits none is not judged.
+_HIGHER = ("tokens_per_second", "fill", "accuracy", "auroc")
+_LOWER = ("loss", "bits_per_unit", "perplexity")
+# Properties of the data or the machine, not achievements of a run.
+_NOT_JUDGED = ("unigram", "system/")
+# Params that decide what an evaluation measures: where they differ, its numbers are of different things.
+_YARDSTICK = ("domain", "tokenizer", "vocabulary_size", "data_fingerprint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs beside each other; every list has one item a run, None where a run has no such thing."""
+
+    runs: list[RunInfo]
+    params: dict[str, list[str | None]]
+    """Only those that differ."""
+    metrics: dict[str, list[float | None]]
+    """Final values."""
+    best: dict[str, list[bool]]
+    """By metric: which runs have the best value; none where it is not judged or all are equal."""
+    notes: list[str]
+    """What makes a comparison of these numbers unfair."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read."""
+        return {
+            "runs": [{"name": run.name, "run_id": run.run_id, "status": run.status} for run in self.runs],
+            "params": self.params,
+            "metrics": self.metrics,
+            "best": {
+                key: [run.name for run, good in zip(self.runs, marks, strict=True) if good]
+                for key, marks in self.best.items()
+                if any(marks)
+            },
+            "notes": self.notes,
+        }
+
+
+def list_runs(warn: Warn, workspace: Workspace | None = None) -> list[RunInfo]:
+    """All runs of the workspace, newest first; those whose process died are ended as KILLED before."""
+    tracker = Tracker(workspace or Workspace.locate(), warn=warn)
+    tracker.bury_dead()
+    return tracker.runs()
+
+
+def show_run(reference: str, warn: Warn, workspace: Workspace | None = None) -> dict[str, Any]:
+    """Everything about one run: what the tracker knows, and where its folder is.
+
+    Raises:
+        StateError: there is no such run.
+    """
+    home = workspace or Workspace.locate()
+    tracker = Tracker(home, warn=warn)
+    tracker.bury_dead()
+    run = tracker.find(reference)
+    folder = _folder(home, run.name)
+    return {**asdict(run), "folder": str(folder) if folder else None}
+
+
+def compare_runs(references: Sequence[str], warn: Warn, workspace: Workspace | None = None) -> Comparison:
+    """Put runs beside each other.
+
+    Args:
+        references: names or ids; one that is named twice is shown once.
+
+    Raises:
+        UsageError: fewer than two runs.
+        StateError: there is no such run.
+    """
+    tracker = Tracker(workspace or Workspace.locate(), warn=warn)
+    tracker.bury_dead()
+    known = tracker.runs()
+    runs: list[RunInfo] = []
+    for reference in references:
+        run = tracker.find(reference, known)
+        if run not in runs:
+            runs.append(run)
+    if len(runs) < 2:
+        raise UsageError("name at least two runs to compare; `seqmlm runs list` shows what there is")
+    return compare(runs)
+
+
+def compare(runs: list[RunInfo]) -> Comparison:
+    """Put runs beside each other: params that differ, final metrics and the best of them."""
+    params = {
+        key: values
+        for key, values in _beside([run.params for run in runs]).items()
+        if len({value or "" for value in values}) > 1
+    }
+    metrics = {
+        key: values
+        for key, values in _beside([run.metrics for run in runs]).items()
+        if not key.startswith("system/")
+    }
+    return Comparison(
+        runs=runs,
+        params=params,
+        metrics=metrics,
+        best={key: _best(key, values) for key, values in metrics.items()},
+        notes=_notes(runs, params),
+    )
+
+
+def better(metric: str) -> Better | None:
+    """Whether lower or higher values of a metric are better; None where neither is.
+
+    >>> better("eval/loss"), better("tokens_per_second"), better("learning_rate")
+    ('lower', 'higher', None)
+    """
+    if any(part in metric for part in _NOT_JUDGED):
+        return None
+    if any(part in metric for part in _HIGHER):
+        return "higher"
+    return "lower" if any(part in metric for part in _LOWER) else None
+
+
+def sync_runs(warn: Warn, workspace: Workspace | None = None) -> dict[str, int]:
+    """Complete in MLflow what runs recorded while it was away; points uploaded by run name.
+
+    Raises:
+        StateError: MLflow still does not answer.
+    """
+    return Tracker(workspace or Workspace.locate(), warn=warn).sync()
+
+
+def _folder(workspace: Workspace, name: str) -> Path | None:
+    folder = workspace.runs / name
+    return folder if folder.is_dir() else None
+
+
+def _beside(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    keys = sorted({key for mapping in mappings for key in mapping})
+    return {key: [mapping.get(key) for mapping in mappings] for key in keys}
+
+
+def _best(metric: str, values: Sequence[float | None]) -> list[bool]:
+    known = {value for value in values if value is not None}
+    direction = better(metric)
+    if direction is None or len(known) < 2:
+        return [False] * len(values)
+    top = min(known) if direction == "lower" else max(known)
+    return [value == top for value in values]
+
+
+def _notes(runs: Sequence[RunInfo], params: Mapping[str, Sequence[str | None]]) -> list[str]:
+    notes = []
+    unlike = [key for key in _YARDSTICK if key in params]
+    if unlike:
+        notes.append(f"evaluated on different terms ({', '.join(unlike)}): eval/ numbers do not compare")
+    unfinished = [f"{run.name} ({run.status})" for run in runs if run.status != "FINISHED"]
+    if unfinished:
+        notes.append(f"not finished: {', '.join(unfinished)}")
+    return notes

@@ -1,0 +1,346 @@
+"""A tracked run with MLflow at hand: its status is true, and everything told to it can be read back."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from seqmlm.errors import StateError, UsageError
+from seqmlm.tracking import Ledger, Tracker
+from seqmlm.tracking.run import TrackedRun
+from seqmlm.workspace import FileLock, Workspace
+
+Start = Callable[..., TrackedRun]
+Steps = Callable[..., None]
+
+
+@pytest.fixture
+def client(home: Workspace) -> MlflowClient:
+    """A plain client, as other tools read the store."""
+    return MlflowClient(tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri)
+
+
+def _history(client: MlflowClient, run: TrackedRun, key: str = "train/loss") -> list[tuple[int, float]]:
+    return [(metric.step, metric.value) for metric in client.get_metric_history(run.run_id, key)]
+
+
+def _status(client: MlflowClient, run: TrackedRun) -> str:
+    return str(client.get_run(run.run_id).info.status)
+
+
+def test_a_run_is_running_and_then_finished(start: Start, client: MlflowClient) -> None:
+    with start(params={"rate": 0.15, "init": None}, tags={"domain": "protein"}) as run:
+        assert _status(client, run) == "RUNNING"
+    found = client.get_run(run.run_id)
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "r"
+    assert found.data.params == {"rate": "0.15", "init": ""}
+    assert found.data.tags["domain"] == "protein"
+    assert found.data.tags["seqmlm.name"] == "r"
+    assert client.get_experiment(found.info.experiment_id).name == "test"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("x"), "FAILED"),
+        (SystemExit(1), "FAILED"),
+        (SystemExit("gone"), "FAILED"),
+        (SystemExit(0), "FINISHED"),
+        (SystemExit(None), "FINISHED"),
+        (SystemExit(128 + signal.SIGTERM), "KILLED"),
+        (KeyboardInterrupt(), "KILLED"),
+    ],
+)
+def test_status_after_an_exception(
+    error: BaseException, status: str, start: Start, client: MlflowClient
+) -> None:
+    with pytest.raises(type(error)), start() as run:
+        raise error
+    found = client.get_run(run.run_id)
+    assert found.info.status == status
+    assert Ledger.read(run.directory).status == status
+    assert ("seqmlm.error" in found.data.tags) == (status == "FAILED")
+
+
+def test_killed_is_said_explicitly_and_stays(start: Start, client: MlflowClient) -> None:
+    with start() as run:
+        run.end("KILLED")
+        run.end("FINISHED")
+    assert _status(client, run) == "KILLED"
+
+
+def test_metrics_arrive_in_batches_and_all(
+    start: Start, steps: Steps, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.tracking.run._SECONDS", 1e9)
+    monkeypatch.setattr("seqmlm.tracking.run._POINTS", 100)
+    with start() as run:
+        steps(run, range(1, 100))
+        assert _history(client, run) == []
+        steps(run, range(100, 131))
+        assert len(_history(client, run)) == 100
+    assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 131)]
+    assert "system/cpu_utilization_percentage" in client.get_run(run.run_id).data.metrics
+
+
+def test_metrics_arrive_after_some_seconds(
+    start: Start, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.tracking.run._SECONDS", 0.0)
+    with start() as run:
+        run.log_metrics(1, {"train/loss": 2.0})
+        assert _history(client, run) == [(1, 2.0)]
+
+
+def test_what_is_not_finite_is_counted_not_logged(start: Start, client: MlflowClient) -> None:
+    with start() as run:
+        run.log_metrics(1, {"train/loss": math.nan, "grad_norm": 1.0})
+        run.log_metrics(2, {"train/loss": math.inf, "grad_norm": -math.inf})
+    found = client.get_run(run.run_id)
+    assert "train/loss" not in found.data.metrics
+    assert found.data.metrics["grad_norm"] == 1.0
+    assert found.data.metrics["nonfinite_values"] == 3
+    assert "last at step 2" in found.data.tags["seqmlm.nonfinite"]
+
+
+def test_resume_goes_on_under_the_same_id(start: Start, steps: Steps, client: MlflowClient) -> None:
+    with start(params={"rate": 0.1, "seed": 1}) as run:
+        steps(run, range(1, 11))
+        run.end("KILLED")
+    with start(params={"rate": 0.2, "seed": 1, "new": "x"}, resume=True) as again:
+        assert again.run_id == run.run_id
+        assert _status(client, again) == "RUNNING"
+        # The checkpoint was of step 8: steps 9 and 10 come a second time and are in MLflow once.
+        steps(again, range(9, 15))
+    found = client.get_run(run.run_id)
+    assert found.info.status == "FINISHED"
+    assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 15)]
+    assert found.data.params == {"rate": "0.1", "seed": "1", "new": "x"}
+    assert json.loads(found.data.tags["seqmlm.param_drift"]) == {"rate": ["0.1", "0.2"]}
+
+
+def test_points_lost_in_a_kill_come_back_on_resume(start: Start, steps: Steps, client: MlflowClient) -> None:
+    run = start()
+    steps(run, range(1, 6))
+    # As after kill -9: the buffer is gone, the lock too, the ledger says RUNNING.
+    run._buffer.clear()
+    run._lock.release()
+    with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 6, "train/lo')
+    assert _history(client, run) == []
+    with start(resume=True) as again:
+        assert sorted(_history(client, again)) == [(step, 1 / step) for step in range(1, 6)]
+
+
+def test_replaying_uploads_only_what_is_missing(start: Start, steps: Steps, client: MlflowClient) -> None:
+    with start() as run:
+        steps(run, range(1, 4))
+        run.flush()
+        with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write('{"step": 4, "train/loss": 0.25, "seconds": 3}\n{"step": 5, "train/loss": null}\n')
+        assert run.replay() == 1
+        assert run.replay() == 0
+    assert [step for step, _ in sorted(_history(client, run))] == [1, 2, 3, 4]
+    assert "seconds" not in client.get_run(run.run_id).data.metrics
+
+
+def test_a_taken_name(start: Start) -> None:
+    start().end()
+    with pytest.raises(StateError, match="run 'r' exists"):
+        start()
+    with pytest.raises(StateError, match="no run 's' to resume"):
+        start("s", resume=True)
+
+
+def test_one_process_at_a_time(start: Start) -> None:
+    run = start()
+    with pytest.raises(StateError, match="in use by another process"):
+        start(resume=True)
+    run.end()
+    start(resume=True).end()
+
+
+def test_a_run_deleted_in_mlflow_is_made_anew(start: Start, steps: Steps, client: MlflowClient) -> None:
+    with start(params={"a": 1}) as run:
+        steps(run, range(1, 4))
+    client.delete_run(run.run_id)
+    with start(resume=True) as again:
+        assert again.run_id != run.run_id
+        assert len(_history(client, again)) == 3
+        assert client.get_run(again.run_id).data.params == {"a": "1"}
+
+
+def test_a_deleted_experiment_is_restored(start: Start, client: MlflowClient) -> None:
+    with start() as run:
+        pass
+    client.delete_experiment(client.get_run(run.run_id).info.experiment_id)
+    with start("other") as other:
+        assert _status(client, other) == "RUNNING"
+
+
+def test_tags_artifacts_and_data(start: Start, client: MlflowClient, tmp_path: Path) -> None:
+    file, folder = tmp_path / "a.txt", tmp_path / "figures"
+    file.write_text("hello")
+    folder.mkdir()
+    (folder / "b.png").write_bytes(b"png")
+    with start() as run:
+        run.set_tag("k", "v")
+        run.artifact(file)
+        run.artifact(folder, "plots")
+        for _ in range(2):
+            run.dataset("proteins", "/data/p.fasta", "f" * 64, {"records": 7})
+    found = client.get_run(run.run_id)
+    assert found.data.tags["k"] == "v"
+    assert {item.path for item in client.list_artifacts(run.run_id)} == {"a.txt", "plots"}
+    assert [item.path for item in client.list_artifacts(run.run_id, "plots")] == ["plots/b.png"]
+    (used,) = found.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("proteins", "f" * 36)
+    assert json.loads(used.dataset.source) == {"uri": "/data/p.fasta"}
+    assert json.loads(used.dataset.profile) == {"records": 7}
+    assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
+
+
+def test_artifacts_stay_in_the_workspace_and_where_mlflow_ui_looks(
+    start: Start, home: Workspace, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.txt"
+    file.touch()
+    with start() as run:
+        run.artifact(file)
+    assert len(list(home.artifacts.rglob("a.txt"))) == 1
+    # A folder mlruns/ would make a plain `mlflow ui` ignore mlflow.db.
+    assert not (home.root / "mlruns").exists()
+
+
+def _model_folder(home: Workspace) -> Path:
+    folder = home.run_dir("r") / "model"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def _register(run: TrackedRun, home: Workspace, **options: Any) -> None:
+    defaults: dict[str, Any] = {"version": 1, "metrics": {"eval/loss": 2.5}, "params": {"domain": "protein"}}
+    run.register("r", _model_folder(home), **{**defaults, **options})
+
+
+def test_a_registered_model_points_at_the_runs_folder(
+    start: Start, home: Workspace, client: MlflowClient
+) -> None:
+    with start() as run:
+        run.dataset("proteins", "/data/p.fasta", "f" * 36, {})
+        run.log_metrics(7, {"eval/loss": 2.5})
+        _register(run, home, dataset="proteins", aliases=["champion"])
+    (version,) = client.search_model_versions("name = 'r'")
+    assert version.run_id == run.run_id
+    assert version.tags == {"seqmlm.version": "1"}
+    assert client.get_model_version_by_alias("r", "champion").version == version.version
+    uri = client.get_model_version_download_uri("r", version.version)
+    assert uri == (home.run_dir("r") / "model").as_uri()
+    experiment = client.get_run(run.run_id).info.experiment_id
+    (logged,) = client.search_logged_models([experiment])
+    assert logged.status == "READY"
+    assert logged.params == {"domain": "protein"}
+    assert logged.source_run_id == run.run_id
+    assert [(m.key, m.value, m.dataset_name) for m in logged.metrics] == [("eval/loss", 2.5, "proteins")]
+    # Small text files are shown in the UI; the weights exist once.
+    assert {item.path for item in client.list_logged_model_artifacts(logged.model_id)} == {"config.json"}
+    assert len(list(home.root.rglob("model.safetensors"))) == 1
+
+
+def test_a_models_metrics_add_no_second_point_to_the_run(
+    start: Start, steps: Steps, home: Workspace, client: MlflowClient
+) -> None:
+    with start() as run:
+        steps(run, range(1, 4))
+        _register(run, home, metrics={"train/loss": 1 / 3, "bad": math.nan})
+    assert [step for step, _ in sorted(_history(client, run))] == [1, 2, 3]
+    (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
+    assert [(m.key, m.step) for m in logged.metrics] == [("train/loss", 3)]
+
+
+def test_a_continued_runs_model_stays_one_version(
+    start: Start, home: Workspace, client: MlflowClient
+) -> None:
+    with start() as run:
+        _register(run, home)
+    with start(resume=True) as again:
+        _register(again, home, metrics={"eval/loss": 2.0})
+    assert len(client.search_model_versions("name = 'r'")) == 1
+    (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
+    assert 2.0 in {metric.value for metric in logged.metrics}
+
+
+def test_too_many_params_are_a_mistake_of_the_caller(start: Start) -> None:
+    with pytest.raises(ValueError, match="at most 59"):
+        start(params={str(index): index for index in range(60)})
+
+
+def test_an_unfit_name_leaves_nothing_behind(start: Start, home: Workspace) -> None:
+    with pytest.raises(UsageError):
+        start("a/b")
+    assert not home.runs.exists()
+
+
+def test_long_params_are_cut_not_refused(start: Start, client: MlflowClient) -> None:
+    with start(params={"long": "x" * 7000}) as run:
+        pass
+    assert client.get_run(run.run_id).data.params["long"] == "x" * 6000
+
+
+def test_nothing_is_printed(start: Start, home: Workspace, capfd: pytest.CaptureFixture[str]) -> None:
+    with start() as run:
+        _register(run, home)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_runs_are_read_back(start: Start, steps: Steps, tracker: Tracker) -> None:
+    with start("one", params={"a": 1}) as one:
+        steps(one, range(1, 4))
+    two = start("two")
+    found = tracker.runs()
+    assert [run.name for run in found] == ["two", "one"]
+    assert [run.status for run in found] == ["RUNNING", "FINISHED"]
+    assert found[1].metrics["train/loss"] == pytest.approx(1 / 3)
+    assert found[1].params == {"a": "1"}
+    assert tracker.find("one") == tracker.find(str(one.run_id)) == tracker.find(str(one.run_id)[:8])
+    two.end()
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"), [("ones", "did you mean 'one'"), ("1234567", "known: one")]
+)
+def test_a_run_that_is_not_there(reference: str, message: str, start: Start, tracker: Tracker) -> None:
+    start("one").end()
+    with pytest.raises(StateError, match=message):
+        tracker.find(reference)
+
+
+def test_a_run_whose_process_died_becomes_killed(
+    start: Start, tracker: Tracker, client: MlflowClient
+) -> None:
+    dead, alive = start("dead"), start("alive")
+    dead._lock.release()
+    assert tracker.bury_dead() == ["dead"]
+    assert tracker.bury_dead() == []
+    assert (_status(client, dead), _status(client, alive)) == ("KILLED", "RUNNING")
+    alive.end()
+    assert _status(client, alive) == "FINISHED"
+
+
+def test_a_damaged_ledger_is_named(start: Start, tracker: Tracker, home: Workspace) -> None:
+    start().end()
+    (home.run_dir("r") / "tracking.json").write_text("{")
+    with pytest.raises(StateError, match=r"tracking\.json is damaged"):
+        start(resume=True)
+    # The lock was given back.
+    FileLock(home.run_dir("r") / ".lock", wait=0).acquire()
