@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
@@ -135,8 +135,8 @@ class _Maker:
                 if progress is not None:
                     progress(self._records.rows, self._sequences.tokens)
         finally:
-            self._sequences.close()
-            self._records.close()
+            with closing(self._sequences), closing(self._records):
+                pass
         if not self._sequences.rows:
             raise DataError(
                 "no usable sequence was found", remedy="check the files, their format and its options"

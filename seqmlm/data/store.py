@@ -7,6 +7,7 @@ All batches but the last have the same number of rows, so that row i is found by
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,9 @@ class SequenceWriter:
         self._stream = _ArrowStream(folder / SEQUENCES)
         self._lengths = (folder / LENGTHS).open("wb")
         self._owners = (folder / OWNERS).open("wb")
+        self._files = ExitStack()
+        for file in (self._stream, self._lengths, self._owners):
+            self._files.callback(file.close)
         self._held: list[Encoding] = []
         self._origin: list[tuple[int, int]] = []
 
@@ -110,13 +114,9 @@ class SequenceWriter:
         return found
 
     def close(self) -> None:
-        """Write what is held and close the files."""
-        try:
+        """Write what is held and close the files, all of them even if one fails."""
+        with self._files:
             self._flush()
-        finally:
-            self._stream.close()
-            self._lengths.close()
-            self._owners.close()
 
 
 class RecordWriter:
@@ -126,6 +126,9 @@ class RecordWriter:
         self.rows = 0
         self._stream = _ArrowStream(folder / RECORDS)
         self._marks = (folder / MARKS).open("wb")
+        self._files = ExitStack()
+        self._files.callback(self._stream.close)
+        self._files.callback(self._marks.close)
         self._held: list[tuple[str, str, int, str | None]] = []
 
     def add(self, record: Record, mark: tuple[int, int]) -> int:
@@ -145,12 +148,9 @@ class RecordWriter:
             self._held = []
 
     def close(self) -> None:
-        """Write what is held and close the files."""
-        try:
+        """Write what is held and close the files, all of them even if one fails."""
+        with self._files:
             self._flush()
-        finally:
-            self._stream.close()
-            self._marks.close()
 
 
 class ArrowRows:

@@ -1,0 +1,120 @@
+"""Mixtures: the shares are as asked for, and each item comes up as often as its neighbours."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.mixture import Mixture, rates, resample, shares
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import UsageError
+
+
+class Numbers:
+    """A dataset whose item i is the single number `base + i`, repeated."""
+
+    def __init__(self, base: int, lengths: list[int]) -> None:
+        self.base = base
+        self._lengths = np.array(lengths, dtype=np.int32)
+
+    @property
+    def lengths(self) -> Ids:
+        return self._lengths
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, index: int) -> Encoding:
+        ids = np.full(self._lengths[index], self.base + index, dtype=np.int32)
+        return Encoding(ids=ids, groups=ids)
+
+
+def test_shares_by_hand() -> None:
+    found = shares([900, 100], 0.5)
+    assert found == pytest.approx([0.75, 0.25])
+    assert shares([900, 100], 1.0) == pytest.approx([0.9, 0.1])
+    assert shares([900, 100], 0.0) == pytest.approx([0.5, 0.5])
+
+
+def test_the_default_is_what_the_papers_use() -> None:
+    p = np.array([0.99, 0.01])
+    assert shares([990, 10]) == pytest.approx(p**0.3 / (p**0.3).sum())
+
+
+def test_rates_keep_the_total_and_give_the_shares() -> None:
+    amounts = np.array([5000.0, 300.0, 20.0])
+    taken = rates(amounts.tolist(), 0.3) * amounts
+    assert taken.sum() == pytest.approx(amounts.sum())
+    assert taken / taken.sum() == pytest.approx(shares(amounts.tolist(), 0.3))
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(UsageError, match="alpha"):
+        shares([1, 2], 1.5)
+    with pytest.raises(UsageError, match="something in each"):
+        shares([1, 0])
+    with pytest.raises(UsageError, match="too small"):
+        Mixture([Numbers(0, [1] * 100), Numbers(100, [1])], alpha=1.0, epoch_size=3)
+
+
+def test_resampling_a_stream() -> None:
+    items = range(20_000)
+    for rate in (0.2, 1.0, 2.7):
+        counts = Counter(resample(items, rate, seed=1))
+        assert set(counts.values()) <= {int(rate), int(rate) + 1}
+        assert sum(counts.values()) == pytest.approx(rate * 20_000, rel=0.03)
+        assert list(resample(items, rate, seed=1)) == sorted(counts.elements())
+    assert list(resample(items, 0.5, seed=1)) != list(resample(items, 0.5, seed=2))
+    assert list(resample("abc", 0.0)) == []
+
+
+corpora = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=30), min_size=1, max_size=4)
+
+
+@given(corpora, st.floats(0, 1), st.integers(0, 5), st.one_of(st.none(), st.integers(200, 400)))
+def test_every_index_is_an_item_and_items_come_up_equally_often(
+    lengths: list[list[int]], alpha: float, seed: int, epoch_size: int | None
+) -> None:
+    datasets = [Numbers(1000 * c, one) for c, one in enumerate(lengths)]
+    try:
+        mixture = Mixture(datasets, alpha=alpha, seed=seed, epoch_size=epoch_size)
+    except UsageError:
+        assert epoch_size is not None
+        return
+    assert len(mixture) == len(mixture.lengths) == mixture.counts.sum()
+    seen: list[Counter[int]] = [Counter() for _ in lengths]
+    for index in range(len(mixture)):
+        encoding = mixture[index]
+        assert len(encoding) == mixture.lengths[index]
+        corpus, item = mixture.locate(index)
+        assert encoding.ids[0] == 1000 * corpus + item
+        seen[corpus][item] += 1
+    for corpus, counts in enumerate(seen):
+        often = [counts[item] for item in range(len(lengths[corpus]))]
+        assert max(often) - min(often) <= 1
+        assert sum(often) == mixture.counts[corpus]
+        assert min(often) >= 1 or epoch_size is not None
+
+
+def test_the_shares_are_of_tokens() -> None:
+    large, small = Numbers(0, [10] * 3000), Numbers(10_000, [50] * 30)
+    mixture = Mixture([large, small])
+    tokens = [mixture.lengths[: mixture.counts[0]].sum(), mixture.lengths[mixture.counts[0] :].sum()]
+    wanted = shares([30_000, 1500])
+    assert np.array(tokens) / sum(tokens) == pytest.approx(wanted, rel=0.01)
+    assert mixture.counts[0] == 3000  # the larger one whole, once
+    smaller = Mixture([large, small], epoch_size=500)
+    assert len(smaller) == pytest.approx(500, abs=1)
+    items = [smaller.locate(i)[1] for i in range(int(smaller.counts[0]))]
+    assert max(np.diff(sorted(items))) <= 3000 // len(items) + 1  # an even sample, not the beginning
+
+
+def test_an_index_out_of_range() -> None:
+    mixture = Mixture([Numbers(0, [1, 2])])
+    assert mixture[-1].ids.tolist() == [1, 1]
+    with pytest.raises(IndexError):
+        mixture[2]

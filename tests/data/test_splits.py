@@ -1,0 +1,114 @@
+"""Splits: no group on both sides, whatever the rule; the latest or a share validate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.record import Record
+from seqmlm.data.splits import ByKey, Chronological, Labelled, Split, assign, hash64
+from seqmlm.errors import DataError
+
+
+def record(document: str = "d", raw: Any = "x", **meta: Any) -> Record:
+    return Record(id="i", raw=raw, source="s.txt", line=7, document=document, meta=meta)
+
+
+def key(record: Record) -> str:
+    return str(record.document)
+
+
+def parts(split: Split, records: list[Record]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    marks = np.array([split.mark(r) for r in records], dtype=np.int64).reshape(-1, 2)
+    return split.validation(marks)
+
+
+def sides(records: list[Record], validates: Any) -> dict[str, set[bool]]:
+    found: dict[str, set[bool]] = defaultdict(set)
+    for one, side in zip(records, validates, strict=True):
+        found[key(one)].add(bool(side))
+    return found
+
+
+documents = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=40)
+
+
+@given(documents, st.integers(-(2**63), 2**63 - 1), st.floats(0.01, 0.99))
+def test_a_key_is_on_one_side_and_both_sides_have_one(names: list[str], seed: int, share: float) -> None:
+    records = [record(name) for name in names]
+    found = sides(records, parts(ByKey(key=key, seed=seed, share=share), records))
+    assert all(len(side) == 1 for side in found.values())
+    both = set().union(*found.values())
+    assert both == ({True, False} if len(set(names)) > 1 else both)
+    assert len(set(names)) > 1 or len(both) == 1
+
+
+def test_the_share_is_kept_and_the_seed_matters() -> None:
+    records = [record(str(i)) for i in range(20_000)]
+    first = parts(ByKey(key=key, seed=1, share=0.05), records)
+    assert abs(first.mean() - 0.05) < 0.01
+    second = parts(ByKey(key=key, seed=2, share=0.05), records)
+    assert abs((first & second).mean() - 0.0025) < 0.0015
+    assert not parts(ByKey(key=key, share=0.0), records).any()
+
+
+def test_assign_is_what_by_key_does() -> None:
+    records = [record(str(i)) for i in range(500)]
+    split = ByKey(key=key, seed=3, share=0.3)
+    wanted = ["validation" if v else "train" for v in parts(split, records)]
+    assert [assign(key(r), 3, 0.3) for r in records] == wanted
+
+
+def test_hashes_do_not_change_between_machines_and_versions() -> None:
+    assert hash64("MKV") == -6662056296083400257
+    assert hash64("MKV", 1) != hash64("MKV")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-5, 5)), min_size=1), st.floats(0.01, 0.9))
+def test_nothing_in_training_begins_after_validation(rows: list[tuple[str, int]], share: float) -> None:
+    records = [record(name, time=time) for name, time in rows]
+    split = Chronological(key=key, order=lambda r: r.meta["time"], share=share)
+    validates = parts(split, records)
+    found = sides(records, validates)
+    assert all(len(side) == 1 for side in found.values())
+    begins = {name: min(time for other, time in rows if other == name) for name in found}
+    held = [begins[name] for name, side in found.items() if side == {True}]
+    trained = [begins[name] for name, side in found.items() if side == {False}]
+    assert trained
+    assert bool(held) == (len(found) > 1)
+    if held:
+        assert max(trained) <= min(held)
+        # As many records as asked for, and not one group more; except that training keeps a group.
+        assert validates.sum() >= share * len(rows) or len(trained) == 1
+        earliest = [name for name, side in found.items() if side == {True} and begins[name] == min(held)]
+        without = min(validates.sum() - sum(name == other for other, _ in rows) for name in earliest)
+        assert without < share * len(rows)
+
+
+def test_orders_of_every_kind_agree() -> None:
+    numbers = [-1e300, -7, -0.5, 0, 1e-300, 3, 2**60]
+    times = ["1950-01-01", "2001-02-03T04:05:06", "2001-02-03T04:05:07+00:00", "2020-05-05"]
+    for values in (numbers, times, [date(1999, 1, 1), datetime(1999, 1, 1, 1), date(2000, 1, 1)]):
+        marks = [Chronological(key=key, order=lambda r: r.raw).mark(record(raw=v))[1] for v in values]
+        assert marks == sorted(marks)
+        assert len(set(marks)) == len(marks)
+
+
+@pytest.mark.parametrize("value", [None, "yesterday", float("nan"), [1]])
+def test_a_record_without_a_time_is_named(value: Any) -> None:
+    with pytest.raises(DataError, match=r"s.txt:7: the record has no usable time") as caught:
+        Chronological(key=key, order=lambda r: r.raw).mark(record(raw=value))
+    assert "yesterday" not in str(caught.value)
+
+
+def test_a_function_may_decide() -> None:
+    records = [record("train"), record("validation"), record("train")]
+    assert parts(Labelled(key), records).tolist() == [False, True, False]
+    with pytest.raises(ValueError, match="not 'test'"):
+        Labelled(key).mark(record("test"))
