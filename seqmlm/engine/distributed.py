@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
 
 import torch
@@ -156,16 +156,3 @@ def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> Tensor:
     if limit is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return norm
-
-
-def freeze_unreached(module: nn.Module, batch: object, context: AbstractContextManager[object]) -> None:
-    """Stop asking gradients of parameters that the loss never reaches, such as ESM's contact head.
-
-    DDP would wait for them in every backward. Alone, AdamW passes over them, so nothing changes by this.
-    """
-    with context:
-        loss = module(batch)
-    loss.backward()
-    for parameter in module.parameters():
-        parameter.requires_grad_(parameter.grad is not None)
-        parameter.grad = None

@@ -114,11 +114,3 @@ def rows_per_epoch(planner: RowPlanner, planned: int = 10_000) -> int:
     whole = planner.epoch != epoch
     planner.load_state_dict(position)
     return rows if whole else round(rows * planner.tokens_per_epoch / tokens)
-
-
-def first_row(dataset: Rows, planner: RowPlanner) -> PackedBatch:
-    """The batch of the planner's next row; the planner stays where it is."""
-    position = planner.state_dict()
-    row = planner.next_row()
-    planner.load_state_dict(position)
-    return dataset[row]

@@ -21,8 +21,8 @@ from seqmlm.engine import progress as training
 from seqmlm.engine.config import LoopConfig
 from seqmlm.engine.course import Course
 from seqmlm.engine.device import autocast, compute_dtype, random_state_kept
-from seqmlm.engine.distributed import Processes, clip, freeze_unreached
-from seqmlm.engine.feed import Feed, GlobalBatch, Rows, first_row, rows_per_epoch
+from seqmlm.engine.distributed import Processes, clip
+from seqmlm.engine.feed import Feed, GlobalBatch, Rows, rows_per_epoch
 from seqmlm.engine.observer import LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.optimizer import adamw, set_learning_rate
 from seqmlm.engine.planning import RowPlanner
@@ -123,9 +123,6 @@ class Loop:
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         self.rows.to(device).train()
-        if self.processes.world > 1:
-            first = first_row(self.dataset, self.planner).to(device)
-            freeze_unreached(self.rows, first, autocast(device, self.dtype))
         if config.compile:
             self.rows.compile()
         self.module = self.processes.wrap(self.rows)

@@ -24,7 +24,8 @@ TOKENS_PER_ROW = 64
 class Periodic:
     """Sequences that repeat a short pattern: something to learn."""
 
-    def __init__(self, count: int = 60, seed: int = 0) -> None:
+    def __init__(self, count: int = 60, seed: int = 0, weighted: bool = False) -> None:
+        self._weighted = weighted
         rng = np.random.default_rng(seed)
         self._ids = []
         for _ in range(count):
@@ -40,7 +41,8 @@ class Periodic:
         ids = self._ids[index]
         groups = np.arange(len(ids), dtype=np.int32)
         groups[[0, -1]] = SPECIAL_GROUP
-        return Encoding(ids=ids, groups=groups)
+        weights = np.linspace(0.1, 2.0, len(ids), dtype=np.float32) if self._weighted else None
+        return Encoding(ids=ids, groups=groups, weights=weights)
 
 
 class Layer(nn.Module):
@@ -81,7 +83,8 @@ class TinyRows(nn.Module):
             hidden = layer(hidden, document, lengths)
         logits = self.head(hidden[batch.asked]).float()
         assert batch.targets is not None
-        return nn.functional.cross_entropy(logits, batch.targets, reduction="sum")
+        losses = nn.functional.cross_entropy(logits, batch.targets, reduction="none")
+        return losses.sum() if batch.weights is None else (losses * batch.weights).sum()
 
 
 class Memory(NullObserver):
