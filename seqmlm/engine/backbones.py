@@ -1,0 +1,227 @@
+"""The encoders the engine trains: ModernBERT from scratch in three sizes, or any supported masked LM from
+disk or hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedModel,
+)
+
+from seqmlm.engine.heads import check_supported
+from seqmlm.engine.types import TokenSpace
+from seqmlm.errors import StateError, UsageError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Shape of a from-scratch model: layers, hidden size, attention heads, features of the gated MLP."""
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+
+
+SIZES: dict[str, Size] = {
+    "tiny": Size(layers=4, hidden=128, heads=4, intermediate=192),
+    "small": Size(layers=6, hidden=256, heads=4, intermediate=384),
+    "base": Size(layers=12, hidden=768, heads=12, intermediate=1152),
+}
+# From this vocabulary on the padded size is a multiple of 64, which is what CUDA's matmul tiles like.
+_LARGE_VOCABULARY = 1024
+_RESERVED = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model to start from.
+
+    Args:
+        size: "tiny" (4 layers x 128), "small" (6 x 256) or "base" (12 x 768); ignored when `init` is given.
+        init: folder or hub id of a masked LM to continue instead.
+        max_length: longest sequence in tokens, special tokens included.
+        dropout: probability for embeddings, MLP and attention, in [0, 1).
+        global_attention: every layer looks at the whole sequence (where order within a group means nothing,
+            as in visits); by default two layers of three look at 64 tokens to each side.
+        overrides: further fields of `transformers.ModernBertConfig`.
+    """
+
+    size: str = "small"
+    init: str | None = None
+    max_length: int = 512
+    dropout: float = 0.0
+    global_attention: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise UsageError(f"unknown model size {self.size!r}{nearest(self.size, SIZES)}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must lie in [0, 1), not {self.dropout}")
+        if self.max_length < 3:
+            raise UsageError(
+                f"max_length must hold at least one unit between two special tokens, not {self.max_length}"
+            )
+
+
+def padded_vocabulary(size: int) -> int:
+    """Rows of the embedding for `size` ids: the next multiple of 8, or of 64 from 1024 ids on."""
+    multiple = 64 if size >= _LARGE_VOCABULARY else 8
+    return -(-size // multiple) * multiple
+
+
+def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
+    """A fresh ModernBERT (or the model of `config.init`), the same one whenever torch's seed is the same.
+
+    Args:
+        config: what to build.
+        space: ids of the vocabulary.
+
+    Returns:
+        The model on the CPU in fp32.
+
+    Raises:
+        UsageError: an override that ModernBertConfig does not have, or one that the token space decides.
+    """
+    if config.init is not None:
+        return load(config.init, space)
+    size = SIZES[config.size]
+    known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
+    for key in config.overrides:
+        if key in _RESERVED:
+            raise UsageError(f"model override {key!r} is decided by the tokenizer and cannot be set")
+        if key not in known:
+            raise UsageError(f"unknown model override {key!r}{nearest(key, known)}")
+    settings: dict[str, Any] = {
+        "hidden_size": size.hidden,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": size.intermediate,
+        "max_position_embeddings": config.max_length,
+        "embedding_dropout": config.dropout,
+        "mlp_dropout": config.dropout,
+        "attention_dropout": config.dropout,
+        "global_attn_every_n_layers": 1 if config.global_attention else 3,
+        **config.overrides,
+    }
+    return ModernBertForMaskedLM(
+        ModernBertConfig(
+            vocab_size=padded_vocabulary(space.size),
+            pad_token_id=space.pad,
+            bos_token_id=space.start,
+            cls_token_id=space.start,
+            eos_token_id=space.end,
+            sep_token_id=space.end,
+            **settings,
+        )
+    )
+
+
+def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrainedModel:
+    """A masked LM from a folder or the hub, its weights from safetensors alone.
+
+    Args:
+        path_or_hub_id: folder written by `save_pretrained`, or a hub id.
+        space: the vocabulary it will be used with; its ids must fit the model's embedding.
+
+    Returns:
+        The model in fp32, in evaluation mode.
+
+    Raises:
+        UsageError: an architecture that is not supported, or a vocabulary that does not fit.
+        StateError: no such model, or weights stored as pickle.
+    """
+    name = str(path_or_hub_id)
+    folder = Path(name)
+    if folder.is_dir():
+        _check_folder(folder)
+    try:
+        config = AutoConfig.from_pretrained(name)
+        check_supported(config.model_type, name)
+        model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True, dtype=torch.float32)
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise StateError(
+            f"cannot load a masked language model from {name!r}: {reason}; give a folder with config.json "
+            "and model.safetensors, or a hub id that has safetensors weights"
+        ) from error
+    rows = model.get_input_embeddings().num_embeddings
+    if space is not None and space.size > rows:
+        raise UsageError(
+            f"the tokenizer has {space.size} ids but the model {name!r} only {rows}: use its own tokenizer"
+        )
+    assert isinstance(model, PreTrainedModel)
+    return model
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise StateError(f"{folder} holds no config.json: it is not a saved model")
+    if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
+        raise StateError(
+            f"{folder} stores its weights as pickle, which can run code when read; convert it once with "
+            "AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...) where you trust it"
+        )
+
+
+def position_capacity(model: PreTrainedModel) -> int | None:
+    """Longest sequence in tokens the model has learned positions for; None where positions are rotary."""
+    table = next(
+        (
+            m
+            for name, m in model.named_modules()
+            if name.endswith("position_embeddings") and isinstance(m, nn.Embedding)
+        ),
+        None,
+    )
+    if table is None:
+        return None
+    return table.num_embeddings - position_offset(model)
+
+
+def position_offset(model: PreTrainedModel) -> int:
+    """What the model adds to 0-based positions before its look-up (RoBERTa, ESM-1b: padding id + 1)."""
+    return int(model.config.pad_token_id) + 1 if HEADS[model.config.model_type].offset_positions else 0
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of distinct trainable parameters; tied ones count once."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction: float = 0.15) -> float:
+    """Floating point operations of one training step per token (after Kaplan et al. 2020).
+
+    6 per weight of the body and token, 6 per weight of the head and *masked* token, and attention's 12 x
+    hidden x visible tokens a layer. Embedding look-ups are free.
+
+    Args:
+        model: any supported masked LM.
+        mean_length: mean document length in tokens (weighted by tokens, where lengths vary much).
+        masked_fraction: share of tokens the head is asked for.
+    """
+    config = model.config
+    body_modules = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
+    body = sum(m.weight.numel() for m in body_modules)
+    if config.model_type == "albert":
+        # One group of layers is run again and again.
+        body = body * config.num_hidden_layers // max(config.num_hidden_groups * config.inner_group_num, 1)
+    inside = {id(m) for m in body_modules}
+    head = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside)
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * layers
+    window = 2 * getattr(config, "sliding_window", 0) + 1 if "sliding_attention" in kinds else 0
+    visible = sum(min(mean_length, window) if kind == "sliding_attention" else mean_length for kind in kinds)
+    return float(6.0 * body + 6.0 * masked_fraction * head + 12.0 * hidden * visible)

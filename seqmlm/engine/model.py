@@ -1,0 +1,165 @@
+"""One root forward from a packed row to a loss: body, gather of the asked rows, the model's own head,
+softmax.
+
+Everything a step computes happens inside `MaskedRows.forward`. DistributedDataParallel and FSDP2 attach
+their work
+to the forward of the module they wrap: calling the body and the head separately gives every rank other
+    gradients,
+without an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from seqmlm.engine.attention import NAME
+from seqmlm.engine.backbones import position_capacity, position_offset
+from seqmlm.engine.grouping import Layout
+from seqmlm.engine.heads import HEADS, check_supported, freeze_unused
+from seqmlm.engine.loss import masked_nll
+from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.types import TokenSpace
+from seqmlm.errors import UsageError
+
+# Share of tokens that were [MASK] in all training runs of ESM (Lin et al. 2023); fixed in transformers too.
+_ESM_TRAINED_MASKS = 0.15 * 0.8
+_TOKEN_TYPES = "token_type_ids"
+
+
+class MaskedRows(nn.Module):
+    """A masked LM that reads packed rows and answers at the asked positions only.
+
+    This is the module to wrap for DDP, and to shard for FSDP2 (`fully_shard(rows)`); `rows.model` stays an
+    ordinary `PreTrainedModel` whose attention is set to packed rows
+    (`rows.model.set_attn_implementation("sdpa")` undoes that).
+
+    Args:
+        model: a masked LM of a supported architecture.
+        space: the vocabulary; its ids must fit the model's embedding.
+        probability: "ordinary" removes special ids and padded vocabulary from the softmax, "full" keeps
+            every id of the vocabulary.
+
+    Raises:
+        UsageError: an unsupported architecture, or a vocabulary larger than the model's.
+    """
+
+    excluded: Tensor
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        space: TokenSpace,
+        *,
+        probability: Literal["ordinary", "full"] = "ordinary",
+    ) -> None:
+        super().__init__()
+        check_supported(model.config.model_type, type(model).__name__)
+        rows = int(model.config.vocab_size)
+        if space.size > rows:
+            raise UsageError(f"the vocabulary has {space.size} ids, the model's embedding only {rows}")
+        if probability not in ("ordinary", "full"):
+            raise UsageError(f"probability space must be 'ordinary' or 'full', not {probability!r}")
+        model.set_attn_implementation(NAME)
+        freeze_unused(model, model.config.model_type)
+        self.model = model
+        self.space = space
+        self.probability = probability
+        outside = np.arange(space.size, rows)
+        special = np.array(space.special if probability == "ordinary" else (), dtype=np.int64)
+        excluded = torch.from_numpy(np.sort(np.concatenate([special, outside])).astype(np.int64))
+        self.register_buffer("excluded", excluded, persistent=False)
+        self._head = HEADS[model.config.model_type]
+        self._rescales = model.config.model_type == "esm" and bool(model.config.token_dropout)
+        rotary = getattr(model.config, "position_embedding_type", "absolute") == "rotary"
+        self._offset = 0 if rotary else position_offset(model)
+        self._capacity = position_capacity(model)
+
+    def forward(self, batch: PackedBatch, *, output: Literal["loss", "logits", "hidden"] = "loss") -> Tensor:
+        """Answer one packed row.
+
+        Args:
+            batch: on the model's device.
+            output: "loss": scalar fp32, SUM over asked rows of weight x -ln p(target), in nats (divide by the
+                number of masked tokens of the global batch); "logits": (Q, V) fp32 with V = `space.size`,
+                -inf at ids outside the probability space; "hidden": (Q, H) last hidden states at the asked
+                positions.
+
+        Raises:
+            UsageError: a document longer than the model's learned positions; an input channel the model
+                cannot read; a loss without targets.
+        """
+        hidden = self._body(batch)[0].index_select(0, batch.asked)
+        if output == "hidden":
+            return hidden
+        logits = self._head.logits(self.model, hidden).float()
+        if output == "logits":
+            return self._masked_logits(logits)
+        if batch.targets is None:
+            raise UsageError(
+                "this packed batch has no targets: ask for logits, or pack documents with targets"
+            )
+        return masked_nll(logits, batch.targets, batch.weights, self.excluded)
+
+    def _masked_logits(self, logits: Tensor) -> Tensor:
+        excluded = self.excluded[self.excluded < self.space.size]
+        logits = logits[:, : self.space.size]
+        # In place only where autograd keeps no record of these logits.
+        fill = logits.index_fill if logits.requires_grad else logits.index_fill_
+        return fill(1, excluded, float("-inf"))
+
+    def _body(self, batch: PackedBatch) -> Tensor:
+        """(1, T, H) last hidden states."""
+        layout = Layout(batch.cu_seq_lens, batch.lengths)
+        positions = batch.position_ids + self._offset if self._offset else batch.position_ids
+        self._check_positions(batch)
+        inputs: dict[str, Any] = {"position_ids": positions, **self._channels(batch)}
+        if self._rescales:
+            inputs["inputs_embeds"] = self._rescaled_embeddings(batch, positions)
+        else:
+            inputs["input_ids"] = batch.input_ids
+        hidden: Tensor = self.model.base_model(**inputs, layout=layout)[0]
+        return hidden
+
+    def _check_positions(self, batch: PackedBatch) -> None:
+        # Reading the positions waits for the device: only where a document is long enough to matter.
+        if self._capacity is None or max(batch.lengths) <= self._capacity:
+            return
+        if int(batch.position_ids.max()) >= self._capacity:
+            raise UsageError(
+                f"a document of {max(batch.lengths)} tokens is longer than the {self._capacity} positions "
+                "this model has learned; lower max_length, so that long records are split into windows"
+            )
+
+    def _channels(self, batch: PackedBatch) -> dict[str, Tensor]:
+        known = {_TOKEN_TYPES} if getattr(self.model.config, "type_vocab_size", 0) else set()
+        unread = set(batch.channels) - known
+        if unread:
+            raise UsageError(
+                f"a {self.model.config.model_type} model cannot read the input channel {sorted(unread)[0]!r}"
+            )
+        return {name: values.long() for name, values in batch.channels.items()}
+
+    def _rescaled_embeddings(self, batch: PackedBatch, positions: Tensor) -> Tensor:
+        """ESM's token dropout per document: (1, T, H) embeddings, masks zeroed, the rest scaled up.
+
+        transformers measures the share of masks over the whole row, which in a packed row mixes documents.
+        """
+        embeddings = self.model.base_model.embeddings
+        is_mask = batch.input_ids[0] == embeddings.mask_token_id
+        lengths = batch.cu_seq_lens.diff()
+        document = torch.repeat_interleave(
+            torch.arange(len(lengths), device=lengths.device), lengths, output_size=is_mask.shape[0]
+        )
+        masks = torch.zeros(len(lengths), device=lengths.device).index_add_(0, document, is_mask.float())
+        # At least one token counts as seen: a document of masks alone is all zeros, not 0 / 0.
+        seen = (1 - masks / lengths).clamp_min(1 / max(batch.lengths))
+        scale = ((1 - _ESM_TRAINED_MASKS) / seen)[document] * ~is_mask
+        words = embeddings.word_embeddings(batch.input_ids)
+        scaled = (words * scale[None, :, None]).to(words.dtype)
+        out: Tensor = embeddings(inputs_embeds=scaled, position_ids=positions)
+        return out
