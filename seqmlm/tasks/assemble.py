@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 
 from seqmlm.engine.backbones import build
-from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.loop import LoopConfig
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.model import MaskedRows
@@ -49,7 +48,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
     space = corpus.tokenizer.space
     torch.manual_seed(config.seed)
     init = config.model.init
-    model = load_backbone(init, space) if init is not None else build(config.model, space)
+    model = build(config.model, space) if init is None else bundle.load_weights(init, space)
     rows = MaskedRows(model, space, probability=_probability(init))
     frequencies = unigram(corpus.token_counts, space)
     masker = make_masker(config.masking, corpus.tokenizer)

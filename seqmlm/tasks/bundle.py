@@ -8,21 +8,26 @@ seqmlm.json                                                             the card
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.base import read_card as tokenizer_card
 from seqmlm.tokenizers.huggingface import imported
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CARD = "seqmlm.json"
 
@@ -61,7 +66,8 @@ class LoadedModel:
 def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -> None:
     """Write a model folder; the card goes last, so a folder with a card is complete."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows.model.save_pretrained(directory)
+    with _no_bars():
+        rows.model.save_pretrained(directory)
     tokenizer.save(directory)
     (directory / CARD).write_text(json.dumps(to_dict(card), indent=2) + "\n", encoding="utf-8")
 
@@ -98,7 +104,7 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
         raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
     found = plugins.domain(name)
     tokenizer = load_tokenizer(reference)
-    model = load_backbone(str(reference), tokenizer.space)
+    model = load_weights(reference, tokenizer.space)
     if card is None:
         limit = min(
             found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
@@ -108,6 +114,12 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
         )
     rows = MaskedRows(model, tokenizer.space, probability=card.probability)
     return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
+
+
+def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
+    """The masked LM of a folder or hub id; see `seqmlm.engine.backbones.load`."""
+    with _no_bars():
+        return load_backbone(str(reference), space)
 
 
 def read_card(folder: Path) -> Card | None:
@@ -124,3 +136,17 @@ def read_card(folder: Path) -> Card | None:
         return from_dict(Card, values)
     except (json.JSONDecodeError, UnicodeDecodeError, UsageError, TypeError) as error:
         raise StateError(f"{path} is not a model card ({error}); export the model again") from None
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keep transformers' own progress bars off the terminal: they last milliseconds."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from seqmlm import plugins
@@ -108,8 +107,8 @@ def _workspace(found: Examination, home: Workspace) -> None:
 
 def _tracking(found: Examination, home: Workspace) -> None:
     tracker = Tracker(home)
-    found.tracking = {"uri": tracker.public_uri, "reachable": None}
-    if _missing_file(home.tracking_uri):
+    found.tracking = {"uri": tracker.public_uri}
+    if not tracker.has_store:
         found.tracking["state"] = "made when it is first needed"
         return
     try:
@@ -125,15 +124,15 @@ def _tracking(found: Examination, home: Workspace) -> None:
 
 
 def _registry(found: Examination, home: Workspace) -> None:
-    if _missing_file(home.database_url):
-        found.registry = {"url": home.database_url, "state": "made when it is first needed"}
-        return
     try:
         engine = database.engine(home.database_url)
     except SeqmlmError as error:
         found.problems.append(str(error))
         return
     found.registry = {"url": engine.url.render_as_string(hide_password=True)}
+    if not database.exists(engine.url):
+        found.registry["state"] = "made when it is first needed"
+        return
     try:
         current, needed = database.revisions(engine)
         found.registry |= {"revision": current, "needed": needed}
@@ -156,11 +155,6 @@ def _plugins(found: Examination, _: Workspace) -> None:
                 plugins.load(kind, name)
             except SeqmlmError as error:
                 found.problems.append(str(error))
-
-
-def _missing_file(url: str) -> bool:
-    path = url.removeprefix("sqlite:///")
-    return path != url and not Path(path).exists()
 
 
 def _shown(variable: str) -> str:
