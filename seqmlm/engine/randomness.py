@@ -25,7 +25,8 @@ class KeyedGenerator:
     """One generator, rewound to the start of any (epoch, sample, stream); 7 times faster than new ones.
 
     Philox 4x64 (Salmon et al. 2011) maps a counter to random words. The upper three of its four counter words
-    name the stream and only the lowest one runs, so no two streams overlap before 2^64 draws.
+    name the stream and only the lowest one runs, so no two streams overlap before 2^64 draws. Not to be
+    shared by threads.
 
     Args:
         seed: any integer; taken modulo 2^64.

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
 
+_UNLIKE = "sequences that share a window must carry the same per-token columns; encode them alike"
+
 
 def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Encoding]:
     """Split a sequence of more than `max_length` tokens into windows of similar length.
@@ -150,25 +152,26 @@ def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
         return pieces[0]
     skip = [0] + [_inner(piece, space)[0] for piece in pieces[1:]]
 
-    def column(values: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:
-        present = [value[begin:] for value, begin in zip(values, skip, strict=True) if value is not None]
-        if present and len(present) < len(pieces):
-            raise UsageError("sequences that share a window must carry the same per-token columns")
-        return np.concatenate(present) if present else None
+    def attached(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([value[begin:] for value, begin in zip(values, skip, strict=True)])
 
-    ids, groups = column(piece.ids for piece in pieces), column(_renumbered(pieces))
-    assert ids is not None
-    assert groups is not None
-    names = {name for piece in pieces for name in piece.channels}
-    channels = {name: column([piece.channels.get(name) for piece in pieces]) for name in names}
+    def column(values: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:
+        present = [value for value in values if value is not None]
+        if present and len(present) < len(pieces):
+            raise UsageError(_UNLIKE)
+        return attached(present) if present else None
+
+    names = pieces[0].channels.keys()
+    if any(piece.channels.keys() != names for piece in pieces):
+        raise UsageError(_UNLIKE)
     return Encoding(
-        ids=ids,
-        groups=groups,
+        ids=attached(piece.ids for piece in pieces),
+        groups=attached(_renumbered(pieces)),
         classes=column(piece.classes for piece in pieces),
         spans=column(piece.spans for piece in pieces),
         positions=column(_continued(pieces, skip)),
         weights=column(piece.weights for piece in pieces),
-        channels={name: channel for name, channel in channels.items() if channel is not None},
+        channels={name: attached([piece.channels[name] for piece in pieces]) for name in names},
     )
 
 

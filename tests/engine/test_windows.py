@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -164,6 +165,8 @@ def test_join_refuses_sequences_of_different_make():
     bare = Encoding(ids=np.array([START, 7, END], np.int32), groups=np.array([-1, 0, -1], np.int32))
     with pytest.raises(UsageError, match="same per-token columns"):
         join([encode([1]), bare], SPACE, 20)
+    with pytest.raises(UsageError, match="same per-token columns"):
+        join([bare, replace(bare, channels={"age": np.ones(3, np.float32)})], SPACE, 20)
     assert join([], SPACE, 20) == []
 
 

@@ -64,6 +64,17 @@ def test_the_rate_is_the_same_at_every_place(space):
         assert abs(rates[place] - 0.15) < bound
 
 
+def test_a_sequence_begins_in_a_span_as_a_cut_through_an_endless_one_would(space):
+    encoding = Encoding(ids=np.full(30, 7, np.int32), groups=np.arange(30, dtype=np.int32))
+    masker, random, every = Span(rate=0.5, space=space), np.random.default_rng(6), np.ones(30, bool)
+    draws = [masker.select(encoding, every, random) for _ in range(4000)]
+    counts = np.bincount([int(own.argmin()) for own in draws if own[0]], minlength=11)[1:]
+    at_least = 0.8 ** np.arange(10) - 0.8**10  # P(length >= k), not normalised
+    expected = counts.sum() * at_least / at_least.sum()
+    assert len(counts) == 10
+    assert ((counts - expected) ** 2 / expected).sum() < 10 + 5 * np.sqrt(20)
+
+
 @given(data=st.data(), rate=st.floats(0, 0.79), seed=st.integers(0, 99))
 def test_units_are_whole_and_one_span_is_always_there(encodings, space, data, rate, seed):
     encoding = data.draw(encodings)
