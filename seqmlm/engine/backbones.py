@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from seqmlm.engine.heads import check_supported
+from seqmlm.engine.heads import HEADS, check_supported
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError, nearest
 
