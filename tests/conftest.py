@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,29 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """An MLflow database without runs, made once for all test processes: that takes MLflow seconds."""
+    from seqmlm.tracking import Tracker
+    from seqmlm.workspace import FileLock, Workspace
+
+    base = tmp_path_factory.getbasetemp()
+    root = (base if worker_id == "master" else base.parent) / "empty-mlflow-store"
+    file = root / "mlflow.db"
+    with FileLock(root / "lock"):
+        if not (root / "ready").exists():
+            Tracker(Workspace(root=root, tracking_uri=f"sqlite:///{file}", database_url="sqlite://")).ensure()
+            (root / "ready").touch()
+    return file
+
+
+@pytest.fixture
+def tracked_workspace(workspace: Path, empty_store: Path) -> Path:
+    """An empty workspace whose MLflow database is there already."""
+    shutil.copyfile(empty_store, workspace / "mlflow.db")
+    return workspace
 
 
 @dataclass(frozen=True)

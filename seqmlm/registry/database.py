@@ -83,9 +83,16 @@ def revisions(made: Engine) -> tuple[str | None, str]:
 
     head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
     assert head is not None
+    if not exists(made.url):
+        return None, head
     with reachable(made), made.connect() as connection, _quiet():
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         return context.get_current_revision(), head
+
+
+def exists(url: URL) -> bool:
+    """False where the database is a file that has yet to be made."""
+    return url.get_backend_name() != "sqlite" or bool(url.database and Path(url.database).exists())
 
 
 def configuration(connection: Any) -> Any:

@@ -37,7 +37,7 @@ class Registry:
         self._engine = database.engine(workspace.database_url)
         self._sessions = sessionmaker(self._engine)
         self._writing = sessionmaker(self._engine.execution_options(**database.WRITING))
-        current, head = (None, "?") if self._is_new_file() else database.revisions(self._engine)
+        current, head = database.revisions(self._engine)
         if current != head:
             self._migrate(current, head)
 
@@ -151,10 +151,6 @@ class Registry:
                 found.append(self._entry(row))
                 row = row.parent
         return found
-
-    def _is_new_file(self) -> bool:
-        url = self._engine.url
-        return url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).exists())
 
     def _migrate(self, current: str | None, head: str) -> None:
         if self._engine.dialect.name == "sqlite":

@@ -12,6 +12,8 @@ from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
 HOST = "127.0.0.1"
+# MLflow's job workers are seven more processes that do nothing for us.
+_DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,8 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiPlan:
         *("--host", HOST, "--port", str(port), "--workers", "1"),
     )
     # Not an argument: the address may hold a password, and arguments are for all to see.
-    environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}
+    environment |= {key: value for key, value in _DEFAULTS.items() if key not in os.environ}
     return UiPlan(
         address=f"http://{HOST}:{port}", command=command, environment=environment, folder=str(home.root)
     )

@@ -143,8 +143,9 @@ class Tracker:
         """
         tracked: list[RunInfo] = []
         try:
-            with quiet():
-                tracked = query.from_mlflow(self.connect())
+            if self.has_store:
+                with quiet():
+                    tracked = query.from_mlflow(self.connect())
         except TrackerDown as error:
             self._warn(f"{error}; showing what the run folders know")
         ids = {run.run_id for run in tracked}
@@ -182,6 +183,12 @@ class Tracker:
         """Names of ended runs of which MLflow lacks something."""
         ledgers = [Ledger.read(directory) for directory in query.folders(self.workspace.runs)]
         return [ledger.name for ledger in ledgers if ledger.status != "RUNNING" and not ledger.complete]
+
+    @property
+    def has_store(self) -> bool:
+        """False where MLflow's store is a database file yet to be made, which takes MLflow seconds."""
+        path = self.workspace.tracking_uri.removeprefix("sqlite:///")
+        return path == self.workspace.tracking_uri or Path(path).exists()
 
     @property
     def public_uri(self) -> str:

@@ -1,10 +1,8 @@
-"""MLflow stores to test on: the database is made once, since that takes MLflow seconds, and then copied."""
+"""Trackers and runs to test on."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,23 +14,9 @@ from seqmlm.tracking.run import TrackedRun
 from seqmlm.workspace import Workspace
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database without runs."""
-    root = tmp_path_factory.mktemp("mlflow")
-    file = root / "mlflow.db"
-    home = Workspace(root=root, tracking_uri=f"sqlite:///{file}", database_url="sqlite://")
-    Tracker(home).ensure()
-    with sqlite3.connect(file) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-    return file
-
-
 @pytest.fixture
-def home(workspace: Path, empty_store: Path) -> Workspace:
+def home(tracked_workspace: Path) -> Workspace:
     """A workspace whose MLflow database is there and empty."""
-    shutil.copyfile(empty_store, workspace / "mlflow.db")
     return Workspace.locate()
 
 
