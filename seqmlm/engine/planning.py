@@ -96,7 +96,6 @@ class RowPlanner:
                 f"sequence {worst} has {lengths[worst]} tokens, more than tokens_per_row = {tokens_per_row}; "
                 "raise tokens_per_row or split the sequences into shorter windows (max_length)"
             )
-        self.lengths = lengths
         if lookahead < 1:
             raise UsageError(f"lookahead = {lookahead} rows must be at least 1")
         self.lengths = lengths
@@ -119,7 +118,7 @@ class RowPlanner:
 
     def _peek(self) -> Row:
         if self._emitted == len(self._rows):
-            if self._next_cursor == len(self.lengths) and not self._waiting:
+            if self._next_cursor == len(self.lengths):  # an epoch's last stretch holds nothing back
                 self._plan(epoch=self._epoch + 1, cursor=0, carried=[])
             else:
                 self._plan(epoch=self._epoch, cursor=self._next_cursor, carried=self._waiting)

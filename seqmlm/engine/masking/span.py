@@ -35,9 +35,7 @@ class Span(RateMasker):
             raise UsageError(f"span masks need p in (0, 1] and max_units >= 1, not {p} and {max_units}")
         lengths = p * (1 - p) ** np.arange(max_units)
         lengths /= lengths.sum()
-        at_least = np.cumsum(lengths[::-1])[
-            ::-1
-        ]  # P(length >= k), k = 1 .. max_units; they add up to the mean
+        at_least = np.cumsum(lengths[::-1])[::-1]  # P(length >= k) for k = 1..max_units
         mean = float(at_least.sum())
         if rate > mean / (mean + 1):
             raise UsageError(
