@@ -1,0 +1,51 @@
+"""The oracle of packing can fail: packing by position ids alone leaks between documents, and it says so."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.packing import pack
+
+
+def _load(name: str) -> ModuleType:
+    path = Path(__file__).parents[1] / "support" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+encoders = _load("encoders")
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    "name", ["modernbert", "bert", "roberta", "esm-rotary", "distilbert", "electra", "albert"]
+)
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_position_ids_alone_leak(name: str, implementation: str) -> None:
+    model, documents = encoders.encoder(name), encoders.documents()
+    naive = encoders.leak(
+        model, documents, lambda: encoders.position_ids_only(model, documents, implementation)
+    )
+    rows = MaskedRows(copy.deepcopy(model), encoders.SPACE, probability="full")
+    ours = encoders.leak(model, documents, lambda: rows(pack(documents), output="logits"))
+    assert naive > 1e-2
+    assert ours < 1e-5
+
+
+def test_one_document_has_nothing_to_leak() -> None:
+    """The leak above is one between documents, not a fault of the naive call."""
+    model, documents = encoders.encoder("bert"), encoders.documents((30,))
+    assert (
+        encoders.leak(model, documents, lambda: encoders.position_ids_only(model, documents, "sdpa")) < 1e-5
+    )
