@@ -11,6 +11,7 @@ import resource
 import signal
 import stat
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,9 +177,10 @@ def test_long_records_become_windows_in_one_split(tmp_path: Path) -> None:
     for dataset in (prepared.train, prepared.validation):
         assert dataset.lengths.max() <= 40
         pieces: dict[str, list[int]] = {}
+        windows = Counter[str]()
         for i, (name, encoding) in enumerate(rows(dataset)):
-            assert dataset.origin(i).window == (0 if name not in pieces else last + 1)  # noqa: F821
-            last = dataset.origin(i).window  # noqa: F841
+            assert dataset.origin(i).window == windows[name]
+            windows[name] += 1
             pieces.setdefault(name, []).extend(encoding.ids[1:-1].tolist())
         for name, ids in pieces.items():
             assert ids == Letters().encode(records[int(name[1:])].raw).ids[1:-1].tolist()
@@ -362,15 +364,15 @@ def test_memory_stays_flat_as_the_input_grows(tmp_path: Path) -> None:
 
     made(stream(100), tmp_path, fingerprint="warm")
     peaks = []
-    for n in (2000, 10_000):
+    for n in (1000, 4000):
         tracemalloc.start()
         try:
             made(stream(n), tmp_path, fingerprint=str(n))
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    # What may grow is the marks' and rows' few bytes a record while the splits are written.
-    assert peaks[1] - peaks[0] < 8000 * 60
+    # Three thousand records more; kept in a list they would be some megabytes.
+    assert peaks[1] - peaks[0] < 200_000
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
