@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
 from seqmlm.engine.layout import Layout, lay_out
-from seqmlm.engine.packing import pack
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reduction import Reduced, Wanted, reduce
 from seqmlm.errors import TrainingError, UsageError
@@ -161,10 +160,10 @@ class Conditionals:
         """One forward, or None where memory ran out; the failed one's tensors are free when this returns."""
         first, last = layout.first_row[start], layout.first_row[stop]
         a, b = np.searchsorted(layout.pair_row, [first, last])
-        counts = np.diff(layout.first_row[start : stop + 1])
-        groups = np.repeat(layout.group_of[start:stop], counts)
+        documents = layout.documents
+        groups = np.repeat(documents.group[start:stop], documents.count[start:stop])
         try:
-            batch = pack(layout.documents[start:stop])
+            batch = documents.batch(start, stop)
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
             logits = self.rows(batch.to(self.device, non_blocking=True), output="logits")

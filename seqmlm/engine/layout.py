@@ -1,18 +1,21 @@
-"""Queries become the distinct documents of a forward pass; every asked position learns where its answer is."""
+"""Queries become the distinct documents of a forward pass; every asked position learns where its answer is.
+
+All of it is arithmetic on flat arrays: a masked copy costs a few microseconds, not an object and its calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.packing import Document
+from seqmlm.engine.documents import Documents, ranges, running
 from seqmlm.engine.query import Longs, Query, check
 from seqmlm.engine.types import Ids, TokenSpace
+from seqmlm.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +29,6 @@ class Layout:
     Args:
         documents: the D distinct documents, longest first.
         first_token, first_row: (D+1,) running totals of tokens and of asked rows.
-        group_of: (D,) index into `allowed` of each document.
         allowed: the distinct sets of allowed tokens.
         row, pair: (S,) the row and the pair of each slot.
         pair_row, pair_column: (P,) the row, ascending, and the target's column in the logits (or in the
@@ -34,10 +36,9 @@ class Layout:
         first_slot: (number of queries + 1,) running totals of slots.
     """
 
-    documents: list[Document]
+    documents: Documents
     first_token: Longs
     first_row: Longs
-    group_of: Longs
     allowed: list[Ids | None]
     row: Longs
     pair: Longs
@@ -55,132 +56,135 @@ def lay_out(queries: Sequence[Query], space: TokenSpace, *, rows_limit: int, cap
 
     Raises:
         UsageError: a position outside its sequence, a token outside the vocabulary, a sequence beyond
-            `capacity`.
+            `capacity`, channels that differ between queries.
     """
     check(queries, space, capacity)
-    builder = _Builder(space, rows_limit)
-    for query in queries:
-        builder.add(query)
-    return builder.layout(queries)
+    sets = _Sets()
+    documents = _documents(queries, space, rows_limit, sets)
+    first, place = documents.distinct()
+    order = np.argsort(-documents.length[first], kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    kept = documents.take(first[order])
+    first_row = running(kept.count)
+    row = ranges(first_row[rank[place]], documents.count)
+    width = space.size + 1
+    pairs, pair = np.unique(row * width + _columns(queries) + 1, return_inverse=True)
+    return Layout(
+        documents=kept,
+        first_token=running(kept.length),
+        first_row=first_row,
+        allowed=sets.allowed,
+        row=row,
+        pair=pair,
+        pair_row=pairs // width,
+        pair_column=pairs % width - 1,
+        first_slot=running(np.array([len(q.asked) for q in queries], dtype=np.int64)),
+    )
 
 
-class _Builder:
-    """Collects the pieces of a window: a piece is one variant's asked rows (or a part of them)."""
+class _Sets:
+    """Numbers the distinct sets of allowed tokens, and the distinct (allowed, positions, channels)."""
 
-    def __init__(self, space: TokenSpace, rows_limit: int) -> None:
-        self.space, self.rows_limit = space, rows_limit
-        self.known: dict[Any, int] = {}
-        self.documents: list[Document] = []
-        self.group_of: list[int] = []
-        self.groups: dict[bytes | None, int] = {}
+    def __init__(self) -> None:
         self.allowed: list[Ids | None] = []
-        self.piece_document: list[int] = []
-        self.piece_rows: list[int] = []
+        self._groups: dict[bytes | None, int] = {}
+        self._extras: dict[Any, int] = {}
 
-    def add(self, query: Query) -> None:
-        variants = query.variants
-        rows, asked = self._masked_copies(query, variants), np.ascontiguousarray(query.asked, dtype=np.int32)
-        group, encoding = self._group(query.allowed), query.encoding
-        channels = [(name, _content(channel)) for name, channel in encoding.channels.items()]
-        extras = (group, _content(encoding.positions), *channels)
-        stride, ids_bytes, asked_bytes = 4 * rows.shape[1], rows.tobytes(), asked.tobytes()
-        known, documents = self.known, self.documents
-        for variant, first, last in self._pieces(query, variants):
-            # Exact bytes, not a digest: equal keys are equal questions.
-            ids = ids_bytes[variant * stride : (variant + 1) * stride]
-            key = (ids, asked_bytes[4 * first : 4 * last], extras)
-            index = known.setdefault(key, len(documents))
-            if index == len(documents):
-                documents.append(
-                    Document(
-                        ids=rows[variant],
-                        asked=asked[first:last],
-                        positions=encoding.positions,
-                        channels=encoding.channels,
-                    )
-                )
-                self.group_of.append(group)
-            self.piece_document.append(index)
-            self.piece_rows.append(last - first)
-
-    def _masked_copies(self, query: Query, variants: int) -> Ids:
-        """(R, L) the token ids of every variant."""
-        rows = np.repeat(np.asarray(query.encoding.ids, dtype=np.int32)[None], variants, axis=0)
-        for position, token in query.substitutions.items():
-            rows[:, position] = token
-        if query.masked_in is None:
-            rows[:, query.masked] = self.space.mask
-        else:
-            rows[query.masked_in, query.masked] = self.space.mask
-        return rows
-
-    def _pieces(self, query: Query, variants: int) -> list[tuple[int, int, int]]:
-        """(variant, first, last) slices of `asked`: one a variant, more where one asks too many rows."""
-        if query.asked_in is None:
-            bounds = [0, len(query.asked)]
-        else:
-            bounds = np.searchsorted(query.asked_in, np.arange(variants + 1)).tolist()
-        pieces = [(v, a, b) for v, (a, b) in enumerate(pairwise(bounds)) if a < b]
-        if max(b - a for _, a, b in pieces) > self.rows_limit:
-            step = self.rows_limit
-            pieces = [(v, i, min(i + step, b)) for v, a, b in pieces for i in range(a, b, step)]
-        return pieces
-
-    def _group(self, allowed: Ids | None) -> int:
-        content = _content(allowed)
-        group = self.groups.setdefault(content, len(self.allowed))
+    def add(self, query: Query) -> tuple[int, int]:
+        """(group, extra) of a query."""
+        encoding, content = query.encoding, _content(query.allowed)
+        group = self._groups.setdefault(content, len(self.allowed))
         if group == len(self.allowed):
-            self.allowed.append(None if allowed is None else np.asarray(allowed))
-        return group
+            self.allowed.append(query.allowed)
+        channels = tuple([(name, _content(channel)) for name, channel in encoding.channels.items()])
+        key = (group, _content(encoding.positions), channels)
+        return group, self._extras.setdefault(key, len(self._extras))
 
-    def layout(self, queries: Sequence[Query]) -> Layout:
-        tokens = np.array([len(d.ids) for d in self.documents], dtype=np.int64)
-        rows = np.array([len(d.asked) for d in self.documents], dtype=np.int64)
-        order = np.argsort(-tokens, kind="stable")
-        first_row = _running(rows[order])
-        start_of = np.empty_like(order)
-        start_of[order] = first_row[:-1]
-        pieces = np.array(self.piece_document, dtype=np.int64)
-        row = _ranges(start_of[pieces], np.array(self.piece_rows, dtype=np.int64))
-        width = self.space.size + 1
-        pairs, pair = np.unique(row * width + self._columns(queries) + 1, return_inverse=True)
-        return Layout(
-            documents=[self.documents[i] for i in order],
-            first_token=_running(tokens[order]),
-            first_row=first_row,
-            group_of=np.array(self.group_of, dtype=np.int64)[order],
-            allowed=self.allowed,
-            row=row,
-            pair=pair,
-            pair_row=pairs // width,
-            pair_column=pairs % width - 1,
-            first_slot=_running(np.array([len(q.asked) for q in queries], dtype=np.int64)),
-        )
 
-    def _columns(self, queries: Sequence[Query]) -> Longs:
-        """(S,) where in the (restricted) logits each slot's target stands, -1 where it does not."""
-        columns = []
-        for query in queries:
-            targets = query.encoding.ids[query.asked] if query.targets is None else query.targets
-            if query.allowed is not None:
-                order = np.argsort(query.allowed)
-                place = np.searchsorted(query.allowed, targets, sorter=order).clip(max=len(order) - 1)
-                targets = np.where(query.allowed[order[place]] == targets, order[place], -1)
-            columns.append(targets)
-        return np.concatenate(columns).astype(np.int64)
+def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, sets: _Sets) -> Documents:
+    """Every masked copy in which something is asked, equal ones included, in the order of the queries."""
+    names = queries[0].encoding.channels.keys()
+    if any(query.encoding.channels.keys() != names for query in queries):
+        raise UsageError("queries that are asked together must have the same channels")
+    lengths = np.array([len(query.encoding.ids) for query in queries], dtype=np.int64)
+    copies = np.array([query.variants for query in queries], dtype=np.int64)
+    first_copy, base = running(copies), running(lengths)
+    of = np.repeat(np.arange(len(queries)), copies)
+    # Where every token of every copy stands in the sequences laid end to end.
+    origin = ranges(base[of], lengths[of])
+    first_id = running(lengths[of])
+    ids = np.concatenate([query.encoding.ids for query in queries])
+    for query, start in zip(queries, base.tolist(), strict=False):
+        for position, token in query.substitutions.items():
+            ids[start + position] = token
+    ids = ids[origin]
+    masked_copy = _in_copy([q.masked for q in queries], [q.masked_in for q in queries], first_copy)
+    ids[first_id[masked_copy] + np.concatenate([q.masked for q in queries])] = space.mask
+    asked_copy = _in_copy([q.asked for q in queries], [q.asked_in for q in queries], first_copy)
+    copy, count = _pieces(np.bincount(asked_copy, minlength=len(of)), rows_limit)
+    positions = None
+    if any(query.encoding.positions is not None for query in queries):
+        own = [q.encoding.positions for q in queries]
+        parts = [np.arange(n) if p is None else p for p, n in zip(own, lengths.tolist(), strict=True)]
+        positions = np.concatenate(parts)[origin]
+    numbers = np.array([sets.add(query) for query in queries], dtype=np.int64)[of[copy]]
+    return Documents(
+        ids=ids,
+        positions=positions,
+        channels={
+            name: np.concatenate([q.encoding.channels[name] for q in queries])[origin] for name in names
+        },
+        asked=np.concatenate([query.asked for query in queries]),
+        first_id=first_id[copy],
+        length=lengths[of[copy]],
+        first_asked=np.cumsum(count) - count,
+        count=count,
+        group=numbers[:, 0],
+        extra=numbers[:, 1],
+    )
+
+
+def _in_copy(positions: list[Ids], variants: list[Ids | None], first_copy: Longs) -> Longs:
+    """The copy, numbered through all queries, of each of the queries' positions."""
+    counts = [len(part) for part in positions]
+    none = np.zeros(max(counts), dtype=np.int32)
+    inside = [none[:n] if part is None else part for part, n in zip(variants, counts, strict=True)]
+    copy: Longs = np.repeat(first_copy[:-1], counts) + np.concatenate(inside)
+    return copy
+
+
+def _pieces(count: Longs, rows_limit: int) -> tuple[Longs, Longs]:
+    """A piece is the asked rows of one copy, or a part of them where they are too many.
+
+    Args:
+        count: (C,) asked positions of each copy.
+
+    Returns:
+        The copy of each piece, and how many of the asked positions it takes, in their order.
+    """
+    copy = np.flatnonzero(count)
+    count = count[copy]
+    if (count > rows_limit).any():
+        parts = -(-count // rows_limit)
+        last = count - (parts - 1) * rows_limit
+        copy, count = np.repeat(copy, parts), np.full(parts.sum(), rows_limit)
+        count[np.cumsum(parts) - 1] = last
+    return copy, count
+
+
+def _columns(queries: Sequence[Query]) -> Longs:
+    """(S,) where in the (restricted) logits each slot's target stands, -1 where it does not."""
+    columns = []
+    for query in queries:
+        targets = query.encoding.ids[query.asked] if query.targets is None else query.targets
+        if query.allowed is not None:
+            order = np.argsort(query.allowed)
+            place = np.searchsorted(query.allowed, targets, sorter=order).clip(max=len(order) - 1)
+            targets = np.where(query.allowed[order[place]] == targets, order[place], -1)
+        columns.append(targets)
+    return np.concatenate(columns).astype(np.int64)
 
 
 def _content(array: NDArray[Any] | None) -> bytes | None:
     return None if array is None else array.tobytes()
-
-
-def _running(counts: Longs) -> Longs:
-    running: Longs = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
-    return running
-
-
-def _ranges(starts: Longs, counts: Longs) -> Longs:
-    """Concatenated range(start, start + count)."""
-    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    ranges: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
-    return ranges

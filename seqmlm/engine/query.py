@@ -108,6 +108,8 @@ def check(queries: Sequence[Query], space: TokenSpace, capacity: int | None) -> 
 def _problems(query: Query, space: TokenSpace) -> Iterator[tuple[str, str]]:
     """(field, what is wrong with it), nothing for a good query."""
     asked, masked = len(query.asked), len(query.masked)
+    if not len(query.encoding.ids):
+        yield "encoding", "a sequence without tokens"
     if not asked:
         yield "asked", "a query must ask at least one position"
     if (query.masked_in is None) is not (query.asked_in is None):

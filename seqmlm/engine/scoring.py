@@ -87,6 +87,8 @@ def _later_in_unit(groups: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     >>> _later_in_unit(np.array([4, 4, 7]))
     (array([0, 1, 1, 2]), array([2, 1, 1]))
     """
+    if (groups[1:] > groups[:-1]).all():  # units of one token, as residues are
+        return np.arange(len(groups)), np.ones(len(groups), dtype=np.int64)
     order = np.argsort(groups, kind="stable")
     ends = np.searchsorted(groups[order], groups[order], side="right")
     ranks = np.arange(len(groups))

@@ -1,26 +1,29 @@
 """An n-gram over the same units: the cheap baseline a masked model has to beat.
 
-It reads left to right, so it is given what the masked model is given beside its context: the number of tokens
-n of the unit (a [MASK] each), and that the sequence does not end there. With h = the k units before, farthest
-first, and counts over training positions whose unit has n tokens,
+It reads left to right, so it is given what the masked model is given beside its context: the number n of
+tokens of the unit (a [MASK] each), and that the sequence does not end there. With h the k units before, and
+counts over training positions whose unit has n tokens,
 
-    P_k(w | h, n) = (max(c(h, w, n) - D, 0) + g(h, n) P_{k-1}(w | h', n)) / c(h, n)
-    P_{-1}(w | n) = product over the tokens t of w of the token unigram p(t)
+    P_k(w | h, n) = (max(c(h w) - d_k, 0) + (a_k + d_k t(h)) P_{k-1}(w | h', n)) / (c(h) + a_k)
+    P_{-1}(w | n) = product over the tokens of w of their unigram probability
 
-where h' is h without its farthest unit. This is interpolated modified Kneser-Ney (Chen and Goodman 1998): D
-is one of three discounts by the count (1, 2, 3 and more), estimated from the counts of counts of each order;
-g is the mass they free; below the highest order c counts the distinct units seen before (h, w) instead of
-occurrences, save where h reaches the beginning of the sequence. With `smoothing="witten_bell"` (Bell, Cleary
-and Witten 1990) all orders keep plain counts, D = 0, and g(h, n) = the number of distinct w seen after h,
-added to the denominator: better where few units make most contexts dense, as for residues. A context never
-seen hands on to the shorter one. The last level spells the unit, so that a unit never seen has a price in the
-same tokens as the model's, and all strings of n ordinary tokens together have probability 1.
+where h' is h without its farthest unit, t(h) the number of distinct units seen after h, and a context never
+seen hands on to the shorter one. This is the predictive rule of the hierarchical Pitman-Yor process (Teh
+2006); a = 0 with continuation counts is interpolated Kneser-Ney (Kneser and Ney 1995), d = 0 a hierarchical
+Dirichlet model (MacKay and Peto 1995). Discount d_k and strength a_k of each order, and whether orders below
+the highest count occurrences or distinct units before (h, w), are those that predict a tenth of the training
+sequences best from the others: no fixed rule is good both for words and for residues, where most contexts are
+dense.
+
+The last level spells the unit, so that one never seen has a price in the same tokens as the model's; all
+strings of n ordinary tokens together have probability 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -31,28 +34,61 @@ from seqmlm.errors import UsageError
 Unit = tuple[int, ...]
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
-Smoothing = Literal["kneser_ney", "witten_bell"]
+Counting = Literal["occurrences", "continuations"]
+# c(h w), c(h) and t(h) at N positions.
+_Found = tuple[Doubles, Doubles, Doubles]
 
 # Before the first unit of a sequence; a unit not seen in training.
 _BEGIN, _UNSEEN = 0, 1
+_HELD_OUT = 10
+_DISCOUNTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_STRENGTHS = tuple(2.0**e for e in range(-4, 15))
+_SWEEPS = 3
+# Held-out units that the smoothing is chosen on: the ten numbers need no more.
+_TUNED = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothing:
+    """How an n-gram interpolates: (discount, strength) of each order, shortest first, and what is counted."""
+
+    counting: Counting
+    orders: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """What is known of contexts of one length, as sorted arrays (a dict of tuples would take ten times the
-    memory).
+    """Contexts of one length as sorted arrays (dictionaries of tuples would take ten times the memory).
 
     Args:
-        contexts: (C,) sorted keys: (index of the context one shorter) * vocabulary + farthest unit.
-        events: (E,) sorted keys: (index of the context) * vocabulary + next unit.
-        kept: (E,) the discounted count of each event over its context's total.
-        handed: (C,) share of the probability handed to the shorter context.
+        contexts: (C,) sorted keys: (index of the context one shorter) * size + farthest unit.
+        events: (E,) sorted keys: (index of the context) * size + next unit.
+        counts: (E,) of each event; totals, types: (C,) sum and number of each context's events.
     """
 
     contexts: Longs
     events: Longs
-    kept: Doubles
-    handed: Doubles
+    counts: Doubles
+    totals: Doubles
+    types: Doubles
+
+
+@dataclass(frozen=True, eq=False)
+class _Positions:
+    """Units to be predicted: their numbers (N,), tokens (N,), log2 spelled probability (N,), history (N, k).
+
+    The history has the nearest unit first, as the contexts grow.
+    """
+
+    unit: Longs
+    tokens: Longs
+    spelled: Doubles
+    history: Longs
+
+    def some(self, limit: int) -> _Positions:
+        """At most `limit` of them, evenly spread."""
+        step = -(-len(self.unit) // limit) or 1
+        return _Positions(**{field.name: getattr(self, field.name)[::step] for field in fields(self)})
 
 
 class NGram:
@@ -61,78 +97,48 @@ class NGram:
     Args:
         order: units in the longest n-gram, itself included; 5 looks at 4 units before.
         unigram: (V,) probabilities of tokens in the training split, positive at ordinary ones.
-        smoothing: see the module's docstring.
 
-    >>> model = NGram(order=2, unigram=np.array([0.5, 0.5])).fit([[(0,), (1,), (0,), (1,)]] * 9)
-    >>> bool(model.bits([[(0,), (1,)]])[1] < 0.5)
+    >>> model = NGram(order=2, unigram=np.array([0.5, 0.5])).fit([[(0,), (1,), (0,), (1,)]] * 20)
+    >>> bool(model.bits([[(0,), (1,)]])[1] < 0.1)
     True
     """
 
-    def __init__(self, *, order: int = 5, unigram: Doubles, smoothing: Smoothing = "kneser_ney") -> None:
+    def __init__(self, *, order: int = 5, unigram: Doubles) -> None:
         if order < 1:
             raise UsageError(f"an n-gram has an order of at least 1, not {order}")
-        if smoothing not in ("kneser_ney", "witten_bell"):
-            raise UsageError(f"smoothing must be 'kneser_ney' or 'witten_bell', not {smoothing!r}")
-        self.order, self.smoothing = order, smoothing
+        self.order = order
+        self.smoothing = Smoothing(counting="continuations", orders=((0.75, 0.125),) * order)
         with np.errstate(divide="ignore"):
             self._token_log2 = np.log2(unigram)
         self._numbers: dict[Unit, int] = {}
-        self._levels: list[_Level] = []
         self._size = 0
+        self._levels: list[_Level] = []
 
     def fit(self, sequences: Iterable[Sequence[Unit]]) -> NGram:
-        """Count; units () are context, never events.
+        """Count, and choose the smoothing; fewer than ten sequences keep the default (d = .75, a = 1/8).
+
+        Units () are context, never events.
 
         Raises:
             UsageError: no unit at all.
         """
-        self._numbers, flat, longest = {}, [], 0
+        numbers: dict[Unit, int] = {}
+        flat = []
         for sequence in sequences:
-            numbers = [self._numbers.setdefault(unit, len(self._numbers) + 2) for unit in sequence]
-            longest = max(longest, max((len(unit) for unit in sequence), default=0))
-            flat.append(np.array([_BEGIN] * (self.order - 1) + numbers, dtype=np.int64))
-        if not self._numbers:
+            units = [numbers.setdefault(unit, len(numbers) + 2) for unit in sequence]
+            flat.append(np.array([_BEGIN] * (self.order - 1) + units, dtype=np.int64))
+        if not any(numbers):
             raise UsageError("an n-gram needs at least one training unit")
+        self._numbers = numbers
         # Room for the numbers of tokens too, which are the keys of the shortest contexts.
-        self._size = max(len(self._numbers) + 2, longest + 1)
-        units = np.concatenate(flat)
-        events = np.flatnonzero(units >= 2)
-        sizes = np.array([0, 0, *map(len, self._numbers)], dtype=np.int64)
-        events = events[sizes[units[events]] > 0]
-        self._levels = self._count(units, events, sizes)
+        self._size = max(len(numbers) + 2, max(map(len, numbers)) + 1)
+        held = self._positions(flat[_HELD_OUT - 1 :: _HELD_OUT]).some(_TUNED)
+        rest = self._positions([s for i, s in enumerate(flat, 1) if i % _HELD_OUT])
+        if len(held.unit) and len(rest.unit):
+            trials = [self._tune(rest, held, "occurrences"), self._tune(rest, held, "continuations")]
+            self.smoothing = min(trials, key=lambda trial: trial[0])[1]
+        self._levels = self._count(self._positions(flat), self.smoothing.counting)
         return self
-
-    def _count(self, units: Longs, events: Longs, sizes: Longs) -> list[_Level]:
-        """Contexts and counts of every length; lower orders of Kneser-Ney count from the next higher one."""
-        keys, contexts, counted = sizes[units[events]], [], []
-        for length in range(1, self.order + 1):
-            known, index = np.unique(keys, return_inverse=True)
-            contexts.append(known)
-            counted.append(np.unique(index * self._size + units[events], return_counts=True))
-            if length < self.order:
-                keys = index * self._size + units[events - length]
-        levels = []
-        for length, (known, (seen, counts)) in enumerate(zip(contexts, counted, strict=True)):
-            if self.smoothing == "kneser_ney" and length < self.order - 1:
-                higher = counted[length + 1][0]
-                shorter = (contexts[length + 1] // self._size)[higher // self._size]
-                distinct = np.unique(shorter * self._size + higher % self._size, return_counts=True)[1]
-                begins = (known % self._size)[seen // self._size] == _BEGIN
-                counts = np.where(begins & (length > 0), counts, distinct)
-            levels.append(self._level(known, seen, counts))
-        return levels
-
-    def _level(self, contexts: Longs, events: Longs, counts: Longs) -> _Level:
-        context = events // self._size
-        if self.smoothing == "kneser_ney":
-            discounts = np.array(_discounts(counts))[np.minimum(counts, 3) - 1]
-            totals = np.bincount(context, weights=counts)
-            freed = np.bincount(context, weights=discounts)
-        else:
-            discounts = np.zeros(len(events))
-            freed = np.bincount(context).astype(np.float64)
-            totals = np.bincount(context, weights=counts) + freed
-        return _Level(contexts, events, (counts - discounts) / totals[context], freed / totals)
 
     def bits(self, sequences: Iterable[Sequence[Unit]]) -> Doubles:
         """-log2 P of every unit, sequence after sequence; units () are left out."""
@@ -149,41 +155,118 @@ class NGram:
         Returns:
             One value for each chosen unit, sequence after sequence.
         """
-        columns: list[list[int]] = []
-        spelled: list[float] = []
-        history = self.order - 1
-        for sequence, wanted in zip(sequences, chosen, strict=True):
-            numbers = [_BEGIN] * history + [self._numbers.get(unit, _UNSEEN) for unit in sequence]
-            for i in wanted:
-                unit = sequence[i]
-                # Nearest unit first, as the contexts grow.
-                columns.append([numbers[i + history], len(unit), *reversed(numbers[i : i + history])])
-                spelled.append(float(self._token_log2[list(unit)].sum()))
-        if not columns:
-            return np.zeros(0)
-        return -self._log2(np.array(columns, dtype=np.int64), np.array(spelled))
-
-    def _log2(self, table: Longs, spelled: Doubles) -> Doubles:
-        """Interpolate upwards from log2 of the spelled probability.
-
-        Args:
-            table: (N, 2 + history) rows of unit, its tokens, the units before, nearest first.
-            spelled: (N,) log2; logarithms all the way, as a unit of many tokens underflows.
-        """
         if not self._levels:
             raise UsageError("fit the n-gram first")
-        unit, result = table[:, 0], spelled
+        units, histories, before = [], [], self.order - 1
+        for sequence, wanted in zip(sequences, chosen, strict=True):
+            numbers = [_BEGIN] * before + [self._numbers.get(unit, _UNSEEN) for unit in sequence]
+            units += [sequence[i] for i in wanted]
+            histories += [numbers[i : i + before][::-1] for i in wanted]
+        positions = _Positions(
+            unit=np.array([self._numbers.get(unit, _UNSEEN) for unit in units], dtype=np.int64),
+            tokens=np.array([len(unit) for unit in units], dtype=np.int64),
+            spelled=np.array([self._spell(unit) for unit in units]),
+            history=np.array(histories, dtype=np.int64).reshape(len(units), before),
+        )
+        return -_chain(self._look_up(self._levels, positions), positions.spelled, self.smoothing.orders)
+
+    def _spell(self, unit: Unit) -> float:
+        """log2 of the product of the tokens' probabilities; the product itself may underflow."""
+        return float(self._token_log2[list(unit)].sum())
+
+    def _positions(self, flat: Sequence[Longs]) -> _Positions:
+        """Every unit with tokens of some training sequences, each of which begins with its padding."""
+        units = np.concatenate([np.zeros(0, dtype=np.int64), *flat])
+        sizes = np.array([0, 0, *map(len, self._numbers)], dtype=np.int64)
+        spelled = np.array([0.0, 0.0, *map(self._spell, self._numbers)])
+        at = np.flatnonzero((units >= 2) & (sizes[units] > 0))
+        unit = units[at]
+        history = units[at[:, None] - np.arange(1, self.order)]
+        return _Positions(unit=unit, tokens=sizes[unit], spelled=spelled[unit], history=history)
+
+    def _count(self, positions: _Positions, counting: Counting) -> list[_Level]:
+        """Contexts and events of every length."""
+        keys, contexts, events, counts = positions.tokens, [], [], []
+        for length in range(self.order):
+            known, index = np.unique(keys, return_inverse=True)
+            event, count = np.unique(index * self._size + positions.unit, return_counts=True)
+            contexts.append(known)
+            events.append(event)
+            counts.append(count)
+            if length + 1 < self.order:
+                keys = index * self._size + positions.history[:, length]
+        if counting == "continuations":
+            counts = self._continuations(contexts, events, counts)
+        levels = []
+        for known, event, count in zip(contexts, events, counts, strict=True):
+            owner, weights = event // self._size, count.astype(np.float64)
+            totals = np.bincount(owner, weights=weights).astype(np.float64)
+            levels.append(_Level(known, event, weights, totals, np.bincount(owner).astype(np.float64)))
+        return levels
+
+    def _continuations(self, contexts: list[Longs], events: list[Longs], counts: list[Longs]) -> list[Longs]:
+        """Below the highest order, the distinct units before an event; occurrences at the very beginning."""
+        kept = []
+        for length in range(self.order - 1):
+            longer = events[length + 1]
+            shorter = (contexts[length + 1] // self._size)[longer // self._size]
+            distinct = np.unique(shorter * self._size + longer % self._size, return_counts=True)[1]
+            begins = (contexts[length] % self._size)[events[length] // self._size] == _BEGIN
+            kept.append(np.where(begins & (length > 0), counts[length], distinct))
+        return [*kept, counts[-1]]
+
+    def _look_up(self, levels: Sequence[_Level], positions: _Positions) -> list[_Found]:
+        """c(h w), c(h), t(h) of every position in every order, (N,) each; 0 where not seen."""
+        found = []
         # A number of tokens never seen must not look like another key.
-        index = np.where(table[:, 1] < self._size, table[:, 1], -1)
-        for length, level in enumerate(self._levels):
-            key = index if length == 0 else np.where(index < 0, -1, index * self._size + table[:, 1 + length])
-            index = _find(level.contexts, key)
-            event = _find(level.events, np.where(index < 0, -1, index * self._size + unit))
-            with np.errstate(divide="ignore"):
-                kept = np.log2(np.where(event < 0, 0.0, level.kept[event]))
-                handed = np.log2(level.handed[index]) + result
-            result = np.where(index < 0, result, np.logaddexp2(kept, handed))
-        return result
+        key = np.where(positions.tokens < self._size, positions.tokens, -1)
+        for length, level in enumerate(levels):
+            context = _find(level.contexts, key)
+            event = _find(level.events, np.where(context < 0, -1, context * self._size + positions.unit))
+            unseen = context < 0
+            found.append(
+                (
+                    np.where(event < 0, 0.0, level.counts[event]),
+                    np.where(unseen, 0.0, level.totals[context]),
+                    np.where(unseen, 0.0, level.types[context]),
+                )
+            )
+            if length + 1 < len(levels):
+                key = np.where(unseen, -1, context * self._size + positions.history[:, length])
+        return found
+
+    def _tune(self, rest: _Positions, held: _Positions, counting: Counting) -> tuple[float, Smoothing]:
+        """Bits per held-out unit of the best smoothing that coordinate descent finds, and that smoothing."""
+        found = self._look_up(self._count(rest, counting), held)
+        orders = list(self.smoothing.orders)
+        best = math.inf
+        for _ in range(_SWEEPS):
+            lower = held.spelled
+            for k in range(self.order):
+                for refine in (_discounts, _strengths):
+                    trials = [[trial, *orders[k + 1 :]] for trial in refine(orders[k])]
+                    costs = [float(-_chain(found[k:], lower, trial).mean()) for trial in trials]
+                    orders[k], best = trials[int(np.argmin(costs))][0], min(costs)
+                lower = _chain(found[k : k + 1], lower, orders[k : k + 1])
+        return best, Smoothing(counting=counting, orders=tuple(orders))
+
+
+def _discounts(order: tuple[float, float]) -> list[tuple[float, float]]:
+    return [(discount, order[1]) for discount in _DISCOUNTS]
+
+
+def _strengths(order: tuple[float, float]) -> list[tuple[float, float]]:
+    return [(order[0], strength) for strength in _STRENGTHS]
+
+
+def _chain(found: Sequence[_Found], lower: Doubles, orders: Sequence[tuple[float, float]]) -> Doubles:
+    """The formula, order after order, (N,) log2 in and out: the products of a long unit would underflow."""
+    for (count, total, types), (discount, strength) in zip(found, orders, strict=True):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            kept = np.log2(np.maximum(count - discount, 0)) - np.log2(total + strength)
+            handed = np.log2(strength + discount * types) - np.log2(total + strength) + lower
+            lower = np.where(total == 0, lower, np.logaddexp2(kept, handed))
+    return lower
 
 
 def _find(keys: Longs, wanted: Longs) -> Longs:
@@ -191,17 +274,3 @@ def _find(keys: Longs, wanted: Longs) -> Longs:
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     found: Longs = np.where(keys[place] == wanted, place, -1)
     return found
-
-
-def _discounts(counts: Longs) -> tuple[float, float, float]:
-    """Discounts of counts 1, 2 and more, from the counts of counts (Chen and Goodman 1998, eq. 26).
-
-    Where these are too few for the estimate (all counts large, a toy corpus) the usual .5, 1 and 1.5 are
-    taken.
-    """
-    n1, n2, n3, n4 = (int((counts == c).sum()) for c in (1, 2, 3, 4))
-    if not (n1 and n2 and n3 and n4):
-        return 0.5, 1.0, 1.5
-    y = n1 / (n1 + 2 * n2)
-    one, two, more = 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3
-    return one, two if 0 < two < 2 else 1.0, more if 0 < more < 3 else 1.5
