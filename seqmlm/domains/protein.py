@@ -25,7 +25,8 @@ class ProteinDomain(Domain):
     hidden: ClassVar[str] = "_"
     formats: ClassVar[Mapping[str, Format]] = {
         "fasta": Format(
-            read=read_fasta, suffixes=(".fasta", ".fa", ".faa", ".fas", ".fsa", ".mpfa", ".pep", ".seq")
+            read=read_fasta,
+            suffixes=(".fasta", ".fa", ".faa", ".fas", ".fsa", ".mpfa", ".mfa", ".afa", ".pep"),
         ),
         "a3m": Format(read=read_a3m, suffixes=(".a3m", ".a2m")),
     }

@@ -144,6 +144,7 @@ class Tokenizer(ABC):
         """Write `tokenizer.json` and `tokenizer_config.json` (what AutoTokenizer loads) and our own card."""
         directory.mkdir(parents=True, exist_ok=True)
         self.hf().save_pretrained(str(directory))
+        _name_for_all_versions(directory / "tokenizer_config.json")
         card = {"name": self.name, "options": dict(self.options), "fingerprint": self.fingerprint()}
         (directory / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -155,6 +156,14 @@ class Tokenizer(ABC):
         Raises:
             StateError: the folder holds no such tokenizer.
         """
+
+
+def _name_for_all_versions(path: Path) -> None:
+    """transformers 5 writes a class name that version 4 does not know; both know the older name."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def canonical(value: Any) -> str:

@@ -99,6 +99,7 @@ def test_saved_folder_loads_with_auto_tokenizer_beside_an_esm_config(tmp_path: P
     EsmConfig(vocab_size=33, hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(
         tmp_path
     )
+    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in (tmp_path / "tokenizer_config.json").read_text()
     loaded = AutoTokenizer.from_pretrained(str(tmp_path))
     raw = "MKTAYIAKQRXBUZO-.LAGV"
     assert loaded(raw)["input_ids"] == tokenizer.encode(raw).ids.tolist()

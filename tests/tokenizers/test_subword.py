@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 import unicodedata
@@ -184,3 +185,22 @@ def test_size_is_kept_and_specials_come_first(kind):
         kind.train(corpus_of("size"), lowercased=True)
     with pytest.raises(DataError, match="no text"):
         kind.train(["", "  "])
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_units_of_real_sentences_are_their_words(kind, language, real_data: Path):
+    path = real_data / "text" / "ud_pud_parallel" / f"{language}_pud-ud-test.conllu.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as handle:
+        texts = [
+            line.removeprefix("# text = ").rstrip("\n") for line in handle if line.startswith("# text = ")
+        ]
+    assert len(texts) == 1000
+    tokenizer = kind.train(texts)
+    for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        if tokenizer.space.unk in encoding.ids:
+            continue
+        first = np.flatnonzero(np.diff(encoding.groups, prepend=-1) > 0)
+        last = np.append(first[1:], len(encoding) - 1) - 1
+        units = np.stack([encoding.spans[first, 0], encoding.spans[last, 1]], axis=1)
+        assert [tuple(unit) for unit in units.tolist()] == words_of(text)
