@@ -14,7 +14,6 @@ from typing import Literal, cast
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -41,11 +40,7 @@ class Processes:
     def __init__(self, device: Literal["auto", "cpu"] = "auto", sharding: Sharding = "none") -> None:
         cpu = device == "cpu" or not torch.accelerator.is_available()
         # Precision is the loop's own: Accelerate would wrap `forward` for good, evaluation included.
-        self.accelerator = Accelerator(
-            cpu=cpu,
-            mixed_precision="no",
-            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-        )
+        self.accelerator = Accelerator(cpu=cpu, mixed_precision="no")
         self.device: torch.device = self.accelerator.device
         self.rank: int = self.accelerator.process_index
         self.world: int = self.accelerator.num_processes
@@ -78,6 +73,12 @@ class Processes:
         alone = isinstance(module, DistributedDataParallel) and not synchronise
         with module.no_sync() if alone else nullcontext():  # type: ignore[operator]
             yield
+
+    def forget_forward(self, module: nn.Module) -> None:
+        """After a forward without backward: FSDP2 leaves the root gathered, which loses its next gradients."""
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add up over all processes, in place."""

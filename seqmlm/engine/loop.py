@@ -247,6 +247,7 @@ class Loop:
         with random_state_kept(device), autocast(device, self.dtype):
             metrics = self.evaluate(self.rows)
         self.rows.train()
+        self.processes.forget_forward(self.rows)
         self.observer.on_evaluation(self.progress.step, metrics)
 
     def _save_if_due(self) -> None:

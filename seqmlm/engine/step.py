@@ -164,5 +164,6 @@ class GradientStep:
         self.micro_tokens, self._proven = max(before // 2, 1), 0
         self._module.zero_grad(set_to_none=True)
         release_memory(self._processes.device)
-        detail = {"micro_tokens": self.micro_tokens, "before": before, "reason": failure}
+        reason = failure or "another process ran out of memory"
+        detail = {"micro_tokens": self.micro_tokens, "before": before, "reason": reason}
         self._on_event("out_of_memory", detail)

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.masking.uniform import Uniform
+from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import PackedBatch, RowDataset, RowPlanner
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, TokenSpace
 
@@ -65,7 +67,7 @@ class Layer(nn.Module):
 class TinyRows(nn.Module):
     """What the loop needs of `MaskedRows`, in a few matrices: a packed batch -> summed loss in nats."""
 
-    def __init__(self, width: int = 16, layers: int = 2, dropout: float = 0.1, unreached: bool = False) -> None:
+    def __init__(self, width: int = 16, layers: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.embed = nn.Embedding(SPACE.size, width)
@@ -73,7 +75,6 @@ class TinyRows(nn.Module):
         self.layers = nn.ModuleList(Layer(width, dropout) for _ in range(layers))
         self.head = nn.Linear(width, SPACE.size, bias=True)
         self.head.weight = self.embed.weight  # tied, as in real models
-        self.unreached = nn.Linear(2, 2) if unreached else None
 
     def forward(self, batch: PackedBatch) -> Tensor:
         lengths = torch.tensor(batch.lengths, device=batch.input_ids.device)
@@ -85,6 +86,14 @@ class TinyRows(nn.Module):
         assert batch.targets is not None
         losses = nn.functional.cross_entropy(logits, batch.targets, reduction="none")
         return losses.sum() if batch.weights is None else (losses * batch.weights).sum()
+
+
+def modernbert(dropout: float = 0.1) -> MaskedRows:
+    """A real encoder: two layers, one with local attention, dropout everywhere."""
+    torch.manual_seed(0)
+    small = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    model = build(ModelConfig(size="tiny", max_length=64, dropout=dropout, overrides=small), SPACE)
+    return MaskedRows(model, SPACE)
 
 
 class Memory(NullObserver):
@@ -136,13 +145,16 @@ def dataset(sequences: Periodic | None = None) -> RowDataset:
     return RowDataset(sequences, Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=5))
 
 
+def make_planner() -> RowPlanner:
+    return RowPlanner(Periodic().lengths, tokens_per_row=TOKENS_PER_ROW, seed=7, lookahead=4)
+
+
 def make_loop(directory: Path, rows: nn.Module | None = None, **changes: Any) -> tuple[Loop, Memory]:
     """A loop over 60 short sequences (about 5 batches an epoch), and its observer; see `settings`."""
     observer = changes.pop("observer", None) or Memory()
     data = changes.pop("dataset", None) or dataset()
     evaluate = changes.pop("evaluate", None)
-    planner = RowPlanner(Periodic().lengths, tokens_per_row=TOKENS_PER_ROW, seed=7, lookahead=4)
     model = TinyRows() if rows is None else rows
     config = settings(**changes)
-    loop = Loop(model, data, planner, config, directory=directory, observer=observer, evaluate=evaluate)
+    loop = Loop(model, data, make_planner(), config, directory=directory, observer=observer, evaluate=evaluate)
     return loop, observer
