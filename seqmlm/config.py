@@ -79,11 +79,11 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not all(key.split(".")):
-            raise UsageError(f"--set takes key=value, as in --set seed=1; got {assignment!r}")
+            raise UsageError(f"a setting is written key=value, as seed=1; got {assignment!r}")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise UsageError(f"--set {key}: {text!r} is not a YAML value ({error})") from None
+            raise UsageError(f"setting {key}: {text!r} is not a YAML value ({error})") from None
         for part in reversed(key.split(".")):
             value = {part: value}
         merged = merge(merged, value)

@@ -15,7 +15,7 @@ import typer
 
 from seqmlm import __version__
 from seqmlm.cli import data, db, doctor, models, runs, sample, score, train, ui
-from seqmlm.errors import SeqmlmError
+from seqmlm.errors import DataError, SeqmlmError
 
 app = typer.Typer(
     name="seqmlm",
@@ -58,6 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         if os.environ.get("SEQMLM_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, DataError) and error.line is not None:
+            print(
+                "hint: --on-error skip leaves bad records out, --on-error quarantine keeps them aside",
+                file=sys.stderr,
+            )
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: that is no error of ours.

@@ -39,6 +39,10 @@ def train(
     max_time: Annotated[str | None, typer.Option(help="Stop after this time: 90s, 10m, 2h.")] = None,
     epochs: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many passes.")] = None,
     tokens_per_batch: Annotated[int | None, typer.Option(min=1, help="Tokens of one optimizer step.")] = None,
+    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
+    ] = None,
     on_error: Annotated[
         str | None, typer.Option(help="Bad records: raise, skip or quarantine (kept aside).")
     ] = None,
@@ -61,12 +65,18 @@ def train(
     """
     from seqmlm.cli.console import TrainingConsole
     from seqmlm.cli.output import print_json
+    from seqmlm.config import parse_assignments
     from seqmlm.tasks.dry_run import dry_run as estimate
     from seqmlm.tasks.launch import TrainRequest, request_config
     from seqmlm.tasks.pretrain import pretrain
 
     flags: dict[str, Any] = {
-        "data": {"paths": [*(paths or []), *(data or [])] or None, "on_error": on_error},
+        "data": {
+            "paths": [*(paths or []), *(data or [])] or None,
+            "format": format,
+            "options": parse_assignments(option or []),
+            "on_error": on_error,
+        },
         "masking": {"masker": masker},
         "model": {"size": size, "init": init},
         "train": {

@@ -168,7 +168,7 @@ def too_long(source: str, line: int, max_bytes: int, what: str = "line") -> Data
         f"a {what} longer than the limit of {max_bytes:,} bytes",
         source=source,
         line=line,
-        remedy="break it up, or raise the limit with --set data.options.max_bytes=N",
+        remedy="break it up, or raise the limit with --option max_bytes=N",
     )
 
 

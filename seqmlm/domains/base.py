@@ -28,7 +28,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
-    from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit
+    from seqmlm.tokenizers.base import Tokenizer, Unknown
 
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
@@ -257,8 +257,3 @@ class Domain(ABC):
                 pieces += [raw[done:start], text]
                 done = end
         return "".join(pieces) + raw[done:]
-
-
-def locate(error: UnknownUnit, record: Record) -> UnknownUnit:
-    """A tokenizer's complaint, now naming the record's file and line; for domains that are not sensitive."""
-    return error.at(record.source, record.line)

@@ -15,7 +15,13 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import RowDataset, RowPlanner
 from seqmlm.evaluation.bits import unigram
 from seqmlm.tasks import bundle
-from seqmlm.tasks.config import LEARNING_RATES, SECOND_STAGE_LEARNING_RATE, PretrainConfig, seconds
+from seqmlm.tasks.config import (
+    LEARNING_RATES,
+    SECOND_STAGE_LEARNING_RATE,
+    TOKENS_PER_BATCH,
+    PretrainConfig,
+    seconds,
+)
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.evaluate import Evaluator
 from seqmlm.tasks.maskers import make_masker
@@ -81,12 +87,18 @@ def _probability(init: str | None) -> Literal["ordinary", "full"]:
     return "full" if card is None else card.probability
 
 
+def batch_tokens(config: PretrainConfig) -> int:
+    """Tokens of one optimizer step: as set, else by size, and one window at least."""
+    tokens = config.train.tokens_per_batch or TOKENS_PER_BATCH[config.model.size]
+    return max(tokens, config.model.max_length)
+
+
 def row_length(config: PretrainConfig) -> int:
     """Tokens of a packed row: fills the caches of a processor, keeps an accelerator busy, holds a window."""
     if config.train.tokens_per_row is not None:
         return config.train.tokens_per_row
     comfortable = 65536 if torch.cuda.is_available() else 4096
-    return max(config.model.max_length, min(config.train.tokens_per_batch, comfortable))
+    return max(config.model.max_length, min(batch_tokens(config), comfortable))
 
 
 def loop_config(config: PretrainConfig, tokens_per_row: int) -> LoopConfig:
@@ -108,7 +120,7 @@ def loop_config(config: PretrainConfig, tokens_per_row: int) -> LoopConfig:
         warmup=train.warmup,
         schedule=train.schedule,
         clip=train.clip,
-        rows_per_batch=max(1, round(train.tokens_per_batch / tokens_per_row)),
+        rows_per_batch=max(1, round(batch_tokens(config) / tokens_per_row)),
         loader_workers=train.loader_workers,
         compile=train.compile,
         precision=train.precision,

@@ -20,6 +20,9 @@ LIMITS = ("max_steps", "max_time", "epochs")
 LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4}
 SECOND_STAGE_LEARNING_RATE = 5e-5
 
+# Many small steps serve a small model and a short training; large ones want less noisy gradients.
+TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768}
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -69,8 +72,8 @@ class TrainConfig:
     max_time: str | None = None
     """Training time such as 90s, 10m or 2h; the learning rate decays over its last fifth."""
     epochs: float | None = None
-    tokens_per_batch: int = 8192
-    """Tokens of one optimizer step, over all processes."""
+    tokens_per_batch: int | None = None
+    """Tokens of one optimizer step, over all processes; by model size when absent."""
     tokens_per_row: int | None = None
     """Tokens of one packed row, the unit of a forward pass; chosen from tokens_per_batch when absent."""
     learning_rate: float | None = None

@@ -13,7 +13,7 @@ from typing import Any
 from seqmlm import plugins
 from seqmlm.errors import SeqmlmError
 from seqmlm.registry import database
-from seqmlm.tracking import Tracker, TrackerDown
+from seqmlm.tracking import Tracker, TrackerDown, public
 from seqmlm.workspace import Workspace
 
 _PACKAGES = (
@@ -97,7 +97,7 @@ def _workspace(found: Examination, home: Workspace) -> None:
         "root": str(home.root),
         "writable": os.access(existing, os.W_OK),
         "free_gib": round(free / 2**30, 1),
-        "environment": {name: _shown(name) for name in _VARIABLES if name in os.environ},
+        "environment": {name: public(os.environ[name]) for name in _VARIABLES if name in os.environ},
     }
     if not found.workspace["writable"]:
         found.problems.append(f"{home.root} is not writable; point SEQMLM_HOME at a folder that is")
@@ -155,12 +155,3 @@ def _plugins(found: Examination, _: Workspace) -> None:
                 plugins.load(kind, name)
             except SeqmlmError as error:
                 found.problems.append(str(error))
-
-
-def _shown(variable: str) -> str:
-    value = os.environ[variable]
-    return (
-        database.parse(value).render_as_string(hide_password=True)
-        if "://" in value and "@" in value
-        else value
-    )

@@ -18,7 +18,7 @@ from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer
 from seqmlm.registry import Registry, resolve
-from seqmlm.tasks.assemble import Parts, assemble, row_length
+from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, row_length
 from seqmlm.tasks.conclude import conclude
 from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import CorpusReader, build_corpus, split_source
@@ -107,7 +107,7 @@ def _completed(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
     if model.init is not None:
         model = replace(model, init=resolve(model.init, lambda: Registry(workspace)).location)
     data = replace(data, paths=tuple(_absolute(path, workspace) for path in data.paths))
-    train = replace(config.train, tokens_per_row=row_length(config))
+    train = replace(config.train, tokens_per_batch=batch_tokens(config), tokens_per_row=row_length(config))
     return replace(config, model=model, data=data, train=train)
 
 

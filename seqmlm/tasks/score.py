@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import locate
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
 from seqmlm.engine.types import Encoding
@@ -212,7 +211,7 @@ def _encoded_singly(
         try:
             yield record, model.tokenizer.encode(record.raw)
         except UnknownUnit as error:
-            problems.bad(locate(error, record), None if model.domain.sensitive else str(record.raw))
+            problems.bad(model.domain.unknown_error(record, [error.found]), str(record.raw))
 
 
 def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:

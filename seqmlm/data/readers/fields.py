@@ -28,7 +28,7 @@ def missing(
         source=source,
         line=line,
         field=name,
-        remedy=f"{listed}choose one with --set data.options.{option}=NAME",
+        remedy=f"{listed}choose one with --option {option}=NAME",
     )
 
 

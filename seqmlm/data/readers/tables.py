@@ -95,7 +95,7 @@ def _rows(
                 "a field without end",
                 source=source,
                 line=feed.start,
-                remedy="close the quotation mark, or raise the limit with --set data.options.max_bytes=N",
+                remedy="close the quotation mark, or raise the limit with --option max_bytes=N",
             )
             problems.bad(error, None)
             continue
