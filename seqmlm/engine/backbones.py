@@ -150,13 +150,22 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
     try:
         config = AutoConfig.from_pretrained(name)
         check_supported(config.model_type, name)
-        model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True, dtype=torch.float32)
+        model, report = AutoModelForMaskedLM.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+        )
     except (OSError, ValueError, json.JSONDecodeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise StateError(
             f"cannot load a masked language model from {name!r}: {reason}; give a folder with config.json "
             "and model.safetensors, or a hub id that has safetensors weights"
         ) from error
+    unused = HEADS[config.model_type].unused
+    absent = sorted(key for key in report["missing_keys"] if not set(key.split(".")) & set(unused))
+    if absent:
+        raise StateError(
+            f"{name!r} is not a trained masked language model: it has no weights for {absent[0]!r}; give a "
+            "checkpoint saved with its masked-LM head"
+        )
     rows = model.get_input_embeddings().num_embeddings
     if space is not None and space.size > rows:
         raise UsageError(

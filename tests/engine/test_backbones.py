@@ -1,0 +1,184 @@
+"""From-scratch sizes as designed and deterministic; loading reads no pickle and refuses by name what it must."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from seqmlm.engine.backbones import (
+    SIZES,
+    ModelConfig,
+    build,
+    flops_per_token,
+    load,
+    padded_vocabulary,
+    parameter_count,
+    position_capacity,
+)
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.types import TokenSpace
+from seqmlm.errors import StateError, UsageError
+
+torch.set_num_threads(1)
+SPACE = TokenSpace(size=33, pad=1, mask=32, unk=3, start=0, end=2, special=(0, 1, 2, 3, 32))
+SMALL_BERT = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 20,
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "layers", "hidden", "heads"), [("tiny", 4, 128, 4), ("small", 6, 256, 4), ("base", 12, 768, 12)]
+)
+def test_sizes(size: str, layers: int, hidden: int, heads: int) -> None:
+    shape = SIZES[size]
+    assert (shape.layers, shape.hidden, shape.heads) == (layers, hidden, heads)
+
+
+def test_ids_and_padding_of_the_vocabulary() -> None:
+    model = build(ModelConfig(size="tiny", max_length=77), SPACE)
+    config = model.config
+    assert (config.pad_token_id, config.cls_token_id, config.sep_token_id) == (1, 0, 2)
+    assert (config.bos_token_id, config.eos_token_id) == (0, 2)
+    assert config.vocab_size == model.get_input_embeddings().num_embeddings == 40
+    assert config.max_position_embeddings == 77
+    assert position_capacity(model) is None
+    assert [padded_vocabulary(n) for n in (33, 40, 1024, 16001)] == [40, 40, 1024, 16064]
+
+
+def test_local_and_global_attention() -> None:
+    local = build(ModelConfig(size="tiny"), SPACE).config
+    assert local.layer_types == ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    assert local.local_attention == 128
+    everywhere = build(ModelConfig(size="tiny", global_attention=True), SPACE).config
+    assert set(everywhere.layer_types) == {"full_attention"}
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed)
+        return dict(build(ModelConfig(size="tiny"), SPACE).state_dict())
+
+    first, second, other = weights(3), weights(3), weights(4)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_dropout_reaches_every_place() -> None:
+    model = build(ModelConfig(size="tiny", dropout=0.25), SPACE)
+    assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.25}
+    assert model.config.attention_dropout == 0.25
+    fresh = build(ModelConfig(size="tiny"), SPACE)
+    assert {m.p for m in fresh.modules() if isinstance(m, nn.Dropout)} <= {0.0}
+
+
+def test_overrides() -> None:
+    config = build(
+        ModelConfig(size="tiny", overrides={"num_hidden_layers": 2, "local_attention": 32}), SPACE
+    ).config
+    assert (config.num_hidden_layers, config.local_attention, len(config.layer_types)) == (2, 32, 2)
+    with pytest.raises(UsageError, match="did you mean 'hidden_size'"):
+        build(ModelConfig(overrides={"hiden_size": 5}), SPACE)
+    with pytest.raises(UsageError, match="decided by the tokenizer"):
+        build(ModelConfig(overrides={"vocab_size": 5}), SPACE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": "smal"}, "did you mean 'small'"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"max_length": 2}, "max_length"),
+    ],
+)
+def test_wrong_configs(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ModelConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_a_saved_model_is_plain_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    rows = MaskedRows(build(ModelConfig(size="tiny"), SPACE), SPACE)
+    rows.model.save_pretrained(tmp_path)
+    assert "seqmlm" not in (tmp_path / "config.json").read_text()
+    plain = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert plain.config._attn_implementation in ("sdpa", "eager")
+    again = build(ModelConfig(init=str(tmp_path)), SPACE)
+    for name, tensor in rows.model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+        assert torch.equal(tensor, plain.state_dict()[name])
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    BertForMaskedLM(BertConfig(**SMALL_BERT)).config.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
+    with pytest.raises(StateError, match="pickle"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", json.dumps({"model_type": "bert"})])
+def test_a_folder_that_is_no_model(tmp_path: Path, content: str) -> None:
+    with pytest.raises(StateError, match=r"config\.json"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(StateError, match=r"cannot load .* give a folder"):
+        load(tmp_path)
+
+
+def test_architectures_without_the_hook_are_refused_by_name(tmp_path: Path) -> None:
+    model = DebertaV2ForMaskedLM(DebertaV2Config(**SMALL_BERT))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"deberta-v2.*supported: albert, bert, distilbert, electra, esm"):
+        load(tmp_path)
+    with pytest.raises(UsageError, match="deberta-v2"):
+        MaskedRows(model, SPACE)
+
+
+def test_a_body_without_its_head_is_refused(tmp_path: Path) -> None:
+    BertModel(BertConfig(**SMALL_BERT), add_pooling_layer=False).save_pretrained(tmp_path)
+    with pytest.raises(StateError, match="no weights for 'cls"):
+        load(tmp_path)
+
+
+def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
+    BertForMaskedLM(BertConfig(**SMALL_BERT)).save_pretrained(tmp_path)
+    larger = TokenSpace(size=41, pad=1, mask=2, unk=None, start=None, end=None, special=(1, 2))
+    with pytest.raises(UsageError, match="41 ids"):
+        load(tmp_path, larger)
+    assert load(tmp_path, SPACE).config.vocab_size == 40
+
+
+def test_position_capacity_counts_usable_positions() -> None:
+    assert position_capacity(BertForMaskedLM(BertConfig(**SMALL_BERT))) == 20
+    assert position_capacity(RobertaForMaskedLM(RobertaConfig(**SMALL_BERT, pad_token_id=1))) == 18
+
+
+def test_parameters_and_operations() -> None:
+    """By hand for one ModernBERT: 2 layers of 16, V = 40, documents of 10 tokens, all layers global."""
+    overrides = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    model = build(ModelConfig(global_attention=True, overrides=overrides), SPACE)
+    layer = 16 * 48 + 16 * 16 + 16 * 48 + 24 * 16
+    norms = 16 + 3 * 16 + 16 + 16
+    assert parameter_count(model) == 40 * 16 + 2 * layer + norms + 16 * 16 + 40
+    expected = 6 * 2 * layer + 6 * 0.2 * (16 * 16 + 16 * 40) + 12 * 16 * 2 * 10
+    assert flops_per_token(model, 10, 0.2) == pytest.approx(expected)
+    local = build(ModelConfig(overrides={**overrides, "local_attention": 4}), SPACE)
+    assert flops_per_token(local, 10, 0.2) == pytest.approx(expected - 12 * 16 * 5)
