@@ -1,4 +1,4 @@
-"""From-scratch sizes as designed and deterministic; loading reads no pickle and refuses by name what it must."""
+"""From-scratch sizes as designed and deterministic; loading reads no pickle and refuses by name."""
 
 from __future__ import annotations
 
