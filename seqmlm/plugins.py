@@ -39,7 +39,8 @@ def load(kind: Kind, name: str) -> Any:
     """
     entries = _entries(kind)
     if name not in entries:
-        raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, entries)}")
+        known = entries if ".v" in name else {entry.partition(".v")[0] for entry in entries}
+        raise UsageError(f"unknown {kind[:-1]} {name!r}{nearest(name, known)}")
     try:
         return entries[name].load()
     except Exception as error:

@@ -39,13 +39,13 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database without runs, made once for all test processes: that takes MLflow seconds."""
     from seqmlm.tracking import Tracker
     from seqmlm.workspace import FileLock, Workspace
 
     base = tmp_path_factory.getbasetemp()
-    root = (base if worker_id == "master" else base.parent) / "empty-mlflow-store"
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "empty-mlflow-store"
     file = root / "mlflow.db"
     with FileLock(root / "lock"):
         if not (root / "ready").exists():
@@ -59,6 +59,25 @@ def tracked_workspace(workspace: Path, empty_store: Path) -> Path:
     """An empty workspace whose MLflow database is there already."""
     shutil.copyfile(empty_store, workspace / "mlflow.db")
     return workspace
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """An empty PostgreSQL database of this test's own."""
+    from sqlalchemy import create_engine, text
+
+    url = os.environ.get("SEQMLM_TEST_POSTGRES")
+    if not url:
+        pytest.skip("needs a PostgreSQL server: set SEQMLM_TEST_POSTGRES, or run .ci/postgres start")
+    name = f"seqmlm_test_{os.getpid()}"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield url.rpartition("/")[0] + f"/{name}"
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ class Finished:
 
 
 @pytest.fixture
-def seqmlm(workspace: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+def seqmlm(tracked_workspace: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
     """Run a command line through its entry point, in this process, in an empty workspace."""
     from seqmlm.cli import main
 

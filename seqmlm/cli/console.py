@@ -11,7 +11,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from seqmlm.engine.loop import StepReport
+    from seqmlm.tasks.observers import StepReport
 
 SECONDS_BETWEEN_LINES = 5.0
 

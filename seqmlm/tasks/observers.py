@@ -15,6 +15,8 @@ from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.errors import StateError
 from seqmlm.tracking import TrackedRun
 
+__all__ = ["METRICS", "Console", "MetricsFile", "Recorder", "SilentConsole", "StepReport", "read_metrics"]
+
 METRICS = "metrics.jsonl"
 
 

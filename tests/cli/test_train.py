@@ -119,9 +119,7 @@ def test_text_trains_its_own_tokenizer_and_exports(seqmlm: Run, tmp_path: Path) 
     corpus = tmp_path / "notes.txt"
     corpus.write_text(
         "".join(
-            f"the {a} cat sees a {b} dog .\n"
-            for a in ["small", "big", "old"]
-            for b in ["red", "blue"] * 20
+            f"the {a} cat sees a {b} dog .\n" for a in ["small", "big", "old"] for b in ["red", "blue"] * 20
         )
     )
     done = seqmlm("train", "-d", "text", corpus, *FAST, "--name", "notes", "--max-steps", 2, "--json")

@@ -14,11 +14,10 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, locate
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
 from seqmlm.domains.protein import PROTEIN
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.base import UnknownUnit
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 
@@ -138,13 +137,6 @@ def test_a_sensitive_domain_never_shows_a_value(tmp_path: Path):
 def test_open_vocabularies_refuse_nothing():
     open_ended = SimpleNamespace(closed=False, unknown=lambda raw: pytest.fail("asked for nothing"))
     assert TEXT.check(Record(id="r", raw="Ж", source="a", line=1), open_ended, Problems())
-
-
-def test_a_tokenizers_complaint_is_placed():
-    with pytest.raises(UnknownUnit) as caught:
-        ResidueTokenizer().encode("MKJ")
-    record = Record(id="r", raw="MKJ", source="a.fasta", line=4)
-    assert str(locate(caught.value, record)).startswith("a.fasta:4: 'J'")
 
 
 def test_siblings_share_a_split_key():

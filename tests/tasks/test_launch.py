@@ -66,7 +66,7 @@ def test_something_ends_the_training() -> None:
         (TrainRequest(domain="proteine"), "did you mean 'protein'"),
         (TrainRequest(domain="protein", settings=("trian.clip=1",)), "did you mean 'train'"),
         (TrainRequest(domain="protein", settings=("domain=text",)), "contradicts"),
-        (TrainRequest(domain="protein", flags={"masking": {"masker": "spam"}}), "did you mean 'span.v1'"),
+        (TrainRequest(domain="protein", flags={"masking": {"masker": "spam"}}), "did you mean 'span'"),
         (TrainRequest(domain="protein", flags={"tokenizer": {"name": "wordpeice"}}), "unknown tokenizer"),
         (TrainRequest(domain="protein", settings=("data.validation=1.5",)), "between 0 and 1"),
     ],
