@@ -7,10 +7,10 @@ resume, or by `Tracker.sync`).
 
 from __future__ import annotations
 
-from seqmlm.tracking.connection import TrackerDown
+from seqmlm.tracking.connection import TrackerDown, public
 from seqmlm.tracking.ledger import Ledger
 from seqmlm.tracking.query import RunInfo
 from seqmlm.tracking.run import TrackedRun
 from seqmlm.tracking.tracker import Tracker
 
-__all__ = ["Ledger", "RunInfo", "TrackedRun", "Tracker", "TrackerDown"]
+__all__ = ["Ledger", "RunInfo", "TrackedRun", "Tracker", "TrackerDown", "public"]

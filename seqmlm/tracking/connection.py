@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from seqmlm.tracking.remote import Remote
 from seqmlm.workspace import Workspace, first_use
@@ -67,7 +68,8 @@ def connect(workspace: Workspace) -> Remote:
             with first_use(workspace.runs / ".mlflow.lock"):
                 return Remote(uri, workspace.artifacts)
     except Exception as error:
-        raise TrackerDown(f"MLflow at {public(uri)} does not answer: {_first_line(error)}") from error
+        reason = hide_password(_first_line(error), uri)
+        raise TrackerDown(f"MLflow at {public(uri)} does not answer: {reason}") from error
 
 
 def _probe(uri: str) -> None:
@@ -89,14 +91,17 @@ def _probe(uri: str) -> None:
 
 
 def public(uri: str) -> str:
-    """The address without a password."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    """The address without its password."""
+    return hide_password(uri, uri)
 
+
+def hide_password(text: str, uri: str) -> str:
+    """Some text that may quote an address, without the password of that address."""
     try:
-        return make_url(uri).render_as_string(hide_password=True)
-    except ArgumentError:
-        return uri
+        secret = urlsplit(uri).password
+    except ValueError:
+        secret = None
+    return text.replace(secret, "***") if secret else text
 
 
 def _first_line(error: BaseException) -> str:

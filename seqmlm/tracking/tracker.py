@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seqmlm.errors import StateError
 from seqmlm.tracking import push, query
-from seqmlm.tracking.connection import TrackerDown, connect, public, quiet
+from seqmlm.tracking.connection import TrackerDown, connect, hide_password, public, quiet
 from seqmlm.tracking.ledger import LEDGER, Ledger
 from seqmlm.tracking.query import NAME_TAG, RunInfo
 from seqmlm.tracking.remote import Remote, now
@@ -73,13 +73,13 @@ class Tracker:
         try:
             ledger = Ledger.read(directory) if taken else self._new(name, experiment)
             ledger.status, ledger.ended, ledger.complete, ledger.status_sent = "RUNNING", None, False, False
-            if ledger.tracking_uri != self.workspace.tracking_uri:
+            if ledger.tracking_uri != self.public_uri:
                 ledger.forget_sent()
-                ledger.tracking_uri = self.workspace.tracking_uri
+                ledger.tracking_uri = self.public_uri
             ledger.params |= {key: _text(value) for key, value in params.items()}
             ledger.tags |= {**(tags or {}), **_standard_tags(name)}
             ledger.write(directory)
-            return TrackedRun(ledger, directory, lock, self.connect, self._warn).open()
+            return TrackedRun(ledger, directory, lock, self.connect, self._say).open()
         except BaseException:
             lock.release()
             raise
@@ -205,7 +205,7 @@ class Tracker:
                     raise TrackerDown(f"model {name} version {version} is not in MLflow")
                 remote.set_alias(name, alias, found)
         except Exception as error:
-            self._warn(f"the alias is not shown in MLflow: {error}")
+            self._say(f"the alias is not shown in MLflow: {error}")
             return False
         return True
 
@@ -217,7 +217,10 @@ class Tracker:
             with quiet():
                 push.push_status(remote, ledger)
         except Exception as error:
-            self._warn(f"run {ledger.name} could not be marked {ledger.status} in MLflow: {error}")
+            self._say(f"run {ledger.name} could not be marked {ledger.status} in MLflow: {error}")
+
+    def _say(self, text: str) -> None:
+        self._warn(hide_password(text, self.workspace.tracking_uri))
 
     def _connect_or_explain(self) -> Remote:
         try:
@@ -226,8 +229,7 @@ class Tracker:
             raise StateError(f"{error}; start it, or correct MLFLOW_TRACKING_URI") from error
 
     def _new(self, name: str, experiment: str) -> Ledger:
-        uri = self.workspace.tracking_uri
-        return Ledger(name=name, experiment=experiment, tracking_uri=uri, started=now())
+        return Ledger(name=name, experiment=experiment, tracking_uri=self.public_uri, started=now())
 
 
 def _text(value: object) -> str:

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
 from seqmlm.workspace import Workspace
-
-
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """A PostgreSQL database of ours alone, without our tables."""
-    url = os.environ.get("SEQMLM_TEST_POSTGRES")
-    if not url:
-        pytest.skip("needs a PostgreSQL server: set SEQMLM_TEST_POSTGRES, or run .ci/postgres start")
-    name = f"seqmlm_test_{os.getpid()}"
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield url.rpartition("/")[0] + f"/{name}"
-    with engine.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    engine.dispose()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

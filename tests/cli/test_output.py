@@ -1,0 +1,63 @@
+"""Printing: machines get strict JSON and tabs, people get aligned text."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from seqmlm.cli.output import duration, escape, number, print_facts, print_json, print_table
+
+
+def test_json_is_one_strict_line(capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"a": math.nan, "b": [math.inf, 1.5], "path": Path("x"), "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    print_json({**values, "yes": True, "big": 10**400})
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {
+        "a": None,
+        "b": [None, 1.5],
+        "path": "x",
+        "at": "2026-01-01T00:00:00+00:00",
+        "yes": True,
+        "big": 10**400,
+    }
+
+
+def test_tables_in_a_pipe_are_tab_separated(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name", "note"], [["[bold]a[/]", "two\nlines"], [escape("[b]"), 3]])
+    assert capsys.readouterr().out == "name\tnote\na\ttwo lines\n[b]\t3\n"
+
+
+def test_tables_on_a_terminal_are_drawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_table(["name", "note"], [["a", "b"]], title="things")
+    out = capsys.readouterr().out
+    assert "\t" not in out
+    assert out.splitlines()[0].count("things") == 1
+
+
+def test_facts_are_aligned_and_absent_ones_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_facts({"a": 1, "long": "x", "none": None, "empty": ""})
+    assert capsys.readouterr().out.splitlines() == ["a      1", "long   x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (3, "3"), (3.14159, "3.142"), (0.0005, "0.0005"), (12345.678, "12,346"), (20000, "20,000")],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59, "59s"), (61, "1m01s"), (3600, "1h00m"), (90061, "25h01m")]
+)
+def test_durations(seconds: int, text: str) -> None:
+    assert duration(1000, 1000 + seconds * 1000) == text
+    assert duration(1000, None) == ""

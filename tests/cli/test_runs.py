@@ -1,0 +1,127 @@
+"""`seqmlm runs`, `models`, `db`, `doctor` through the entry point: output and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.tasks.models import register_model
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def two_runs(tracked_workspace: Path) -> Path:
+    """Runs `one` and `two`, both FINISHED, with a model each."""
+    home = Workspace.locate()
+    for name, loss in (("one", 2.0), ("two", 1.5)):
+        params = {"learning_rate": loss, "seed": 0}
+        with Tracker(home).start(name, experiment="e", params=params) as run:
+            run.log_metrics(1, {"train/loss": loss})
+            (run.directory / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/loss": loss}) + "\n")
+            model = run.directory / "model"
+            model.mkdir()
+            (model / "config.json").write_text("{}")
+            (model / "model.safetensors").write_bytes(b"x")
+            card = {"domain": "protein", "metrics": {"eval/bits_per_unit": loss + 1}}
+            (model / "seqmlm.json").write_text(json.dumps(card))
+            register_model(
+                run,
+                model,
+                name=name,
+                domain="protein",
+                dataset=DatasetEntry(fingerprint="f", domain="protein", sources=("/p.fasta",)),
+                tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
+                masking={"masker": "uniform.v1", "rate": 0.15},
+                metrics={"train/loss": loss},
+            )
+    return tracked_workspace
+
+
+def test_a_newcomer_is_told_how_to_start(seqmlm: Cli) -> None:
+    for command in ("runs", "models"):
+        done = seqmlm(command, "list")
+        assert (done.code, done.out) == (0, "")
+        assert "seqmlm train --domain protein" in done.err
+        assert seqmlm(command, "list", "--json").json == []
+
+
+def test_runs_list(two_runs: Path, seqmlm: Cli) -> None:
+    lines = seqmlm("runs", "list").out.splitlines()
+    assert [line.split("\t")[:2] for line in lines[1:]] == [["two", "FINISHED"], ["one", "FINISHED"]]
+    found = seqmlm("runs", "list", "--json").json
+    assert [(run["name"], run["metrics"]["train/loss"]) for run in found] == [("two", 1.5), ("one", 2.0)]
+
+
+def test_runs_show(two_runs: Path, seqmlm: Cli) -> None:
+    done = seqmlm("runs", "show", "one")
+    assert "FINISHED" in done.out
+    assert str(two_runs / "runs" / "one") in done.out
+    run_id = seqmlm("runs", "show", "one", "--json").json["run_id"]
+    assert seqmlm("runs", "show", run_id, "--json").json["name"] == "one"
+    missing = seqmlm("runs", "show", "ones")
+    assert missing.code == 4
+    assert missing.err == "error: no run 'ones'; did you mean 'one'?\n"
+
+
+def test_runs_compare(two_runs: Path, seqmlm: Cli) -> None:
+    done = seqmlm("runs", "compare", "one", "two")
+    rows = dict(line.split("\t", 1) for line in done.out.splitlines())
+    assert rows[""] == "one\ttwo"
+    assert rows["learning_rate"] == "2.0\t1.5"
+    assert rows["train/loss"] == "2\t1.5 *"
+    assert "seed" not in rows
+    found = seqmlm("runs", "compare", "one", "two", "one", "--json").json
+    assert [run["name"] for run in found["runs"]] == ["one", "two"]
+    assert found["best"] == {"train/loss": ["two"]}
+    assert seqmlm("runs", "compare", "one").code == 2
+
+
+def test_runs_sync(two_runs: Path, seqmlm: Cli) -> None:
+    done = seqmlm("runs", "sync")
+    assert (done.code, done.out) == (0, "")
+    assert seqmlm("runs", "sync", "--json").json == {}
+
+
+def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
+    lines = seqmlm("models", "list").out.splitlines()
+    assert [line.split("\t")[:4] for line in lines[1:]] == [
+        ["two:1", "champion", "protein", "2.5"],
+        ["one:1", "champion", "protein", "3"],
+    ]
+    shown = seqmlm("models", "show", "one@champion")
+    assert "residue.v1, 33 tokens" in shown.out
+    assert "masker uniform.v1, rate 0.15" in shown.out
+    assert seqmlm("models", "show", "one", "--json").json["masking"]["rate"] == 0.15
+    given = seqmlm("models", "alias", "one:1", "good")
+    assert given.out == "one@good is now version 1\n"
+    assert seqmlm("models", "alias", "one:1", "latest").code == 2
+    assert seqmlm("models", "show", "one@bad").code == 4
+    exported = seqmlm("models", "export", "one@good", "--out", tmp_path / "out", "--json").json
+    assert exported["files"] == ["config.json", "model.safetensors", "seqmlm.json"]
+    assert seqmlm("models", "export", "one", "--out", tmp_path / "out").code == 4
+
+
+def test_db(seqmlm: Cli, workspace: Path) -> None:
+    assert seqmlm("db", "current", "--json").json["schema"] is None
+    assert list(workspace.iterdir()) == []
+    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0001\n")
+    assert seqmlm("db", "upgrade").out.endswith("is at schema 0001 already\n")
+    assert seqmlm("db", "current", "--json").json["schema"] == "0001"
+
+
+def test_doctor(seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = seqmlm("doctor")
+    assert done.code == 0
+    assert "no problems found" in done.out
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", "mysql://x/y")
+    done = seqmlm("doctor", "--json")
+    assert done.code == 4
+    assert len(done.json["problems"]) == 1

@@ -1,0 +1,109 @@
+"""`seqmlm ui`: the right server on the right store; and a run tracked through such a server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.errors import StateError
+from seqmlm.tasks.ui import plan_ui
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+Cli = Callable[..., Any]
+
+
+def test_the_store_is_the_workspaces_and_no_secret_is_an_argument(tracked_workspace: Path) -> None:
+    plan = plan_ui(0)
+    assert plan.command is not None
+    assert plan.command[:4] == (sys.executable, "-m", "mlflow", "ui")
+    assert plan.environment["MLFLOW_BACKEND_STORE_URI"] == Workspace.locate().tracking_uri
+    assert not any(Workspace.locate().tracking_uri in argument for argument in plan.command)
+    assert f"http://127.0.0.1:{plan.command[plan.command.index('--port') + 1]}" == plan.address
+
+
+def test_a_taken_port(tracked_workspace: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(StateError, match="choose another --port"):
+            plan_ui(taken.getsockname()[1])
+
+
+def test_a_server_has_a_ui_already(seqmlm: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
+    assert seqmlm("ui").out == "http://tracker:5000\n"
+
+
+@pytest.fixture
+def server(tracked_workspace: Path) -> Iterator[str]:
+    """Address of the UI of a workspace, started by the command itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seqmlm", "ui", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        _wait(address, process)
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+        process.stdout.close()
+
+
+def _wait(address: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server has ended"
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+                assert answer.read() == b"OK"
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.2)
+    raise AssertionError(f"{address} never answered")
+
+
+@pytest.mark.slow
+def test_a_run_tracked_through_a_server(
+    server: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.setenv("SEQMLM_HOME", str(tmp_path_factory.mktemp("client")))
+    warnings: list[str] = []
+    tracker = Tracker(Workspace.locate(), warn=warnings.append)
+    with tracker.start("far", experiment="e", params={"a": 1}) as run:
+        run.log_metrics(1, {"train/loss": 2.0})
+        model = run.directory / "model"
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+        (model / "model.safetensors").write_bytes(b"weights")
+        run.dataset("d", "/x", "f", {})
+        run.artifact(model / "config.json", "settings")
+        run.register("far", model, version=1, metrics={"train/loss": 2.0}, dataset="d", aliases=["champion"])
+    assert warnings == []
+    (found,) = tracker.runs()
+    assert (found.name, found.status, found.metrics["train/loss"]) == ("far", "FINISHED", 2.0)
+    # A server cannot see our disk: it was given the model.
+    client = tracker.connect().client
+    version = client.get_model_version_by_alias("far", "champion")
+    (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
+    assert version.source == f"models:/{logged.model_id}"
+    names = {item.path for item in client.list_logged_model_artifacts(logged.model_id)}
+    assert names == {"config.json", "model.safetensors"}

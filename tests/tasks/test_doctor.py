@@ -1,0 +1,74 @@
+"""The doctor: says what is here, makes nothing, and finds what is wrong with a remedy."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from seqmlm.registry import Registry
+from seqmlm.tasks.doctor import examine
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+
+def test_a_healthy_empty_workspace(workspace: Path) -> None:
+    found = examine()
+    assert found.problems == []
+    assert found.versions["torch"]
+    assert found.devices["device"] in ("cpu", "cuda")
+    assert ": " in found.devices["attention"]
+    assert found.plugins["domains"][:2] == ["protein", "text"]
+    assert found.tracking["state"] == found.registry["state"] == "made when it is first needed"
+    assert list(workspace.iterdir()) == []
+    json.dumps(asdict(found))
+
+
+def test_stores_in_use(tracked_workspace: Path) -> None:
+    Registry(Workspace.locate()).close()
+    found = examine()
+    assert found.problems == []
+    assert found.tracking["reachable"] is True
+    assert found.registry["revision"] == found.registry["needed"] == "0001"
+
+
+def test_what_is_wrong_is_named(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    (workspace / "seqmlm.db").write_bytes(b"no database, though it has its name" * 30)
+    found = examine()
+    assert found.tracking["reachable"] is False
+    assert any("does not answer" in problem for problem in found.problems)
+    assert any("not a database" in problem for problem in found.problems)
+
+
+def test_an_old_schema(workspace: Path) -> None:
+    sqlite3.connect(workspace / "seqmlm.db").close()
+    found = examine()
+    assert [problem for problem in found.problems if "seqmlm db upgrade" in problem]
+
+
+def test_a_run_that_mlflow_lacks(tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Workspace.locate()
+    monkeypatch.setattr("seqmlm.tracking.connection._probe", _fail)
+    Tracker(home, warn=lambda _: None).start("lost", experiment="e", params={}).end()
+    monkeypatch.undo()
+    monkeypatch.setenv("SEQMLM_HOME", str(tracked_workspace))
+    found = examine()
+    assert found.tracking["incomplete_runs"] == ["lost"]
+    assert any("seqmlm runs sync" in problem for problem in found.problems)
+
+
+def _fail(uri: str) -> None:
+    raise ConnectionError(uri)
+
+
+def test_passwords_are_not_shown(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg")
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql://me:secret@127.0.0.1:1/x")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:1")
+    found = examine()
+    assert "secret" not in json.dumps(asdict(found))
+    assert found.workspace["environment"]["MLFLOW_TRACKING_URI"] == "http://me:***@127.0.0.1:1"

@@ -1,0 +1,202 @@
+"""Models through the tasks: one call registers here and in MLflow; what is exported loads in transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
+
+from seqmlm import plugins
+from seqmlm.errors import StateError, UsageError
+from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.tasks.models import (
+    alias_model,
+    export_model,
+    list_models,
+    register_model,
+    resolve_model,
+    show_model,
+)
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+Make = Callable[..., int]
+
+
+@pytest.fixture
+def home(tracked_workspace: Path) -> Workspace:
+    return Workspace.locate()
+
+
+def _write_model(folder: Path) -> None:
+    """A model folder as training writes it, with files beside it that are not the model."""
+    tokenizer = plugins.tokenizer_class("residue")()
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        pad_token_id=tokenizer.space.pad,
+        attn_implementation="eager",
+    )
+    ModernBertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    card = {"domain": "protein", "metrics": {"eval/bits_per_unit": 3.5}}
+    (folder / "seqmlm.json").write_text(json.dumps(card))
+    (folder / "pytorch_model.bin").write_bytes(b"not to be exported")
+
+
+@pytest.fixture
+def make(home: Workspace) -> Make:
+    """Train nothing, but end a run with a registered model."""
+
+    def build(name: str, *, run_name: str | None = None, init: str | None = None) -> int:
+        with Tracker(home).start(run_name or name, experiment="e", params={}) as run:
+            _write_model(run.directory / "model")
+            run.dataset("p", "/p.fasta", "f", {})
+            return register_model(
+                run,
+                run.directory / "model",
+                name=name,
+                domain="protein",
+                dataset=DatasetEntry(fingerprint="f", domain="protein", sources=("/p.fasta",)),
+                tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
+                masking={"masker": "uniform.v1"},
+                metrics={"eval/bits_per_unit": 3.5},
+                init=init,
+                tracked_dataset="p",
+            )
+
+    return build
+
+
+def _aliases(home: Workspace, name: str) -> dict[str, str]:
+    """Our version each alias of a model has in MLflow."""
+    client = MlflowClient(tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri)
+    found = client.get_registered_model(name).aliases
+    return {
+        alias: client.get_model_version(name, str(version)).tags["seqmlm.version"]
+        for alias, version in found.items()
+    }
+
+
+def test_the_first_version_is_champion_here_and_in_mlflow(home: Workspace, make: Make) -> None:
+    assert make("a") == 1
+    assert make("a", run_name="a-2") == 2
+    assert resolve_model("a").path == home.run_dir("a-2") / "model"
+    assert resolve_model("a@champion").path == home.run_dir("a") / "model"
+    assert _aliases(home, "a") == {"champion": "1"}
+    assert [summary.entry.reference for summary in list_models()] == ["a:2", "a:1"]
+    assert list_models()[0].metrics == {"eval/bits_per_unit": 3.5}
+
+
+def test_aliases_move_here_and_in_mlflow(home: Workspace, make: Make) -> None:
+    make("a")
+    make("a", run_name="a-2")
+    warnings: list[str] = []
+    assert alias_model("a:2", "champion", warnings.append).version == 2
+    assert resolve_model("a@champion").path == home.run_dir("a-2") / "model"
+    assert _aliases(home, "a") == {"champion": "2"}
+    assert warnings == []
+
+
+def test_an_alias_without_mlflow_is_given_with_a_warning(
+    home: Workspace, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("a")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://")
+    warnings: list[str] = []
+    alias_model("a", "good", warnings.append)
+    assert resolve_model("a@good").entry is not None
+    assert len(warnings) == 1
+
+
+def test_only_registered_models_take_aliases(make: Make, home: Workspace) -> None:
+    make("a")
+    with pytest.raises(UsageError, match="not a registered model"):
+        alias_model(str(home.run_dir("a")), "good", print)
+
+
+def test_origin_is_shown(home: Workspace, make: Make) -> None:
+    make("a")
+    make("b", init="a@champion")
+    make("c", init=str(home.run_dir("b") / "model"))
+    make("d", init="facebook/esm2_t6_8M_UR50D")
+    shown = show_model("c")
+    assert shown["parent"] == "b:1"
+    assert shown["ancestors"] == ["b:1", "a:1"]
+    assert shown["dataset"]["sources"] == ["/p.fasta"]
+    assert shown["card"]["domain"] == "protein"
+    assert show_model("d")["init"] == "facebook/esm2_t6_8M_UR50D"
+    assert show_model("d")["parent"] is None
+
+
+def test_a_plain_folder_shows_its_card(home: Workspace, make: Make) -> None:
+    make("a")
+    assert show_model(str(home.run_dir("a")))["card"]["domain"] == "protein"
+    with pytest.raises(UsageError, match="on the Hugging Face hub"):
+        show_model("hf:bert-base-uncased")
+
+
+def test_an_exported_folder_loads_in_plain_transformers(home: Workspace, make: Make, tmp_path: Path) -> None:
+    make("a")
+    out = tmp_path / "deep" / "out"
+    files = export_model("a", out)
+    assert sorted(path.name for path in files) == sorted(path.name for path in out.iterdir())
+    assert not (out / "pytorch_model.bin").exists()
+    assert {"config.json", "model.safetensors", "seqmlm.json"} <= {path.name for path in files}
+    source = home.run_dir("a") / "model"
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    model = AutoModelForMaskedLM.from_pretrained(out, attn_implementation="eager").eval()
+    again = AutoModelForMaskedLM.from_pretrained(source, attn_implementation="eager").eval()
+    inputs = tokenizer("MKTAYIAK", return_tensors="pt")
+    assert (
+        inputs["input_ids"][0].tolist()
+        == plugins.tokenizer_class("residue")().encode("MKTAYIAK").ids.tolist()
+    )
+    with torch.inference_mode():
+        ids = {"input_ids": inputs["input_ids"]}
+        assert torch.equal(model(**ids).logits, again(**ids).logits)
+    # The folder is one of ours too.
+    assert resolve_model(str(out)).path == out.resolve()
+
+
+def test_export_writes_over_nothing(make: Make, tmp_path: Path) -> None:
+    make("a")
+    (tmp_path / "out").mkdir()
+    export_model("a", tmp_path / "out")
+    with pytest.raises(StateError, match="not an empty folder"):
+        export_model("a", tmp_path / "out")
+
+
+def test_export_of_what_cannot_be(make: Make, home: Workspace, tmp_path: Path) -> None:
+    make("a")
+    with pytest.raises(UsageError, match="download it from there"):
+        export_model("hf:x", tmp_path / "out")
+    (home.run_dir("a") / "model" / "model.safetensors").unlink()
+    with pytest.raises(StateError, match="no weights in safetensors"):
+        export_model("a", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing_half_done(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("a")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    out = tmp_path / "export" / "out"
+    with pytest.raises(StateError, match="No space left on device"):
+        export_model("a", out)
+    assert list(out.parent.iterdir()) == []

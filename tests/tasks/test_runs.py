@@ -1,0 +1,87 @@
+"""Comparing runs: what differs is shown, the best is marked where there is a best, unfair terms are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seqmlm.tasks.runs import better, compare
+from seqmlm.tracking import RunInfo
+
+
+def _run(
+    name: str, params: dict[str, str] | None = None, status: str = "FINISHED", **metrics: Any
+) -> RunInfo:
+    return RunInfo(
+        name=name,
+        run_id=name * 32,
+        experiment="e",
+        status=status,
+        started=1,
+        ended=2,
+        params=params or {},
+        tags={},
+        metrics={key.replace("__", "/"): value for key, value in metrics.items()},
+        tracked=True,
+    )
+
+
+def test_only_params_that_differ() -> None:
+    found = compare([_run("a", {"lr": "1", "seed": "0"}), _run("b", {"lr": "2", "seed": "0", "new": "x"})])
+    assert found.params == {"lr": ["1", "2"], "new": [None, "x"]}
+
+
+def test_a_param_that_is_absent_and_one_that_is_empty_do_not_differ() -> None:
+    assert compare([_run("a", {"init": ""}), _run("b")]).params == {}
+
+
+def test_the_best_is_marked_each_way() -> None:
+    runs = [
+        _run("a", eval__loss=2.0, tokens_per_second=10.0, learning_rate=0.1, eval__unigram_bits_per_unit=4.0),
+        _run("b", eval__loss=1.0, tokens_per_second=20.0, learning_rate=0.2, eval__unigram_bits_per_unit=3.0),
+        _run("c", eval__loss=1.0),
+    ]
+    found = compare(runs)
+    assert found.metrics["tokens_per_second"] == [10.0, 20.0, None]
+    assert found.best == {
+        "eval/loss": [False, True, True],
+        "eval/unigram_bits_per_unit": [False] * 3,
+        "learning_rate": [False] * 3,
+        "tokens_per_second": [False, True, False],
+    }
+    assert found.to_dict()["best"] == {"eval/loss": ["b", "c"], "tokens_per_second": ["b"]}
+
+
+def test_equal_runs_have_no_best() -> None:
+    assert compare([_run("a", eval__loss=1.0), _run("b", eval__loss=1.0)]).best == {
+        "eval/loss": [False, False]
+    }
+
+
+def test_machine_metrics_are_left_out() -> None:
+    found = compare([_run("a", system__cpu_utilization_percentage=3.0), _run("b")])
+    assert found.metrics == {}
+
+
+def test_unfair_terms_and_unfinished_runs_are_noted() -> None:
+    fair = compare([_run("a", {"lr": "1"}), _run("b", {"lr": "2"})])
+    assert fair.notes == []
+    found = compare([_run("a", {"data_fingerprint": "1"}), _run("b", {"data_fingerprint": "2"}, "KILLED")])
+    assert "data_fingerprint" in found.notes[0]
+    assert found.notes[1] == "not finished: b (KILLED)"
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("train/loss", "lower"),
+        ("eval/bits_per_unit", "lower"),
+        ("eval/unigram_bits_per_unit", None),
+        ("fill", "higher"),
+        ("grad_norm", None),
+        ("system/memory_fill", None),
+    ],
+)
+def test_which_way_is_better(metric: str, expected: str | None) -> None:
+    assert better(metric) == expected

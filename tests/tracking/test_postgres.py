@@ -1,0 +1,47 @@
+"""One PostgreSQL database for MLflow and for the registry: neither is in the other's way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
+from seqmlm.tasks.db import upgrade
+from seqmlm.tasks.models import register_model
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+
+@pytest.mark.slow
+def test_mlflow_and_the_registry_share_a_server(
+    postgres_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, warnings_given: list[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres_url)
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", postgres_url)
+    home = Workspace.locate()
+    tracker = Tracker(home, warn=warnings_given.append)
+    tracker.ensure()
+    assert upgrade(home)[1:] == (None, "0001")
+    with tracker.start("r", experiment="e", params={"a": 1}) as run:
+        run.log_metrics(1, {"train/loss": 2.0})
+        model = run.directory / "model"
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+        version = register_model(
+            run,
+            model,
+            name="r",
+            domain="protein",
+            dataset=DatasetEntry(fingerprint="f", domain="protein", sources=()),
+            tokenizer=TokenizerEntry(hash="h", name="residue.v1", vocabulary_size=33),
+            masking={},
+            metrics={"train/loss": 2.0},
+        )
+    assert (version, warnings_given) == (1, [])
+    # MLflow opens the database once more and finds its own schema as it left it.
+    (found,) = Tracker(home, warn=warnings_given.append).runs()
+    assert (found.status, found.metrics["train/loss"]) == ("FINISHED", 2.0)
+    with Registry(home) as registry:
+        assert registry.get("r", alias="champion").mlflow_run_id == run.run_id
+    assert warnings_given == []
