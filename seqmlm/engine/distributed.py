@@ -75,7 +75,7 @@ class Processes:
             yield
 
     def forget_forward(self, module: nn.Module) -> None:
-        """After a forward without backward: FSDP2 leaves the root gathered, which loses its next gradients."""
+        """After a forward without backward: FSDP2 leaves the root gathered and loses its next gradients."""
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()

@@ -1,0 +1,28 @@
+"""kill -9 loses nothing: 20 kills here, as many as SEQMLM_KILLS says under `make kills`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.kills
+@pytest.mark.slow
+def test_training_survives_kills_at_any_moment(tmp_path: Path) -> None:
+    kills = int(os.environ.get("SEQMLM_KILLS", "20"))
+    here = Path(__file__).resolve().parent
+    command = [sys.executable, str(here / "campaign.py"), str(tmp_path), "--kills", str(kills)]
+    environment = {**os.environ, "PYTHONPATH": str(here.parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout)
+    assert result["problems"] == []
+    assert sum(result["kills"].values()) == kills
+    assert set(result["kills"]) == {"write", "sync", "rename", "remove", "moment"}
+    # The same campaign against a save without temporary folder and rename must find something.
+    assert result["planted_problems"]
