@@ -10,7 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.engine.packing import Document, PackedBatch, pack, split
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.uniform import Uniform
+from seqmlm.engine.packing import Document, PackedBatch, Row, RowDataset, pack, split
+from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import UsageError
 
 
@@ -129,6 +133,37 @@ def test_what_does_not_fit_together_is_refused():
             pack([plain, other])
     with pytest.raises(UsageError, match="at least one document"):
         pack([])
+
+
+def test_a_row_carries_what_its_sequences_have():
+    space = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
+    encodings = [
+        Encoding(
+            ids=np.arange(5, 5 + length, dtype=np.int32),
+            groups=np.arange(length, dtype=np.int32),
+            positions=np.arange(length, dtype=np.int32) // 2,
+            weights=np.arange(1, 1 + length, dtype=np.float32) / 8,
+            channels={"age": np.arange(length, dtype=np.float32) + 20},
+        )
+        for length in (3, 6)
+    ]
+    corruptor = Corruptor(MaskingConfig(rate=0.5), Uniform(rate=0.5, space=space), space, None, seed=1)
+    batch = RowDataset(encodings, corruptor)[Row(epoch=2, samples=(1, 0), tokens=9)]
+    expected = []
+    for sample in (1, 0):
+        own, masked = encodings[sample], corruptor(encodings[sample], 2, sample)
+        expected.append(
+            Document(
+                ids=masked.ids,
+                asked=masked.positions,
+                targets=own.ids[masked.positions],
+                weights=own.weights[masked.positions],
+                positions=own.positions,
+                channels=own.channels,
+                sample=sample,
+            )
+        )
+    assert_same(batch, pack(expected))
 
 
 @pytest.mark.gpu

@@ -78,9 +78,9 @@ def test_epochs_and_seeds_differ_in_order():
     planner = RowPlanner(lengths, tokens_per_row=CAPACITY, seed=0)
     first, second = one_epoch(planner), one_epoch(planner)
     other = one_epoch(RowPlanner(lengths, tokens_per_row=CAPACITY, seed=1))
-    orders = [[row.samples for row in rows] for rows in (first, second, other)]
-    assert orders[0] != orders[1]
-    assert orders[0] != orders[2]
+    together = [{frozenset(row.samples) for row in rows} for rows in (first, second, other)]
+    assert len(together[0] & together[1]) < len(first) / 4
+    assert len(together[0] & together[2]) < len(first) / 4
     same = one_epoch(RowPlanner(lengths, tokens_per_row=CAPACITY, seed=0))
     assert same == first
 

@@ -93,6 +93,14 @@ def test_windows_have_similar_lengths():
     assert sizes == [34, 34, 33]
 
 
+def test_special_tokens_inside_are_no_unit_to_keep_whole():
+    encoding = Encoding(
+        ids=np.array([7, 8, 0, 0, 0, 0, 9, 10], np.int32),
+        groups=np.array([0, 0, -1, -1, -1, -1, 1, 1], np.int32),
+    )
+    assert [len(part) for part in windows(encoding, SPACE, 4)] == [4, 4]
+
+
 def test_positions_that_do_not_count_tokens_keep_their_steps():
     encoding = Encoding(
         ids=np.array([START, 5, 6, 7, 8, 9, END], np.int32),
