@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from seqmlm.data.splits import Split
-from seqmlm.data.store import LENGTHS, MARKS, OWNERS, SEQUENCES, ArrowRows
+from seqmlm.data.store import LENGTHS, MARKS, OWNERS, SEQUENCES
 from seqmlm.engine.types import TokenSpace
 
 TOKEN_COUNTS = "token_counts.npy"
@@ -80,13 +81,16 @@ def _count_tokens(
 ) -> tuple[NDArray[np.int64], int]:
     """(V,) token counts of the train split; unknown tokens of both."""
     counts = np.zeros((2, space.size), dtype=np.int64)
-    arrow = ArrowRows(folder / SEQUENCES)
-    for start in range(0, len(owners), arrow.size):
-        rows = slice(start, start + arrow.size)
-        ids = arrow.views(start // arrow.size)["ids"]
-        held_out = np.repeat(validates[owners[rows]], lengths[rows])
-        for part in (0, 1):
-            counts[part] += np.bincount(ids[held_out == part], minlength=space.size)
+    start = 0
+    # Read, not mapped: mapped pages would count as memory of the process until somebody needs them.
+    with pa.OSFile(str(folder / SEQUENCES)) as source, pa.ipc.open_stream(source) as batches:
+        for batch in batches:
+            rows = slice(start, start + len(batch))
+            start += len(batch)
+            ids = batch.column("ids").values.to_numpy()
+            held_out = np.repeat(validates[owners[rows]], lengths[rows])
+            for part in (0, 1):
+                counts[part] += np.bincount(ids[held_out == part], minlength=space.size)
     return counts[0], 0 if space.unk is None else int(counts[:, space.unk].sum())
 
 

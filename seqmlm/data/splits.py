@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,6 +41,14 @@ def assign(key: str, seed: int, validation: float) -> Part:
         validation: share of keys that validate, in [0, 1].
     """
     return "validation" if _share(np.array([hash64(key, seed)]))[0] < validation else "train"
+
+
+def neighbours(record: Record, lines: int = 1000) -> str:
+    """A key that keeps neighbours together where records name no document: stretches of a file's lines.
+
+    Sequences share windows within one split group only, so joining lines of a plain text needs such a key.
+    """
+    return record.document or f"{Path(record.source).name}:{record.line // lines}"
 
 
 @runtime_checkable

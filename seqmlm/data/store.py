@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ CHANNEL = "channel:"
 
 _BATCH_TOKENS = 1 << 22  # what one batch may hold in memory while it is gathered
 _BATCH_ROWS = 1 << 13
+_TWO_NUMBERS = Struct("<qq")
 _RECORD_ROWS = 1 << 12
 _RECORD_SCHEMA = pa.schema(
     [("id", pa.string()), ("source", pa.string()), ("line", pa.int64()), ("document", pa.string())]
@@ -134,7 +136,7 @@ class RecordWriter:
     def add(self, record: Record, mark: tuple[int, int]) -> int:
         """Append one record with the marks its split needs; returns its number."""
         self._held.append((record.id, record.source, record.line, record.document))
-        self._marks.write(np.array(mark, dtype=np.int64).tobytes())
+        self._marks.write(_TWO_NUMBERS.pack(*mark))
         self.rows += 1
         if len(self._held) >= _RECORD_ROWS:
             self._flush()

@@ -25,7 +25,7 @@ from seqmlm.data.dataset import EncodedDataset, Prepared
 from seqmlm.data.prepare import prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey
+from seqmlm.data.splits import ByKey, neighbours
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, StateError
 
@@ -217,6 +217,18 @@ def test_records_without_a_document_share_windows_within_their_file(tmp_path: Pa
     assert [prepared.train.origin(i).id for i in range(len(prepared.train))] == ["r0", "o"]
     assert prepared.train[0].ids.tolist() == [3, *[5, 6, 4] * 6]
     assert len(prepared.validation) == 0
+
+
+def test_lines_of_a_text_share_windows_in_stretches(tmp_path: Path) -> None:
+    records = [record(i, f"{LETTERS[i % 26]}b") for i in range(2999)]
+    split = ByKey(key=neighbours, share=0.4)
+    prepared = made(records, tmp_path, split=split, join_documents=True, max_length=64)
+    for dataset in (prepared.train, prepared.validation):
+        assert np.mean(dataset.lengths) > 55  # 21 lines and their ends, where a batch or stretch does not end
+        stretches = {dataset.origin(i).line // 1000 for i in range(len(dataset))}
+        assert stretches
+    alone = made(records, tmp_path, join_documents=True, fingerprint="g")  # no two lines in one split group
+    assert alone.train.lengths.max() == 4
 
 
 def test_duplicates_are_dropped_only_on_request(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey, Chronological, Labelled, Split, assign, hash64
+from seqmlm.data.splits import ByKey, Chronological, Labelled, Split, assign, hash64, neighbours
 from seqmlm.errors import DataError
 
 
@@ -105,6 +105,16 @@ def test_a_record_without_a_time_is_named(value: Any) -> None:
     with pytest.raises(DataError, match=r"s.txt:7: the record has no usable time") as caught:
         Chronological(key=key, order=lambda r: r.raw).mark(record(raw=value))
     assert "yesterday" not in str(caught.value)
+
+
+def test_neighbours_stay_together_within_a_stretch() -> None:
+    lines = [
+        Record(id="i", raw="x", source=f"{folder}/a.txt", line=n) for folder in "uv" for n in range(5000)
+    ]
+    keys = [neighbours(one) for one in lines]
+    assert len(set(keys)) == 5
+    assert keys[:5000] == keys[5000:]  # a folder may move
+    assert neighbours(record("book")) == "book"
 
 
 def test_a_function_may_decide() -> None:
