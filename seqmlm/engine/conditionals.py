@@ -210,7 +210,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients; every submodule's own mode comes back, also after an exception.
 
-    No inference mode: a module that caches tensors (ESM's rotary tables) could not be trained afterwards.
+    No inference mode: a tensor that a module makes under it and keeps (a table of positions, a gathered
+    shard) could not be used in training afterwards.
     """
     modes = [(m, m.training) for m in module.modules()]
     module.eval()

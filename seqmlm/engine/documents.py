@@ -98,16 +98,16 @@ class Documents:
         """(D,) a multilinear hash of ids, asked positions and extras (Lemire and Kaser 2014), modulo 2^64."""
         width = int(max(self.length.max(), self.count.max()))
         factors = np.random.Generator(np.random.Philox(0)).integers(0, 2**64, (2, width + 2), dtype=np.uint64)
-        digest = (
-            self.extra.astype(np.uint64) * factors[0, -1] + self.length.astype(np.uint64) * factors[0, -2]
-        )
+        digest = np.zeros(len(self), dtype=np.uint64)
+        digest += self.extra.astype(np.uint64) * factors[0, -1]
+        digest += self.length.astype(np.uint64) * factors[0, -2]
         for flat, first, count, factor in (
             (self.ids, self.first_id, self.length, factors[0]),
             (self.asked, self.first_asked, self.count, factors[1]),
         ):
             terms = flat[ranges(first, count)].astype(np.uint64)
             terms *= factor[ranges(np.zeros_like(count), count)]
-            np.add(digest, np.add.reduceat(terms, np.cumsum(count) - count), out=digest)
+            digest += np.add.reduceat(terms, np.cumsum(count) - count)
         return digest
 
     def _equal(self, a: Longs, b: Longs) -> NDArray[np.bool_]:

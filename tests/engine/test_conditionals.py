@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from seqmlm.engine import conditionals as module
 from seqmlm.engine import reduction
 from seqmlm.engine.conditionals import Answer, Conditionals, Query
-from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.documents import Documents
+from seqmlm.engine.layout import lay_out
+from seqmlm.engine.packing import Document, PackedBatch, pack
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import TrainingError, UsageError
 
@@ -244,6 +246,15 @@ def test_equal_questions_are_computed_once() -> None:
         assert np.array_equal(first.log_probs, again.log_probs)
 
 
+def test_equal_digests_of_unlike_questions_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every digest is the same here: questions must still be told apart, by their tokens."""
+    queries = some_queries(25)
+    monkeypatch.setattr(Documents, "_digest", lambda self: np.zeros(len(self), dtype=np.uint64))
+    toy = Toy()
+    for query, answer in zip([*queries, *queries], Conditionals(toy).ask([*queries, *queries]), strict=True):
+        np.testing.assert_allclose(answer.log_probs, by_hand(toy, query, top=1).log_probs, atol=2e-5)
+
+
 def test_packs_hold_similar_lengths_within_the_budget() -> None:
     toy = Toy()
     list(Conditionals(toy, tokens_per_batch=40).ask(some_queries(50)))
@@ -268,6 +279,40 @@ def test_out_of_memory_halves_the_budget_and_keeps_the_answers(error: Exception)
     for a, b in zip(ask.ask(queries), expected, strict=True):
         np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-5)
     assert 25 <= ask.tokens_per_batch <= 60
+
+
+def test_batches_are_those_that_packing_makes() -> None:
+    """The array road and the object road to a batch lead to the same one."""
+    rng = np.random.default_rng(3)
+    queries = [
+        Query(
+            encoding=sequence(
+                rng,
+                length,
+                positions=rng.integers(0, 9, length).astype(np.int32),
+                channels={"time": rng.random(length).astype(np.float32)},
+            ),
+            masked=np.array([1, 2], dtype=np.int32),
+            asked=np.array([2, 0], dtype=np.int32),
+        )
+        for length in (5, 9, 3)
+    ]
+    layout = lay_out(queries, SPACE, rows_limit=100, capacity=None)
+    documents = []
+    for query in sorted(queries, key=lambda q: -len(q.encoding)):
+        ids = query.encoding.ids.copy()
+        ids[query.masked] = SPACE.mask
+        encoding = query.encoding
+        documents.append(
+            Document(ids=ids, asked=query.asked, positions=encoding.positions, channels=encoding.channels)
+        )
+    ours, expected = layout.documents.batch(0, 3), pack(documents)
+    assert ours.lengths == expected.lengths
+    for name in ("input_ids", "position_ids", "cu_seq_lens", "asked", "samples"):
+        a, b = getattr(ours, name), getattr(expected, name)
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    assert torch.equal(ours.channels["time"], expected.channels["time"])
 
 
 def test_a_sequence_that_does_not_fit_alone_is_an_error_with_a_remedy() -> None:
@@ -337,6 +382,12 @@ BAD = {
 def test_a_question_that_makes_no_sense_is_named(message: str) -> None:
     with pytest.raises(UsageError, match=message):
         list(Conditionals(Toy()).ask([GOOD, replace(GOOD, **BAD[message])]))
+
+
+def test_queries_with_other_channels_do_not_mix() -> None:
+    other = replace(GOOD, encoding=replace(GOOD.encoding, channels={"time": np.zeros(8, dtype=np.float32)}))
+    with pytest.raises(UsageError, match="same channels"):
+        list(Conditionals(Toy()).ask([GOOD, other]))
 
 
 def test_a_sequence_beyond_the_model_is_refused() -> None:

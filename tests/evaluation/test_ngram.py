@@ -98,7 +98,7 @@ def test_higher_orders_do_not_hurt_where_they_have_nothing() -> None:
 
 
 def test_rare_words_are_counted_by_their_contexts() -> None:
-    """ "francisco" follows "san" alone: seen often, in one context, unlikely elsewhere (Kneser and Ney)."""
+    """ "francisco" is frequent but only follows "san": unlikely anywhere else (Kneser and Ney 1995)."""
     rng = np.random.default_rng(0)
     corpus: list[list[Unit]] = []
     for _ in range(400):
