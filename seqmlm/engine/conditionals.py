@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
+from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reduction import Reduced, Wanted, reduce
@@ -25,7 +26,7 @@ from seqmlm.errors import TrainingError, UsageError
 if TYPE_CHECKING:
     from seqmlm.engine.model import MaskedRows
 
-__all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating", "is_out_of_memory"]
+__all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
 
 # Elements of one forward's logits (256 MiB of fp32), and of the rows that `full` keeps of one look-ahead.
 LOGITS = 1 << 26
@@ -52,6 +53,8 @@ class Conditionals:
             look-ahead.
         tokens_per_batch: token budget of one forward; halved when memory runs out, and kept at that.
         device: where to compute; the model is moved there. Default: where the model is.
+        precision: "fp32" is exact to rounding; "auto" is bfloat16 where the device has it, which changes
+            log-probabilities by up to some hundredths.
         lookahead: masked copies considered together for de-duplication and packing; also how far the input is
             read ahead of the answers.
     """
@@ -62,6 +65,7 @@ class Conditionals:
         *,
         tokens_per_batch: int = 16384,
         device: torch.device | str | None = None,
+        precision: Precision = "fp32",
         lookahead: int = 8192,
     ) -> None:
         if tokens_per_batch < 1 or lookahead < 1:
@@ -69,6 +73,7 @@ class Conditionals:
         self.rows = rows if device is None else rows.to(device)
         self.space = rows.space
         self.device = next(rows.parameters()).device
+        self.dtype = compute_dtype(precision, self.device)
         self.tokens_per_batch = tokens_per_batch
         self.lookahead = lookahead
         self.statistics = Statistics()
@@ -117,7 +122,7 @@ class Conditionals:
         self.statistics.queries += len(queries)
         self.statistics.variants += variants
         self.statistics.unique += len(layout.documents)
-        with evaluating(self.rows):
+        with evaluating(self.rows), autocast(self.device, self.dtype):
             blocks = self._forwards(layout, wanted)
         return _assemble(queries, layout, blocks, wanted)
 
@@ -195,15 +200,6 @@ class Conditionals:
         self.tokens_per_batch = max(1, min(self.tokens_per_batch, tokens) // 2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, whichever allocator raised it."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    message = str(error).lower()
-    signs = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
-    return isinstance(error, RuntimeError) and any(sign in message for sign in signs)
 
 
 @contextmanager
