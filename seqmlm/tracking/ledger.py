@@ -50,6 +50,8 @@ class Ledger:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     metric_keys: list[str] = field(default_factory=list)
+    gaps: bool = False
+    """Whether MLflow may lack points between others that it has; without, only the newest can be missing."""
     nonfinite: int = 0
     """Metric values that were NaN or infinite."""
     datasets: list[dict[str, Any]] = field(default_factory=list)
@@ -83,13 +85,45 @@ class Ledger:
         path = directory / LEDGER
         temporary = path.with_name(f"{LEDGER}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(asdict(self), indent=1, default=plain) + "\n"
+            temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StateError(
                 f"cannot write {path}: {error.strerror}; free space there, then --resume"
             ) from None
+
+    def note_artifact(self, path: str, folder: str) -> None:
+        """Keep a file or folder to be sent; again where it was sent before, since it may have changed."""
+        entry = {"path": path, "folder": folder, "sent": False}
+        self.artifacts = [old for old in self.artifacts if (old["path"], old["folder"]) != (path, folder)]
+        self.artifacts.append(entry)
+
+    def note_dataset(self, entry: dict[str, Any]) -> None:
+        """Keep a data set to be sent, once."""
+        if not any({**old, "sent": None} == {**entry, "sent": None} for old in self.datasets):
+            self.datasets.append({**entry, "sent": False})
+
+    def note_model(self, entry: dict[str, Any], dataset: str | None) -> None:
+        """Keep a model to be sent; the same version again replaces what was kept of it.
+
+        Args:
+            entry: name, directory, version, metrics, params, aliases.
+            dataset: name of the data set that its metrics were measured on.
+        """
+        used = next((old for old in self.datasets if old["name"] == dataset), None)
+        same = [m for m in self.models if (m["name"], m["version"]) == (entry["name"], entry["version"])]
+        self.models = [old for old in self.models if old not in same]
+        self.models.append(
+            {
+                **entry,
+                "dataset": {"dataset_name": used["name"], "dataset_digest": used["digest"]} if used else {},
+                "tags": {"seqmlm.version": str(entry["version"])},
+                "model_id": same[-1]["model_id"] if same else None,
+                "sent": False,
+            }
+        )
 
     def forget_sent(self) -> None:
         """Mark everything as unsent: the tracker no longer has the run."""
@@ -98,6 +132,11 @@ class Ledger:
             entry["sent"] = False
         for entry in self.models:
             entry["model_id"] = None
+
+
+def plain(value: Any) -> Any:
+    """Numbers of other libraries as plain ones; anything else as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def read_points(path: Path, keys: set[str] | None = None) -> Iterator[Point]:

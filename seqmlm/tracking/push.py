@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from seqmlm.tracking.ledger import METRICS, Ledger, read_points
+from seqmlm.tracking.ledger import METRICS, Ledger, Point, read_points
 from seqmlm.tracking.remote import Remote
 
 
@@ -49,21 +49,39 @@ def _push_model(remote: Remote, run_id: str, entry: dict[str, Any]) -> None:
         entry["model_id"] = remote.register(run_id, entry)
 
 
-def push_metrics(remote: Remote, ledger: Ledger, path: Path) -> tuple[int, dict[str, int]]:
+def push_metrics(remote: Remote, ledger: Ledger, path: Path) -> tuple[int, dict[str, tuple[int, float]]]:
     """Upload the points of a metrics.jsonl file that MLflow does not have.
 
     Returns:
-        How many were uploaded, and the last step that MLflow now has of each metric.
+        How many were uploaded, and the step and value that MLflow now has last of each metric.
     """
     assert ledger.run_id is not None
-    keys = set(ledger.metric_keys)
-    points = list(read_points(path, keys or None))
-    steps = remote.steps(ledger.run_id, keys | {point.key for point in points})
-    missing = [point for point in points if point.step not in steps[point.key]]
+    last = remote.last_points(ledger.run_id)
+    points = list(read_points(path, set(ledger.metric_keys) or None))
+    if ledger.gaps:
+        # Reading a long history back takes seconds, so only where that is needed.
+        known = remote.history(ledger.run_id, {point.key for point in points})
+        missing = [point for point in points if (point.step, point.value) not in known[point.key]]
+    else:
+        missing = _newer(points, last)
     remote.log_points(ledger.run_id, missing)
+    ledger.gaps = False
     for point in missing:
-        steps[point.key].add(point.step)
-    return len(missing), {key: max(known) for key, known in steps.items() if known}
+        if point.step >= last.get(point.key, (-1, 0.0))[0]:
+            last[point.key] = (point.step, point.value)
+    return len(missing), last
+
+
+def _newer(points: list[Point], last: dict[str, tuple[int, float]]) -> list[Point]:
+    """What comes after the last point of each metric, of which a step may have several."""
+    newer: dict[str, list[Point]] = {}
+    for point in points:
+        step, value = last.get(point.key, (-1, 0.0))
+        if point.step == step and point.value == value:
+            newer[point.key] = []
+        elif point.step >= step:
+            newer.setdefault(point.key, []).append(point)
+    return [point for found in newer.values() for point in found]
 
 
 def push_status(remote: Remote, ledger: Ledger) -> None:

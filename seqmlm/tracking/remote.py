@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmlm.tracking.ledger import Point
+from seqmlm.tracking.ledger import Point, plain
 
 _BATCH = 1000
 _PARAM_CHARACTERS = 6000
@@ -102,9 +102,22 @@ class Remote:
             chunk = [Metric(p.key, p.value, p.time, p.step) for p in points[start : start + _BATCH]]
             self.client.log_batch(run_id, metrics=chunk)
 
-    def steps(self, run_id: str, keys: Iterable[str]) -> dict[str, set[int]]:
-        """The steps at which each metric has a value."""
-        return {key: {metric.step for metric in self.client.get_metric_history(run_id, key)} for key in keys}
+    def last_points(self, run_id: str) -> dict[str, tuple[int, float]]:
+        """The last step of each metric of a run, and its value there."""
+        data = self.client.get_run(run_id).data
+        # MLflow has the steps here and uses them itself, but the public way to them is the whole history.
+        latest = getattr(data, "_metric_objs", None)
+        if latest is None:
+            found = self.history(run_id, data.metrics)
+            return {key: (max(found[key])[0], value) for key, value in data.metrics.items()}
+        return {metric.key: (metric.step, metric.value) for metric in latest}
+
+    def history(self, run_id: str, keys: Iterable[str]) -> dict[str, set[tuple[int, float]]]:
+        """All steps and values of some metrics."""
+        return {
+            key: {(metric.step, metric.value) for metric in self.client.get_metric_history(run_id, key)}
+            for key in keys
+        }
 
     def log_dataset(self, run_id: str, entry: Mapping[str, Any]) -> None:
         """Record what a run read: name, digest, source and profile; no data is copied."""
@@ -115,7 +128,7 @@ class Remote:
             digest=entry["digest"],
             source_type="local",
             source=json.dumps({"uri": entry["source"]}),
-            profile=json.dumps(entry["profile"]),
+            profile=json.dumps(entry["profile"], default=plain),
         )
         tags = [InputTag("mlflow.data.context", entry["context"])]
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])

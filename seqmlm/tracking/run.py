@@ -6,10 +6,12 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+from seqmlm.errors import StateError
 from seqmlm.tracking import push
 from seqmlm.tracking.connection import TrackerDown, quiet
 from seqmlm.tracking.ledger import METRICS, Ledger, Point
@@ -51,7 +53,7 @@ class TrackedRun:
         self._warned = False
         self._retry_seconds = _RETRY_SECONDS
         self._retry_at = 0.0
-        self._sent_until: dict[str, int] = {}
+        self._last: dict[str, tuple[int, float]] = {}
         self._metric_keys = set(ledger.metric_keys)
         self._system = SystemSampler()
 
@@ -93,9 +95,7 @@ class TrackedRun:
             self._ledger.metric_keys = sorted(self._metric_keys)
             self._save()
         self._buffer += [
-            Point(key, value, step, when)
-            for key, value in finite.items()
-            if step > self._sent_until.get(key, step - 1)
+            Point(key, value, step, when) for key, value in finite.items() if self._is_new(key, step, value)
         ]
         if len(self._buffer) >= _POINTS or time.monotonic() - self._flushed >= _SECONDS:
             self._buffer += self._system.sample(step, when)
@@ -127,7 +127,8 @@ class TrackedRun:
             path: it must stay where it is until the run has ended, in case MLflow is away now.
             folder: where it shows in MLflow; "" is the top.
         """
-        self._add(self._ledger.artifacts, {"path": str(Path(path).resolve()), "folder": folder})
+        self._ledger.note_artifact(str(Path(path).resolve()), folder)
+        self._send()
 
     def dataset(
         self,
@@ -147,15 +148,9 @@ class TrackedRun:
             profile: counts, as JSON can hold.
             context: what the run uses it for.
         """
-        entry = {
-            "name": name,
-            "source": source,
-            "digest": digest[:36],
-            "profile": dict(profile),
-            "context": context,
-        }
-        if not any({**known, "sent": None} == {**entry, "sent": None} for known in self._ledger.datasets):
-            self._add(self._ledger.datasets, entry)
+        used = {"name": name, "source": source, "digest": digest[:36], "context": context}
+        self._ledger.note_dataset({**used, "profile": dict(profile)})
+        self._send()
 
     def register(
         self,
@@ -179,31 +174,25 @@ class TrackedRun:
             params: what the model is: domain, tokenizer, masker.
             aliases: aliases that point at it from now on.
         """
-        known = next((d for d in self._ledger.datasets if d["name"] == dataset), None)
         entry = {
             "name": name,
             "directory": str(Path(directory).resolve()),
             "version": version,
             "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
-            "dataset": {"dataset_name": known["name"], "dataset_digest": known["digest"]} if known else {},
             "params": {key: str(value) for key, value in (params or {}).items()},
-            "tags": {"seqmlm.version": str(version)},
             "aliases": list(aliases),
-            "model_id": None,
         }
-        again = [m for m in self._ledger.models if (m["name"], m["version"]) == (name, version)]
-        for old in again:
-            entry["model_id"] = old["model_id"]
-            self._ledger.models.remove(old)
         # The metrics are looked up in MLflow's own history: send what is still buffered first.
         self.flush()
-        self._add(self._ledger.models, entry)
+        self._ledger.note_model(entry, dataset)
+        self._send()
 
     def replay(self, path: Path | None = None) -> int:
         """Upload what MLflow lacks of a metrics.jsonl file (by default the run's); returns the number."""
         if self.run_id is None:
             return 0
         file = path or self.directory / METRICS
+        self._ledger.gaps = True
         done = self._attempt(lambda remote: push.push_metrics(remote, self._ledger, file))
         return done[0] if done else 0
 
@@ -237,21 +226,23 @@ class TrackedRun:
         failed = error is not None
         if isinstance(error, SystemExit):
             killed, failed = error.code in _SIGNAL_EXITS, error.code not in (None, 0)
-        if error is not None and failed and not killed and self._ledger.status == "RUNNING":
-            self._ledger.tags["seqmlm.error"] = f"{type(error).__name__}: {error}"[:500]
-            if self.run_id is not None:
-                tags, run_id = dict(self._ledger.tags), self.run_id
-                self._attempt(lambda remote: remote.set_tags(run_id, tags))
         try:
+            if failed and not killed and self._ledger.status == "RUNNING":
+                with suppress(StateError):
+                    self.set_tag("seqmlm.error", f"{type(error).__name__}: {error}"[:500])
             self.end("KILLED" if killed else "FAILED" if failed else "FINISHED")
         finally:
             self._lock.release()
+
+    def _is_new(self, key: str, step: int, value: float) -> bool:
+        last = self._last.get(key)
+        return last is None or step > last[0] or (step == last[0] and value != last[1])
 
     def _catch_up(self, remote: Remote) -> None:
         push.open_run(remote, self._ledger)
         path = self.directory / METRICS
         if path.exists():
-            _, self._sent_until = push.push_metrics(remote, self._ledger, path)
+            _, self._last = push.push_metrics(remote, self._ledger, path)
         push.push_entries(remote, self._ledger)
 
     def _finish(self, remote: Remote) -> None:
@@ -267,8 +258,8 @@ class TrackedRun:
         self.set_tag("seqmlm.nonfinite", f"{count} values; last at step {step}: {dict(bad)}"[:500])
         return {"nonfinite_values": float(count)}
 
-    def _add(self, entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
-        entries.append({**entry, "sent": False})
+    def _send(self) -> None:
+        """Keep the ledger, then send what it has that MLflow lacks."""
         self._save()
         if self.run_id is not None:
             self._attempt(lambda remote: push.push_entries(remote, self._ledger))
@@ -296,6 +287,11 @@ class TrackedRun:
 
     def _lost(self, error: Exception) -> None:
         self._remote = None
+        if not self._ledger.gaps:
+            self._ledger.gaps = True
+            # On a full disk too the training has to hear of that from its own files, not from here.
+            with suppress(StateError):
+                self._save()
         self._retry_at = time.monotonic() + self._retry_seconds
         self._retry_seconds = min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
         if not self._warned:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -138,6 +139,43 @@ def test_points_lost_in_a_kill_come_back_on_resume(start: Start, steps: Steps, c
     assert _history(client, run) == []
     with start(resume=True) as again:
         assert sorted(_history(client, again)) == [(step, 1 / step) for step in range(1, 6)]
+
+
+def test_a_second_value_at_a_step_is_kept_also_across_a_resume(start: Start, client: MlflowClient) -> None:
+    """An evaluation during training and the final one, over more data, may fall on one step."""
+    with start() as run:
+        run.log_metrics(5, {"eval/loss": 3.0})
+        (run.directory / "metrics.jsonl").write_text('{"step": 5, "eval/loss": 3.0}\n')
+        run.end("KILLED")
+    with start(resume=True) as again:
+        again.log_metrics(5, {"eval/loss": 3.0})
+        again.log_metrics(5, {"eval/loss": 2.0})
+    assert _history(client, run, "eval/loss") == [(5, 3.0), (5, 2.0)]
+    assert client.get_run(run.run_id).data.metrics["eval/loss"] == 2.0
+    (run.directory / "metrics.jsonl").write_text(
+        '{"step": 5, "eval/loss": 3.0}\n{"step": 5, "eval/loss": 2.0}\n{"step": 6, "eval/loss": 1.0}\n'
+    )
+    start(resume=True).end()
+    assert _history(client, run, "eval/loss") == [(5, 3.0), (5, 2.0), (6, 1.0)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_last_points_with_and_without_mlflows_shortcut(
+    known: bool, start: Start, steps: Steps, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start() as run:
+        steps(run, range(1, 4))
+    if not known:
+        hidden = property(lambda self: None, lambda self, value: None)
+        monkeypatch.setattr("mlflow.entities.RunData._metric_objs", hidden, raising=False)
+    assert tracker.connect().last_points(str(run.run_id))["train/loss"] == (3, 1 / 3)
+
+
+def test_profiles_may_hold_numbers_of_numpy(start: Start, client: MlflowClient) -> None:
+    with start() as run:
+        run.dataset("d", "/x", "f", {"records": np.int64(3), "mean": np.float32(1.5), "path": Path("x")})
+    (used,) = client.get_run(run.run_id).inputs.dataset_inputs
+    assert json.loads(used.dataset.profile) == {"records": 3, "mean": 1.5, "path": "x"}
 
 
 def test_replaying_uploads_only_what_is_missing(start: Start, steps: Steps, client: MlflowClient) -> None:
