@@ -127,7 +127,7 @@ def check_share(key: str, value: float) -> float:
 
 def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
     """(L,) the tokens that may be masked: no special ones, none whose loss weight is 0."""
-    eligible = ~space.is_special[encoding.ids]
+    eligible = ~space.is_special.take(encoding.ids)  # half the time of indexing with int32
     eligible &= encoding.groups >= 0
     if encoding.weights is not None:
         eligible &= encoding.weights > 0
@@ -157,6 +157,10 @@ def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
     if np.count_nonzero(after < before):  # out of order, so a unit may come back later
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[numbers], len(first)
+    changes = after != before
+    count = int(np.count_nonzero(changes)) + 1
+    if count == len(groups):  # every token is a unit, as in proteins
+        return np.arange(count), count
     numbers = np.zeros(len(groups), dtype=np.intp)
-    (after != before).cumsum(out=numbers[1:])
-    return numbers, int(numbers[-1]) + 1
+    changes.cumsum(out=numbers[1:])
+    return numbers, count

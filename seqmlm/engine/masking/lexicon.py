@@ -91,8 +91,8 @@ class Lexicon(RateMasker):
         """(count,) whether each unit is a word of the lexicon."""
         words = np.zeros(count, dtype=np.bool_)
         alone = (np.bincount(numbers, minlength=count) == 1)[numbers]
-        words[numbers[self._alone[ids] & alone]] = True
-        for unit in set(numbers[self._among[ids] & ~alone].tolist()):
+        words[numbers[self._alone.take(ids) & alone]] = True
+        for unit in set(numbers[self._among.take(ids) & ~alone].tolist()):
             words[unit] = tuple(ids[numbers == unit].tolist()) in self.words
         return words
 
