@@ -1,4 +1,4 @@
-"""No arrow goes up: which part of the package may import which, and which libraries the lower rooms may use."""
+"""No arrow goes up: which part of the package may import which, and which libraries the lower ones use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 
-# Part -> the parts it may import besides itself. `errors`, `config` and the version are open to all but the engine's list.
+# Part -> the parts it may import besides itself.
 ENGINE = {"errors", "engine"}
 MAY_IMPORT = {
     "errors": set(),

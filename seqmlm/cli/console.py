@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from seqmlm.tasks.observers import StepReport
@@ -35,7 +35,7 @@ class TrainingConsole:
             console=self._rich,
             disable=not self._live,
         )
-        self._task: int | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> TrainingConsole:
         self._progress.start()
@@ -66,11 +66,13 @@ class TrainingConsole:
             )
 
     def _show(self, report: StepReport, total: float | None) -> None:
-        fields = {"loss": report.loss, "rate": report.tokens_per_second}
+        loss, rate = report.loss, report.tokens_per_second
         if self._task is None:
             text = f"{total:.0f}" if total else "?"
-            self._task = self._progress.add_task("training", total=total, total_text=text, **fields)
-        self._progress.update(self._task, completed=report.step, **fields)  # type: ignore[arg-type]
+            self._task = self._progress.add_task(
+                "training", total=total, total_text=text, loss=loss, rate=rate
+            )
+        self._progress.update(self._task, completed=report.step, loss=loss, rate=rate)
 
 
 def _eta(report: StepReport, total: float | None) -> str:

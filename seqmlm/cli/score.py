@@ -37,20 +37,23 @@ def score(
     """
     import sys
 
-    from seqmlm.config import parse_assignments
+    from seqmlm.config import from_dict, parse_assignments
     from seqmlm.tasks.score import ScoreConfig, score_files
 
-    config = ScoreConfig(
-        model=model,
-        paths=(*(paths or []), *(data or [])),
-        mode=mode,
-        per_unit=per_unit,
-        out=out,
-        domain=domain,
-        format=format,
-        options=parse_assignments(option or []),
-        on_error=on_error,
-        tokens_per_batch=tokens_per_batch,
+    config = from_dict(
+        ScoreConfig,
+        {
+            "model": model,
+            "paths": [*(paths or []), *(data or [])],
+            "mode": mode,
+            "per_unit": per_unit,
+            "out": out,
+            "domain": domain,
+            "format": format,
+            "options": parse_assignments(option or []),
+            "on_error": on_error,
+            "tokens_per_batch": tokens_per_batch,
+        },
     )
     summary = score_files(config, sys.stdout)
     print(summary.sentence(), file=sys.stderr)

@@ -14,6 +14,12 @@ from seqmlm.engine.backbones import ModelConfig
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
 
+# Section, key and kind of the settings that name a plugin.
+PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
+    ("tokenizer", "name", "tokenizers"),
+    ("masking", "masker", "maskers"),
+)
+
 LIMITS = ("max_steps", "max_time", "epochs")
 
 # Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
@@ -124,23 +130,21 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
     """
     defaults = domain.defaults
     asked = merge({}, *layers)
-    base = {
+    base: dict[str, Any] = {
         "domain": domain.name,
         "tokenizer": {"name": defaults.tokenizer, "vocabulary_size": defaults.vocabulary_size},
         "masking": to_dict(defaults.masking),
         "model": {"size": defaults.size, "max_length": defaults.max_length, **defaults.model},
         "data": {"join_documents": defaults.join_documents},
     }
-    for section, key, kind, options in (
-        ("tokenizer", "name", "tokenizers", defaults.tokenizer_options),
-        ("masking", "masker", "maskers", defaults.masking.options),
-    ):
+    defaults_of = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
+    for section, key, kind in PLUGGED:
         name = asked[section].get(key) if isinstance(asked.get(section), dict) else None
         # Options of the default tokenizer or masker mean nothing to another one.
         same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
-        base[section]["options"] = dict(options) if same else {}
+        base[section]["options"] = dict(defaults_of[section]) if same else {}
     values = merge(base, asked)
-    for section, key, kind in (("tokenizer", "name", "tokenizers"), ("masking", "masker", "maskers")):
+    for section, key, kind in PLUGGED:
         if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
             values[section][key] = plugins.versioned(kind, values[section][key])
     config = from_dict(PretrainConfig, values)

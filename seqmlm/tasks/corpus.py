@@ -21,13 +21,14 @@ from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import prepare
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey, Chronological, Split
+from seqmlm.data.splits import ByKey, Chronological, Split, neighbours
 from seqmlm.domains.base import Domain
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import UsageError
-from seqmlm.tasks.bundle import TOKENIZER_CARD, load_tokenizer
+from seqmlm.tasks.bundle import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
 from seqmlm.tasks.samples import cached_sample
+from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import FileLock, Workspace
 
@@ -131,9 +132,11 @@ class CorpusReader:
         share, seed = self.config.data.validation, self.config.seed
         if self.config.data.split == "identity":
             return ByKey(key=IdentityClusters().key, share=share, seed=seed)
+        # Sequences that share a window must be on one side: where they are joined, neighbours are.
+        key = neighbours if self.config.data.join_documents else self.domain.split_key
         if self.config.data.split == "chronological":
-            return Chronological(key=self.domain.split_key, order=self.domain.order_key, share=share)
-        return ByKey(key=self.domain.split_key, share=share, seed=seed)
+            return Chronological(key=key, order=self.domain.order_key, share=share)
+        return ByKey(key=key, share=share, seed=seed)
 
 
 def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:

@@ -90,7 +90,7 @@ def _existing_run(request: TrainRequest, workspace: Workspace) -> str | None:
     if request.resume == "auto":
         if request.name is not None:
             return request.name if request.name in known else None
-        return _newest_unfinished(request, workspace, known)
+        return _newest_unfinished(request, known)
     if request.name not in (None, request.resume):
         raise UsageError(f"--resume {request.resume} and --name {request.name} name two runs; give one")
     if request.resume not in known:
@@ -105,10 +105,10 @@ def _runs(workspace: Workspace) -> dict[str, Path]:
     return {path.name: path for path in sorted(found, key=lambda path: (path / RUN_CONFIG).stat().st_mtime)}
 
 
-def _newest_unfinished(request: TrainRequest, workspace: Workspace, known: Mapping[str, Path]) -> str | None:
-    for name, directory in reversed(known.items()):
-        unfinished = not (directory / FINISHED).exists()
-        if unfinished and request.domain in (None, read_yaml(directory / RUN_CONFIG).get("domain")):
+def _newest_unfinished(request: TrainRequest, known: Mapping[str, Path]) -> str | None:
+    for name, directory in reversed(list(known.items())):
+        finished = (directory / FINISHED).exists()
+        if not finished and request.domain in (None, read_yaml(directory / RUN_CONFIG).get("domain")):
             return name
     return None
 

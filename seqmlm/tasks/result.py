@@ -25,7 +25,7 @@ class PretrainResult:
     steps: int
     resumed_from: int | None
     tokens: int
-    train_loss: float
+    train_loss: float | None
     eval_loss: float | None
     eval_bits_per_unit: float | None
     unigram_bits_per_unit: float | None

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.data.problems import Problems
+from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
@@ -37,14 +37,14 @@ class ScoreConfig:
     """What `seqmlm score` can be told."""
 
     model: str
-    paths: Sequence[str] = ()
+    paths: tuple[str, ...] = ()
     mode: str = "exact"
     per_unit: bool = False
     out: Path | None = None
     domain: str | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    on_error: Literal["raise", "skip", "quarantine"] = "raise"
+    on_error: OnError = "raise"
     tokens_per_batch: int = 16384
 
 
