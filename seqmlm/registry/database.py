@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,11 +34,12 @@ def engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         if parsed.database:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        made = create_engine(parsed)
+        made = create_engine(parsed, json_serializer=_json)
         event.listen(made, "connect", _prepare_sqlite)
         event.listen(made, "begin", _begin_sqlite)
         return made
-    return create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
+    arguments = {"connect_timeout": _CONNECT_SECONDS}
+    return create_engine(parsed, pool_pre_ping=True, connect_args=arguments, json_serializer=_json)
 
 
 def parse(url: str) -> URL:
@@ -140,6 +142,11 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _json(value: Any) -> str:
+    """JSON of counts and options, which may hold numbers of numpy and paths."""
+    return json.dumps(value, default=lambda item: item.item() if hasattr(item, "item") else str(item))
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import IntegrityError
@@ -49,6 +50,12 @@ def test_a_model_comes_back_as_it_was_registered(
     assert before - timedelta(seconds=1) <= found.created <= datetime.now(UTC)
     assert registry.lineage(found) == [parent]
     assert registry.lineage(parent) == []
+
+
+def test_counts_may_hold_numbers_of_numpy(register: Register) -> None:
+    counts = {"records": np.int64(3), "mean": np.float32(1.5), "path": Path("x")}
+    data = DatasetEntry(fingerprint="n", domain="protein", sources=(), counts=counts)
+    assert register("a", dataset=data).dataset.counts == {"records": 3, "mean": 1.5, "path": "x"}
 
 
 def test_data_sets_and_tokenizers_are_kept_once(
