@@ -103,7 +103,7 @@ class Feed:
         self.close()
 
 
-def rows_per_epoch(planner: RowPlanner, planned: int = 10_000) -> int:
+def rows_per_epoch(planner: RowPlanner, planned: int = 1_000) -> int:
     """Rows of the planner's next epoch: counted up to `planned`, beyond that extrapolated from the tokens.
 
     The planner stays where it is.

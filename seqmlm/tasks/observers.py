@@ -19,6 +19,17 @@ __all__ = ["METRICS", "Console", "MetricsFile", "Recorder", "SilentConsole", "St
 
 METRICS = "metrics.jsonl"
 
+# What a person is told of the loop's events; "" is for the record alone.
+EVENTS = {
+    "pace": "",
+    "decay": "the learning rate falls from step {decay_start} to the end at step {end}",
+    "stopping": "stopping after step {step} (signal {signal}): saving",
+    "resumed": "going on from step {step} ({path})",
+    "checkpoint_skipped": "checkpoint {path} is not whole ({reason}); trying the one before",
+    "out_of_memory": "memory ran out: {micro_tokens} tokens at a time instead of {before}; the batch stays whole",
+    "bad_step": "step {step} skipped: loss {loss}, gradient norm {grad_norm} ({in_a_row} in a row)",
+}
+
 
 class Console(Protocol):
     """What a task may tell a person while it works; the CLI supplies one, a library user may too."""
@@ -147,5 +158,9 @@ class Recorder(Observer):
         """Checkpoints need no record: the folder is one."""
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
-        self.console.message(f"{kind.replace('_', ' ')}: {', '.join(f'{k} {v}' for k, v in detail.items())}")
+        text = (
+            EVENTS[kind].format_map(detail) if kind in EVENTS else f"{kind.replace('_', ' ')}: {dict(detail)}"
+        )
+        if text:
+            self.console.message(text)
         self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))

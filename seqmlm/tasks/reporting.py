@@ -12,7 +12,7 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.masking.corrupt import uniform_units
 from seqmlm.engine.query import Query
-from seqmlm.engine.randomness import rng
+from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -68,7 +68,7 @@ def sample_predictions(
     blocks = []
     for index in indices:
         raw, encoding = _spelled(tokenizer, sequences[index])
-        hidden = uniform_units(encoding, tokenizer.space, 0.15, rng(seed, 0, index))
+        hidden = uniform_units(encoding, tokenizer.space, 0.15, rng(seed, 0, index, EVALUATION))
         asked = np.flatnonzero(hidden).astype(np.int32)
         answer = next(conditionals.ask([Query(encoding=encoding, masked=asked, asked=asked)], top=1))
         assert answer.top_ids is not None
