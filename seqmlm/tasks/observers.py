@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ EVENTS = {
     "stopping": "stopping after step {step} (signal {signal}): saving",
     "resumed": "going on from step {step} ({path})",
     "checkpoint_skipped": "checkpoint {path} is not whole ({reason}); trying the one before",
-    "out_of_memory": "memory ran out: {micro_tokens} tokens at a time instead of {before}; the batch stays whole",
+    "out_of_memory": "memory ran out: {micro_tokens} tokens at a time, no longer {before}; the batch stays",
     "bad_step": "step {step} skipped: loss {loss}, gradient norm {grad_norm} ({in_a_row} in a row)",
 }
 
@@ -99,7 +99,9 @@ class MetricsFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        # Every line was flushed when it was written; what is left is one that found the disk full.
+        with suppress(OSError):
+            self._file.close()
 
 
 @contextmanager
@@ -158,9 +160,9 @@ class Recorder(Observer):
         """Checkpoints need no record: the folder is one."""
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
-        text = (
-            EVENTS[kind].format_map(detail) if kind in EVENTS else f"{kind.replace('_', ' ')}: {dict(detail)}"
-        )
+        text = f"{kind.replace('_', ' ')}: {dict(detail)}"
+        if kind in EVENTS:
+            text = EVENTS[kind].format_map(detail)
         if text:
             self.console.message(text)
         self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))
