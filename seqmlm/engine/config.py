@@ -43,7 +43,7 @@ class LoopConfig:
         rows_per_batch: packed rows of one optimizer step, over all processes.
         micro_tokens: largest number of tokens computed at once, where a row is too much for the memory.
         loader_workers: processes that prepare batches ahead; 0 prepares them in this one.
-        compile: run `torch.compile` on the model.
+        compile: run `torch.compile` on the layers of the model.
         precision: "auto" is bfloat16 on CUDA where the device has it, else float32.
         device: "auto" takes the machine's accelerator.
         sharding: "fsdp2" divides the model among the processes.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from seqmlm.engine import progress as training
+from seqmlm.engine.compiled import compile_layers
 from seqmlm.engine.config import LoopConfig
 from seqmlm.engine.course import Course
 from seqmlm.engine.device import autocast, compute_dtype, random_state_kept
@@ -124,7 +125,7 @@ class Loop:
             torch.set_float32_matmul_precision("high")
         self.rows.to(device).train()
         if config.compile:
-            self.rows.compile()
+            compile_layers(self.rows)
         self.module = self.processes.wrap(self.rows)
         self.parameters = [p for p in self.rows.parameters() if p.requires_grad]
         self.optimizer = adamw(

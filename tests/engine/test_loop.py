@@ -7,15 +7,17 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
+from transformers import AttentionInterface
 
-from seqmlm.engine import checkpoint, loop, schedule
+from seqmlm.engine import attention, checkpoint, loop, schedule
 from seqmlm.engine.feed import rows_per_epoch
 from seqmlm.engine.optimizer import adamw
 from seqmlm.engine.packing import PackedBatch, RowPlanner
@@ -152,6 +154,41 @@ def test_long_epochs_are_extrapolated() -> None:
     whole = rows_per_epoch(planner)
     assert rows_per_epoch(planner, planned=100) == pytest.approx(whole, rel=0.02)
     assert planner.epoch == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_compiled_layers_give_the_same_and_are_not_compiled_again_for_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced as for real, then run by the eager backend, which spares the test a C++ compiler."""
+    compile_module = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda module, **options: compile_module(module, backend="eager", **options)
+    )
+    registered = AttentionInterface()[attention.NAME]
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]
+    graphs.clear()
+    compiled: list[int] = []
+
+    class Counting(tiny.Memory):  # type: ignore[misc, name-defined]
+        def on_step(self, report: loop.StepReport) -> None:
+            super().on_step(report)
+            compiled.append(graphs["unique_graphs"])
+
+    plain, expected = tiny.make_loop(tmp_path / "plain", tiny.modernbert(0.0))
+    plain.run()
+    training, seen = tiny.make_loop(
+        tmp_path / "compiled", tiny.modernbert(0.0), compile=True, observer=Counting()
+    )
+    try:
+        training.run()
+    finally:
+        AttentionInterface.register(attention.NAME, registered)
+    assert seen.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert compiled[0] > 0
+    assert compiled[3] == compiled[-1]
 
 
 # -- memory ------------------------------------------------------------------------------------------------
@@ -516,3 +553,38 @@ def test_processes_that_do_not_see_each_other_are_an_error(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="WORLD_SIZE is 2, but Accelerate sees a single process"):
         tiny.make_loop(tmp_path)
+
+
+# -- on a GPU ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu() -> Iterator[None]:
+    """Accelerate settles for a device once a process: let it look again."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_a_gpu_trains_as_the_cpu_does_and_resumes(tmp_path: Path, precision: str) -> None:
+    options = {"device": "auto", "precision": precision, "loader_workers": 2}
+    training, seen = tiny.make_loop(tmp_path / "gpu", tiny.modernbert(0.0), **options)
+    assert training.processes.device.type == "cuda"
+    training.run()
+    stopped, first = tiny.make_loop(
+        tmp_path / "stopped", tiny.modernbert(0.0), observer=Signalling(5, signal.SIGTERM), **options
+    )
+    stopped.run()
+    again, rest = tiny.make_loop(tmp_path / "stopped", tiny.modernbert(0.0), **options)
+    assert again.run(resume=True).resumed_from == 6
+    AcceleratorState._reset_state(reset_partial_state=True)
+    plain, expected = tiny.make_loop(tmp_path / "cpu", tiny.modernbert(0.0))
+    plain.run()
+    close = {"rel": 3e-2} if precision == "auto" else {"rel": 1e-2}
+    assert seen.losses == pytest.approx(expected.losses, **close)
+    assert first.losses + rest.losses == pytest.approx(seen.losses, **close)

@@ -10,6 +10,9 @@ file operation, the second at a random moment, the third is left to finish. Afte
 * the newest one is not older than the last one that was announced;
 * every loss reported so far equals, with ==, that of a training nobody disturbed.
 
+A polite part follows: SIGTERM or SIGINT to the whole process group, loader workers included, as a terminal
+or a scheduler sends it, must end in a saved step.
+
 Prints one JSON object: kills by kind, and a sentence for each thing that went wrong.
 """
 
@@ -44,8 +47,9 @@ STEPS, EVERY = 12, 4
 class Journal(tiny.Memory):
     """Appends what it hears to a file, a system call a line: a kill cannot tear one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pause: float = 0.0) -> None:
         super().__init__()
+        self.pause = pause
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def _note(self, **values: Any) -> None:
@@ -53,13 +57,14 @@ class Journal(tiny.Memory):
 
     def on_step(self, report: StepReport) -> None:
         self._note(step=report.step, loss=report.loss)
+        time.sleep(self.pause)
 
     def on_checkpoint(self, step: int, path: Path) -> None:
         self._note(saved=step)
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
-        if kind == "checkpoint_skipped":
-            self._note(torn=detail)
+        if kind == "stopping":
+            self._note(stopping=detail["signal"])
 
 
 class Deadly(Disk):
@@ -99,12 +104,20 @@ class Deadly(Disk):
 
 @dataclass
 class Life:
-    """One process's share of a training, and how it is to end: at an operation, after a delay, or not."""
+    """One process's share of a training, and how it is to end.
+
+    Args:
+        operation: the number of the file operation to die at.
+        delay: seconds until it is killed.
+        polite: a signal for its process group, sent when two steps are done.
+        torn: it saves as one should not.
+    """
 
     folder: Path
     workers: int = 0
     operation: int | None = None
     delay: float | None = None
+    polite: int | None = None
     log: Path | None = None
     torn: bool = False
 
@@ -116,6 +129,10 @@ class Life:
         if self.delay is not None:
             time.sleep(self.delay)
             os.kill(child, signal.SIGKILL)
+        if self.polite is not None:
+            while len(journal(self.folder)) < 2:
+                time.sleep(0.01)
+            os.killpg(child, self.polite)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             return True
@@ -126,13 +143,14 @@ class Life:
     def _train(self) -> None:
         status = 1
         try:
+            os.setpgid(0, 0)
             checkpoint.DISK = Deadly(self.operation, self.log)
             if self.torn:
                 checkpoint.save = save_in_place
             training, _ = tiny.make_loop(
                 self.folder / "checkpoints",
                 tiny.TinyRows(width=8, layers=1),
-                observer=Journal(self.folder / "journal"),
+                observer=Journal(self.folder / "journal", pause=0.0 if self.polite is None else 0.1),
                 loader_workers=self.workers,
                 max_steps=STEPS,
                 checkpoint_every_steps=EVERY,
@@ -217,11 +235,27 @@ class Campaign:
                 self.kill(
                     Life(folder, workers=workers, torn=self.torn, delay=delay), "moment", f"{delay:.3f} s"
                 )
-            Life(folder, workers=workers, torn=self.torn).run()
-            self.check(folder, "left to finish")
-            steps = {entry["step"] for entry in journal(folder) if "step" in entry}
-            if steps != set(self.expected):
-                self.problems.append(f"{folder.name}: steps {set(self.expected) - steps} were never reported")
+            self.finish(folder, workers)
+
+    def ask_politely(self) -> None:
+        """Signals to the whole group of a training with two loader workers."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            folder = self._folder()
+            if Life(folder, workers=2, polite=number).run():
+                self.problems.append(f"{folder.name}: died of signal {number}")
+            last = journal(folder)[-2:]
+            if [*last[0]] != ["stopping"] or [*last[1]] != ["saved"]:
+                self.problems.append(f"{folder.name}: ended with {last} after signal {number}")
+            self.check(folder, f"signal {number}")
+            self.finish(folder, workers=0)
+
+    def finish(self, folder: Path, workers: int) -> None:
+        """Let a training come to its end, and look whether all of it was reported."""
+        Life(folder, workers=workers, torn=self.torn).run()
+        self.check(folder, "left to finish")
+        steps = {entry["step"] for entry in journal(folder) if "step" in entry}
+        if steps != set(self.expected):
+            self.problems.append(f"{folder.name}: steps {set(self.expected) - steps} were never reported")
 
     def kill(self, life: Life, kind: str, when: str) -> None:
         self.killed[kind] += life.run()
@@ -253,6 +287,7 @@ def main() -> None:
     campaign = Campaign(arguments.folder / "sound", random.Random(arguments.seed))
     campaign.run(arguments.kills)
     seconds = time.monotonic() - began
+    campaign.ask_politely()
     planted = Campaign(arguments.folder / "planted", random.Random(arguments.seed), torn=True)
     planted.run(4)
     result = {
