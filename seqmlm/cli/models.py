@@ -32,18 +32,16 @@ def list_(json_output: Json = False) -> None:
         print("no models here yet; the shortest start is: seqmlm train --domain protein", file=sys.stderr)
         return
     print_table(
-        ["model", "aliases", "domain", "bits/unit", "unigram", "tokenizer", "from", "created", "folder"],
+        ["model", "aliases", "domain", "bits/unit", "unigram", "from", "created"],
         [
             [
-                escape(model.entry.reference),
+                escape(model.entry.reference) + ("" if model.entry.present else " [red](gone)[/]"),
                 ", ".join(model.entry.aliases),
                 model.entry.domain,
                 number(model.metrics.get("eval/bits_per_unit")),
                 number(model.metrics.get("eval/unigram_bits_per_unit")),
-                model.entry.tokenizer.name,
                 escape(model.entry.parent or model.entry.init or "scratch"),
                 model.entry.created.astimezone().strftime("%Y-%m-%d %H:%M"),
-                escape(model.entry.path) if model.entry.present else "[red]gone[/]",
             ]
             for model in models
         ],

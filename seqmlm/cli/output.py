@@ -31,7 +31,10 @@ def print_table(
         for row in (columns, *rows):
             print("\t".join(_one_line(Text.from_markup(str(cell)).plain) for cell in row))
         return
-    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        # The first column is a name, to be copied whole; others may wrap on a narrow terminal.
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(str, row))
     Console().print(table)

@@ -30,12 +30,12 @@ def list_(json_output: Json = False) -> None:
         print("no runs here yet; the shortest start is: seqmlm train --domain protein", file=sys.stderr)
         return
     print_table(
-        ["name", "status", "started", "took", "train/loss", "bits/unit", "unigram", "tokens/s"],
+        ["name", "status", "started", "took", "loss", "bits/unit", "unigram", "tokens/s"],
         [
             [
                 escape(run.name),
                 _status(run.status, run.tracked),
-                when(run.started),
+                when(run.started)[5:16],
                 duration(run.started, run.ended),
                 *(number(run.metrics.get(key)) for key in ("train/loss", "eval/bits_per_unit")),
                 *(
@@ -95,16 +95,16 @@ def compare(
         print_json(found.to_dict())
         return
     names = [escape(run.name) for run in found.runs]
-    rows: list[list[str]] = [["status", *(run.status for run in found.runs)]]
-    rows += [[escape(key), *(escape(v or "-") for v in values)] for key, values in found.params.items()]
+    rows: list[list[str]] = [["", "status", *(run.status for run in found.runs)]]
+    for key, texts in found.params.items():
+        rows.append(["param", escape(key), *(escape(text or "-") for text in texts)])
     for key, values in found.metrics.items():
-        marks = found.best[key]
         cells = [
             f"[bold green]{number(value)} *[/]" if best else number(value) or "-"
-            for value, best in zip(values, marks, strict=True)
+            for value, best in zip(values, found.best[key], strict=True)
         ]
-        rows.append([escape(key), *cells])
-    print_table(["", *names], rows)
+        rows.append(["metric", escape(key), *cells])
+    print_table(["", "", *names], rows)
     if any(any(marks) for marks in found.best.values()):
         print("* best", file=sys.stderr)
     for note in found.notes:

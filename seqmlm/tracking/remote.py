@@ -10,6 +10,8 @@ from typing import Any
 
 from seqmlm.tracking.ledger import Point, plain
 
+# Without this the UI takes every experiment for one of prompts and agents, and hides curves and models.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _BATCH = 1000
 _PARAM_CHARACTERS = 6000
 _TEXT_LIMIT = 4 * 2**20
@@ -39,7 +41,8 @@ class Remote:
         if found is None:
             location = (self.artifacts / name).as_uri() if self.artifacts else None
             try:
-                return str(self.client.create_experiment(name, artifact_location=location))
+                made = self.client.create_experiment(name, artifact_location=location, tags=_EXPERIMENT_TAGS)
+                return str(made)
             except MlflowException:
                 found = self.client.get_experiment_by_name(name)
                 if found is None:
@@ -149,6 +152,8 @@ class Remote:
         Returns:
             MLflow's model id.
         """
+        from mlflow.entities import LoggedModelOutput
+
         run = self.client.get_run(run_id)
         directory = Path(entry["directory"])
         model = self.client.create_logged_model(
@@ -164,11 +169,17 @@ class Remote:
             if path.is_file() and (not local or _is_small_text(path)):
                 self.client.log_model_artifact(model.model_id, str(path))
         self.client.finalize_logged_model(model.model_id, "READY")
-        self.log_model_metrics(run_id, {**entry, "model_id": model.model_id})
+        step = self.log_model_metrics(run_id, {**entry, "model_id": model.model_id})
+        self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step)])
         self._ensure_registered(entry["name"])
         source = directory.as_uri() if local else f"models:/{model.model_id}"
         version = self.client.create_model_version(
-            entry["name"], source, run_id=run_id, tags=entry["tags"], model_id=model.model_id
+            entry["name"],
+            source,
+            run_id=run_id,
+            tags=entry["tags"],
+            description=_description(entry),
+            model_id=model.model_id,
         )
         # The UI finds the versions of a logged model through this tag.
         link = json.dumps([{"name": entry["name"], "version": version.version}])
@@ -177,8 +188,8 @@ class Remote:
             self.set_alias(entry["name"], alias, int(version.version))
         return str(model.model_id)
 
-    def log_model_metrics(self, run_id: str, entry: Mapping[str, Any]) -> None:
-        """Log metrics of a logged model, measured on the data set its entry names.
+    def log_model_metrics(self, run_id: str, entry: Mapping[str, Any]) -> int:
+        """Log metrics of a logged model, measured on the data set its entry names; returns their last step.
 
         MLflow keeps them among the run's metrics too: a value the run has already is logged as the same point
         again, which adds nothing there; as another point it would be a second value at its step.
@@ -189,12 +200,12 @@ class Remote:
         for key, value in entry["metrics"].items():
             history = sorted(self.client.get_metric_history(run_id, key), key=lambda metric: metric.step)
             same = [metric for metric in history if metric.value == value]
-            step, time_ = (
-                (same[-1].step, same[-1].timestamp) if same else (history[-1].step if history else 0, now())
-            )
+            step = same[-1].step if same else history[-1].step if history else 0
+            time_ = same[-1].timestamp if same else now()
             metrics.append(Metric(key, value, time_, step, model_id=entry["model_id"], **entry["dataset"]))
         if metrics:
             self.client.log_batch(run_id, metrics=metrics)
+        return max((metric.step for metric in metrics), default=0)
 
     def _ensure_registered(self, name: str) -> None:
         from mlflow.exceptions import MlflowException
@@ -225,6 +236,14 @@ class Remote:
     def terminate(self, run_id: str, status: str, ended: int | None) -> None:
         """End a run as FINISHED, FAILED or KILLED."""
         self.client.set_terminated(run_id, status=status, end_time=ended or now())
+
+
+def _description(entry: Mapping[str, Any]) -> str:
+    """What the UI's page of a version says: MLflow shows neither metrics nor folder there."""
+    metrics = "\n".join(f"| {key} | {value:.6g} |" for key, value in sorted(entry["metrics"].items()))
+    facts = ", ".join(f"{key} {value}" for key, value in entry["params"].items())
+    table = f"\n\n| metric | value |\n| --- | --- |\n{metrics}" if metrics else ""
+    return f"{facts}\n\n`{entry['directory']}`{table}"
 
 
 def _is_small_text(path: Path) -> bool:

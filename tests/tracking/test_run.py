@@ -291,6 +291,10 @@ def test_a_registered_model_points_at_the_runs_folder(
     assert logged.status == "READY"
     assert logged.params == {"domain": "protein"}
     assert logged.source_run_id == run.run_id
+    (output,) = client.get_run(run.run_id).outputs.model_outputs
+    assert (output.model_id, output.step) == (logged.model_id, 7)
+    assert str(home.run_dir("r")) in version.description
+    assert "| eval/loss | 2.5 |" in version.description
     assert [(m.key, m.value, m.dataset_name) for m in logged.metrics] == [("eval/loss", 2.5, "proteins")]
     # Small text files are shown in the UI; the weights exist once.
     assert {item.path for item in client.list_logged_model_artifacts(logged.model_id)} == {"config.json"}
