@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
+from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 
 # Tokens of the masked copies that one query stands for: bounds the memory a very long sequence takes.
 QUERY_TOKENS = 1 << 20
@@ -50,7 +50,7 @@ class SequenceScore:
         return -self.pll / np.log(2) / units if units else float("nan")
 
 
-def pll_queries(encoding: Encoding, space: TokenSpace) -> Iterator[Query]:
+def pll_queries(encoding: Encoding, space: TokenSpace, owned: Bools | None = None) -> Iterator[Query]:
     """The questions of an exact pseudo-log-likelihood (Salazar et al. 2020), in the order of the positions.
 
     Each token is asked with itself and the later tokens of its unit hidden, the earlier ones seen:
@@ -58,22 +58,31 @@ def pll_queries(encoding: Encoding, space: TokenSpace) -> Iterator[Query]:
     The asked positions of the queries together are the scored positions; special tokens are neither asked nor
     hidden.
 
+    Args:
+        encoding: the sequence, or a window of one.
+        space: its vocabulary.
+        owned: (L,) True at the positions to ask, None for all: a window may overlap others.
+
     Returns:
         One query, more for a very long sequence, none where nothing can be scored.
     """
     scored = np.flatnonzero((encoding.groups >= 0) & ~space.is_special[encoding.ids]).astype(np.int32)
     step = max(1, QUERY_TOKENS // max(1, len(encoding)))
     later, count = _later_in_unit(encoding.groups[scored])
+    hidden, asked = scored[later], scored
+    if owned is not None:
+        kept = owned[scored]
+        hidden, asked, count = hidden[np.repeat(kept, count)], scored[kept], count[kept]
     ends = np.cumsum(count)
-    for first in range(0, len(scored), step):
-        last = min(first + step, len(scored))
+    for first in range(0, len(asked), step):
+        last = min(first + step, len(asked))
         begin = 0 if first == 0 else int(ends[first - 1])
         variants = np.arange(last - first, dtype=np.int32)
         yield Query(
             encoding=encoding,
-            masked=scored[later[begin : int(ends[last - 1])]],
+            masked=hidden[begin : int(ends[last - 1])],
             masked_in=np.repeat(variants, count[first:last]),
-            asked=scored[first:last],
+            asked=asked[first:last],
             asked_in=variants,
         )
 
@@ -108,11 +117,25 @@ def pseudo_log_likelihood(
     Raises:
         UsageError: a sequence longer than the model: cut it into windows first.
     """
+    return window_scores(conditionals, ((encoding, None) for encoding in encodings))
+
+
+def window_scores(
+    conditionals: Conditionals, windows: Iterable[tuple[Encoding, Bools | None]]
+) -> Iterator[SequenceScore]:
+    """Score windows, each at the positions it owns alone (see `seqmlm.engine.windows.central_windows`).
+
+    Args:
+        windows: encodings, each with (L,) True at the positions to score, or None for all.
+
+    Raises:
+        UsageError: a window longer than the model.
+    """
     waiting: deque[tuple[Encoding, list[Query]]] = deque()
 
     def questions() -> Iterator[Query]:
-        for encoding in encodings:
-            queries = list(pll_queries(encoding, conditionals.space))
+        for encoding, owned in windows:
+            queries = list(pll_queries(encoding, conditionals.space, owned))
             waiting.append((encoding, queries))
             yield from queries
 

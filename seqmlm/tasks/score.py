@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
-from seqmlm.engine.types import Encoding
+from seqmlm.engine.scoring import SequenceScore, window_scores
+from seqmlm.engine.types import Bools, Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import Registry, resolve
@@ -169,27 +168,27 @@ def score_records(
     """
     waiting: deque[_Pending] = deque()
 
-    def encodings() -> Iterator[Encoding]:
+    def windows() -> Iterator[tuple[Encoding, Bools]]:
         for record, encoding in _encoded(model, records, problems):
             parts = central_windows(encoding, model.tokenizer.space, model.card.max_length)
-            waiting.append(_Pending(record, encoding, [own for _, own in parts], []))
-            yield from (window for window, _ in parts)
+            waiting.append(_Pending(record, encoding, len(parts), []))
+            yield from parts
 
     ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
-    for scored in pseudo_log_likelihood(ask, encodings()):
+    for scored in window_scores(ask, windows()):
         first = waiting[0]
         first.scores.append(scored)
-        if len(first.scores) == len(first.owned):
+        if len(first.scores) == first.windows:
             yield _record_score(waiting.popleft(), per_unit)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
-    """A record whose windows are being scored; `owned` says which positions of a window count."""
+    """A record whose windows are being scored."""
 
     record: Record
     encoding: Encoding
-    owned: list[NDArray[np.bool_]]
+    windows: int
     scores: list[SequenceScore]
 
 
@@ -215,12 +214,8 @@ def _encoded_singly(
 
 
 def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
-    groups = np.concatenate(
-        [s.groups[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)]
-    )
-    log_probs = np.concatenate(
-        [s.log_probs[own[s.positions]] for s, own in zip(pending.scores, pending.owned, strict=True)]
-    )
+    groups = np.concatenate([scored.groups for scored in pending.scores])
+    log_probs = np.concatenate([scored.log_probs for scored in pending.scores])
     whole = SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups)
     units = len(whole.units[0])
     bits = whole.bits_per_unit if units else None

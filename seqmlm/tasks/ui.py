@@ -12,8 +12,13 @@ from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
 HOST = "127.0.0.1"
-# MLflow's job workers are seven more processes that do nothing for us.
-_DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+# Its job workers are seven more processes that do nothing for us; its messages at the start help nobody.
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,7 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiPlan:
     command = (
         *(sys.executable, "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),
-        *("--host", HOST, "--port", str(port), "--workers", "1"),
+        *("--host", HOST, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"),
     )
     # Not an argument: the address may hold a password, and arguments are for all to see.
     environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}

@@ -171,6 +171,7 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
         (b">a\nACD1E\n", ["bad.fasta:1", "'1'", "alphabet", "--on-error skip"]),
         (gzip.compress(b">a\nACDEFG\n" * 500)[:-9], ["bad.fasta", "gzip"]),
     ],
+    ids=["missing", "empty", "empty record", "wrong letter", "gzip cut short"],
 )
 def test_bad_input_is_named_and_takes_no_name(
     seqmlm: Run, tmp_path: Path, content: bytes | None, words: list[str]
