@@ -184,7 +184,8 @@ def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, wanted = some_queries(40), {"entropy": True, "ranks": True, "top": 3, "full": True}
     whole = list(Conditionals(Toy()).ask(queries, **wanted))
     monkeypatch.setattr(module, "LOGITS", 2 * SPACE.size)
-    monkeypatch.setattr(reduction, "CHUNK", SPACE.size)
+    monkeypatch.setattr(reduction, "CHUNK", 2 * SPACE.size)
+    monkeypatch.setattr(reduction, "CACHED", SPACE.size)
     toy = Toy()
     for a, b in zip(Conditionals(toy).ask(queries, **wanted), whole, strict=True):
         assert_same(a, b)
@@ -249,9 +250,10 @@ def test_equal_questions_are_computed_once() -> None:
 def test_equal_digests_of_unlike_questions_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every digest is the same here: questions must still be told apart, by their tokens."""
     queries = some_queries(25)
+    queries += [replace(query, allowed=np.array([5, 6, 7], dtype=np.int32)) for query in queries] + queries
     monkeypatch.setattr(Documents, "_digest", lambda self: np.zeros(len(self), dtype=np.uint64))
     toy = Toy()
-    for query, answer in zip([*queries, *queries], Conditionals(toy).ask([*queries, *queries]), strict=True):
+    for query, answer in zip(queries, Conditionals(toy).ask(queries), strict=True):
         np.testing.assert_allclose(answer.log_probs, by_hand(toy, query, top=1).log_probs, atol=2e-5)
 
 
@@ -344,13 +346,17 @@ def test_special_tokens_have_no_probability_in_the_ordinary_space() -> None:
     query = Query(
         encoding=sequence(np.random.default_rng(0), 6), masked=np.array([2]), asked=np.array([0, 2])
     )
-    (answer,) = Conditionals(Toy()).ask([query], full=True, ranks=True)
+    (answer,) = Conditionals(Toy()).ask([query], full=True, ranks=True, top=SPACE.size)
     assert answer.log_probs[0] == -np.inf
     assert answer.ranks is not None
     assert answer.ranks[0] == len(SPACE.ordinary)
     assert answer.rows is not None
     assert np.all(answer.rows[:, list(SPACE.special)] == -np.inf)
     np.testing.assert_allclose(np.exp(answer.rows).sum(-1), 1, atol=1e-5)
+    assert answer.top_ids is not None
+    for ids in answer.top_ids:
+        assert sorted(ids[:18]) == SPACE.ordinary.tolist()
+        assert (ids[18:] == -1).all()
 
 
 GOOD = Query(
