@@ -13,6 +13,7 @@ from seqmlm.engine.loop import LoopConfig
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import RowDataset, RowPlanner
+from seqmlm.engine.types import TokenSpace
 from seqmlm.evaluation.bits import unigram
 from seqmlm.tasks import bundle
 from seqmlm.tasks.config import (
@@ -52,10 +53,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
     """
     tokens_per_row = row_length(config)
     space = corpus.tokenizer.space
-    torch.manual_seed(config.seed)
-    init = config.model.init
-    model = build(config.model, space) if init is None else bundle.load_weights(init, space)
-    rows = MaskedRows(model, space, probability=_probability(init))
+    rows = new_model(config, space)
     frequencies = unigram(corpus.token_counts, space)
     masker = make_masker(config.masking, corpus.tokenizer)
     corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
@@ -77,6 +75,14 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
         loop=loop_config(config, tokens_per_row),
         evaluator=evaluator,
     )
+
+
+def new_model(config: PretrainConfig, space: TokenSpace) -> MaskedRows:
+    """The model before its first step: the same one whenever the settings are the same."""
+    torch.manual_seed(config.seed)
+    init = config.model.init
+    model = build(config.model, space) if init is None else bundle.load_weights(init, space)
+    return MaskedRows(model, space, probability=_probability(init))
 
 
 def _probability(init: str | None) -> Literal["ordinary", "full"]:

@@ -14,11 +14,14 @@ import yaml
 from seqmlm import plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.data.stdin import save_stdin
+from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.optimizer import restore_module
 from seqmlm.registry import Registry, resolve
-from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, row_length
+from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, new_model, row_length
 from seqmlm.tasks.conclude import conclude
 from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import CorpusReader, build_corpus, split_source
@@ -66,6 +69,8 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             run.end("KILLED")
             say(f"stopped at step {outcome.steps} and saved; go on with --resume {agreed.name}")
             return make_result(agreed, outcome, seconds=time.monotonic() - began, run_id=run.run_id)
+        if agreed.config.train.sharding != "none" and processes.world > 1:
+            parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
         version, values = conclude(agreed, domain, workspace, parts, outcome, run)
         say(
             f"finished at step {outcome.steps}: {values['eval/bits_per_unit']:.3f} bits per {domain.unit} "
@@ -183,6 +188,14 @@ def _run_loop(agreed: Plan, parts: Parts, observer: Observer) -> LoopResult:
         evaluate=parts.evaluator,
     )
     return loop.run(resume=agreed.resume)
+
+
+def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> MaskedRows:
+    """The trained model in one piece: this process holds a shard of it, the last checkpoint the whole."""
+    assert outcome.checkpoint is not None
+    rows = new_model(config, parts.corpus.tokenizer.space)
+    restore_module(rows, checkpoint.read(outcome.checkpoint).tensors("model"))
+    return rows
 
 
 def _silent(text: str) -> None:
