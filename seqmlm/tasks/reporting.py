@@ -33,17 +33,18 @@ def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> N
     if losses:
         steps, values = np.array(losses).T
         left.plot(steps, values, color="#9db8d9", linewidth=0.8, label="each step")
-        width = max(1, len(values) // 50)
-        smooth = np.convolve(values, np.ones(width) / width, mode="valid")
-        left.plot(steps[width - 1 :], smooth, color="#1f4e8c", label=f"mean of {width}")
-        left.legend(frameon=False)
+        width = len(values) // 25
+        if width > 1:
+            smooth = np.convolve(values, np.ones(width) / width, mode="valid")
+            left.plot(steps[width - 1 :], smooth, color="#1f4e8c", label=f"mean of {width} steps")
+            left.legend(frameon=False)
     left.set(xlabel="optimizer step", ylabel="loss (nats per masked token)", title="training")
     key, floor = "eval/bits_per_unit", "eval/unigram_bits_per_unit"
     bits = [(line["step"], line[key], line[floor]) for line in metrics if line.get(key) is not None]
     if bits:
         steps, values, floors = np.array(bits).T
         right.plot(steps, values, "o-", color="#1f4e8c", markersize=3, label="model")
-        right.plot(steps, floors, "--", color="#b0562c", label="unigram")
+        right.axhline(floors[-1], linestyle="--", color="#b0562c", label="unigram")
         right.legend(frameon=False)
     right.set(xlabel="optimizer step", ylabel="bits per masked unit", title="validation")
     for axes in (left, right):

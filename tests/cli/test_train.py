@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
@@ -113,6 +114,71 @@ def test_a_run_goes_on_where_it_was(seqmlm: Run, fasta: Path, workspace: Path) -
     assert resumed.json["run_id"] == part.json["run_id"]
     assert _losses(folder) == _losses(workspace / "runs/whole")
     assert resumed.json["eval_loss"] == whole.json["eval_loss"]
+
+
+def test_a_checkpoint_gone_bad_is_named_and_nothing_is_lost(
+    seqmlm: Run, fasta: Path, workspace: Path
+) -> None:
+    arguments = ("train", "-d", "protein", fasta, *FAST, "--name", "c", "--max-steps", 4)
+    done = seqmlm(*arguments, "--set", "train.checkpoint_every_steps=2", "--json")
+    assert done.code == 0, done.err
+    folder = workspace / "runs/c"
+    (folder / "result.json").unlink()
+    newest, _ = sorted((folder / "checkpoints").glob("step-*"), reverse=True)
+    weights = newest / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    resumed = seqmlm("train", "--resume", "c", "--json")
+    assert resumed.code == 0, resumed.err
+    assert newest.name in resumed.err
+    assert resumed.json["resumed_from"] == 2
+    assert resumed.json["train_loss"] == done.json["train_loss"]
+
+    (folder / "result.json").unlink()
+    for checkpoint in (folder / "checkpoints").glob("step-*"):
+        (checkpoint / "manifest.json").write_text("{}")
+    refused = seqmlm("train", "--resume", "c")
+    assert refused.code == 4
+    assert "checkpoint" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_standard_input_is_data_too(
+    seqmlm: Run, fasta: Path, monkeypatch: pytest.MonkeyPatch, workspace: Path
+) -> None:
+    text = gzip.decompress(fasta.read_bytes())
+
+    def pipe() -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+    pipe()
+    trained = seqmlm("train", "-d", "protein", "-", *FAST, "--name", "piped", "--max-steps", 1, "--json")
+    assert trained.code == 0, trained.err
+    pipe()
+    scored = seqmlm("score", "piped", "-")
+    assert scored.code == 0, scored.err
+    lines = [json.loads(line) for line in scored.out.splitlines()]
+    assert [line["source"] for line in lines] == ["-"] * 40
+
+
+def test_named_corpora_are_mixed(seqmlm: Run, tmp_path: Path) -> None:
+    big, small = tmp_path / "big.txt", tmp_path / "small.txt"
+    big.write_text("".join(f"the cat number {n} sleeps\n" for n in range(300)))
+    small.write_text("".join(f"der hund nummer {n} bellt\n" for n in range(30)))
+    arguments = ("train", "-d", "text", f"en={big}", "--data", f"de={small}", *FAST, "--max-steps", 1)
+    done = seqmlm(*arguments, "--name", "mixed", "--json")
+    assert done.code == 0, done.err
+    assert "en: " in done.err
+    assert "de: " in done.err
+    dry = seqmlm(*arguments, "--dry-run", "--json").json
+    assert dry["corpora"] == "en, de"
+
+
+def test_static_masks_report_their_memorization_gap(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    static = ("--set", "masking.dynamic=false", "--max-steps", 1, "--name", "static")
+    done = seqmlm("train", "-d", "protein", fasta, *FAST, *static, "--json")
+    assert done.code == 0, done.err
+    lines = map(json.loads, (workspace / "runs/static/metrics.jsonl").read_text().splitlines())
+    assert [line for line in lines if "train/memorization_gap" in line]
 
 
 def test_text_trains_its_own_tokenizer_and_exports(seqmlm: Run, tmp_path: Path) -> None:
