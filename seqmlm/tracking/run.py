@@ -108,17 +108,14 @@ class TrackedRun:
             if time.monotonic() >= self._retry_at:
                 self._reconnect(self._catch_up)
                 self._save()
-        elif points and self.run_id is not None:
-            run_id = self.run_id
-            self._attempt(lambda remote: remote.log_points(run_id, points))
+        elif points:
+            self._attempt(lambda remote, run_id: remote.log_points(run_id, points))
 
     def set_tag(self, key: str, value: str) -> None:
         """Set a tag of the run."""
         self._ledger.tags[key] = value
         self._save()
-        if self.run_id is not None:
-            run_id = self.run_id
-            self._attempt(lambda remote: remote.set_tags(run_id, {key: value}))
+        self._attempt(lambda remote, run_id: remote.set_tags(run_id, {key: value}))
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
         """Keep a file, or the contents of a folder, with the run.
@@ -189,11 +186,9 @@ class TrackedRun:
 
     def replay(self, path: Path | None = None) -> int:
         """Upload what MLflow lacks of a metrics.jsonl file (by default the run's); returns the number."""
-        if self.run_id is None:
-            return 0
         file = path or self.directory / METRICS
         self._ledger.gaps = True
-        done = self._attempt(lambda remote: push.push_metrics(remote, self._ledger, file))
+        done = self._attempt(lambda remote, _: push.push_metrics(remote, self._ledger, file))
         return done[0] if done else 0
 
     def end(self, status: Status = "FINISHED") -> None:
@@ -209,7 +204,7 @@ class TrackedRun:
             if self._remote is None:
                 self._reconnect(self._finish)
             else:
-                self._attempt(self._finish)
+                self._attempt(lambda remote, _: self._finish(remote))
         self._ledger.complete = self._ledger.status_sent
         self._save()
         if not self._ledger.complete:
@@ -261,17 +256,16 @@ class TrackedRun:
     def _send(self) -> None:
         """Keep the ledger, then send what it has that MLflow lacks."""
         self._save()
-        if self.run_id is not None:
-            self._attempt(lambda remote: push.push_entries(remote, self._ledger))
-            self._save()
+        self._attempt(lambda remote, _: push.push_entries(remote, self._ledger))
+        self._save()
 
-    def _attempt(self, action: Callable[[Remote], T]) -> T | None:
+    def _attempt(self, action: Callable[[Remote, str], T]) -> T | None:
         """Do one thing with MLflow, or find that it is away; whatever it raises must not end the training."""
-        if self._remote is None:
+        if self._remote is None or self.run_id is None:
             return None
         try:
             with quiet():
-                return action(self._remote)
+                return action(self._remote, self.run_id)
         except Exception as error:
             self._lost(error)
             return None
