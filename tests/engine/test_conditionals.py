@@ -249,8 +249,8 @@ def test_equal_questions_are_computed_once() -> None:
 
 def test_equal_digests_of_unlike_questions_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every digest is the same here: questions must still be told apart, by their tokens."""
-    queries = some_queries(25)
-    queries += [replace(query, allowed=np.array([5, 6, 7], dtype=np.int32)) for query in queries] + queries
+    queries = some_queries(25)[1:]
+    queries += [replace(query, allowed=SPACE.ordinary[:15]) for query in queries] + queries
     monkeypatch.setattr(Documents, "_digest", lambda self: np.zeros(len(self), dtype=np.uint64))
     toy = Toy()
     for query, answer in zip(queries, Conditionals(toy).ask(queries), strict=True):
