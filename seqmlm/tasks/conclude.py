@@ -9,11 +9,12 @@ from seqmlm.config import to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import LoopResult
-from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry
+from seqmlm.registry import DatasetEntry, TokenizerEntry
 from seqmlm.tasks import bundle
 from seqmlm.tasks.assemble import Parts
 from seqmlm.tasks.corpus import sequence_indices
 from seqmlm.tasks.launch import Plan
+from seqmlm.tasks.models import register_model
 from seqmlm.tasks.observers import METRICS, MetricsFile, read_metrics
 from seqmlm.tasks.reporting import loss_plot, sample_predictions
 from seqmlm.tracking import TrackedRun
@@ -85,51 +86,32 @@ def _register(
     run: TrackedRun,
     values: Mapping[str, float],
 ) -> int:
-    """Make the folder a version of the model called like the run, in our registry and in MLflow."""
+    """Make the folder a version of the model called like the run; returns the version."""
     config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
     sources = tuple(path for paths in corpus.sources.values() for path in paths)
-    with Registry(workspace) as registry:
-        entry = registry.register(
-            plan.name,
-            folder,
-            domain=config.domain,
-            dataset=DatasetEntry(
-                fingerprint=corpus.fingerprint,
-                domain=config.domain,
-                sources=sources,
-                counts=corpus.statistics,
-            ),
-            tokenizer=TokenizerEntry(
-                hash=tokenizer.fingerprint(),
-                name=tokenizer.name,
-                options=tokenizer.options,
-                vocabulary_size=tokenizer.space.size,
-            ),
-            masking=to_dict(config.masking),
-            init=config.model.init,
-            parent=_parent(config.model.init, registry),
-            mlflow_run_id=run.run_id,
-        )
-    run.register(
-        plan.name,
+    return register_model(
+        run,
         folder,
-        version=entry.version,
+        name=plan.name,
+        domain=config.domain,
+        dataset=DatasetEntry(
+            fingerprint=corpus.fingerprint,
+            domain=config.domain,
+            sources=sources,
+            counts=corpus.statistics,
+        ),
+        tokenizer=TokenizerEntry(
+            hash=tokenizer.fingerprint(),
+            name=tokenizer.name,
+            options=tokenizer.options,
+            vocabulary_size=tokenizer.space.size,
+        ),
+        masking=to_dict(config.masking),
         metrics=values,
-        dataset=next(iter(corpus.sources)),
-        params={
-            "domain": config.domain,
-            "tokenizer": tokenizer.name,
-            "masker": config.masking.masker,
-        },
+        init=config.model.init,
+        tracked_dataset=next(iter(corpus.sources)),
+        workspace=workspace,
     )
-    return entry.version
-
-
-def _parent(init: str | None, registry: Registry) -> ModelEntry | None:
-    """The registered model whose folder training began from, if it was one of ours."""
-    if init is None:
-        return None
-    return next((entry for entry in registry.models() if str(entry.path) == init), None)
 
 
 def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> None:

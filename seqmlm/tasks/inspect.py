@@ -17,7 +17,6 @@ from seqmlm.data.splits import assign
 from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.masking.corrupt import Corruptor
-from seqmlm.engine.types import Ids
 from seqmlm.tasks.maskers import make_masker
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -143,7 +142,7 @@ class _Tally:
         corruptor = Corruptor(config, make_masker(config, tokenizer), tokenizer.space, None, self.seed)
         encoding = tokenizer.encode(self.first.raw)
         masked = corruptor(encoding, 0, 0)
-        put_there: Ids = masked.ids[masked.positions]
-        text = self.domain.show(tokenizer, self.first.raw, encoding, masked.positions, put_there)
+        places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
+        text = self.domain.show(tokenizer, self.first.raw, encoding, places, put_there)
         shown = dict(line.split(maxsplit=1) for line in text.splitlines())
         return {"before": shown["true"], "chosen": shown["masked"], "after": shown["predicted"]}
