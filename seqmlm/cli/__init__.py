@@ -52,6 +52,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line; known errors become one sentence on stderr and an exit code."""
+    # Threads that spin while they wait slow each other down many times over on a machine that is shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return app(list(arguments) if arguments is not None else None)
     except SeqmlmError as error:
