@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ class Group:
     documents: int
     width: int
     mask: Tensor | None
+
+    @cached_property
+    def bias(self) -> Tensor | None:
+        """The mask as fp32 terms to add to the scores: 0 where a query may look, else -inf."""
+        if self.mask is None:
+            return None
+        return torch.zeros(self.mask.shape, device=self.mask.device).masked_fill_(~self.mask, float("-inf"))
 
 
 @dataclass(frozen=True, eq=False)

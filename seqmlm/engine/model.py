@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from seqmlm.engine.attention import NAME
 from seqmlm.engine.backbones import position_capacity, position_offset
+from seqmlm.engine.fused import FusedEncoder
 from seqmlm.engine.grouping import Layout
 from seqmlm.engine.heads import HEADS, check_supported, freeze_unused
 from seqmlm.engine.loss import masked_nll
@@ -78,6 +79,7 @@ class MaskedRows(nn.Module):
         rotary = getattr(model.config, "position_embedding_type", "absolute") == "rotary"
         self._offset = 0 if rotary else position_offset(model)
         self._capacity = position_capacity(model)
+        self._fused = FusedEncoder(model) if FusedEncoder.supports(model) else None
 
     def forward(self, batch: PackedBatch, *, output: Literal["loss", "logits", "hidden"] = "loss") -> Tensor:
         """Answer one packed row.
@@ -93,7 +95,7 @@ class MaskedRows(nn.Module):
             UsageError: a document longer than the model's learned positions; an input channel the model
                 cannot read; a loss without targets.
         """
-        hidden = self._body(batch)[0].index_select(0, batch.asked)
+        hidden = self._hidden(batch)
         if output == "hidden":
             return hidden
         logits = self._head.logits(self.model, hidden).float()
@@ -112,9 +114,11 @@ class MaskedRows(nn.Module):
         fill = logits.index_fill if logits.requires_grad else logits.index_fill_
         return fill(1, excluded, float("-inf"))
 
-    def _body(self, batch: PackedBatch) -> Tensor:
-        """(1, T, H) last hidden states."""
+    def _hidden(self, batch: PackedBatch) -> Tensor:
+        """(Q, H) last hidden states at the asked positions."""
         layout = Layout(batch.cu_seq_lens, batch.lengths)
+        if self._fused is not None and not batch.channels and self._fused.applies():
+            return self._fused(batch.input_ids, batch.position_ids, layout, batch.asked)
         positions = batch.position_ids + self._offset if self._offset else batch.position_ids
         self._check_positions(batch)
         inputs: dict[str, Any] = {"position_ids": positions, **self._channels(batch)}
@@ -123,7 +127,7 @@ class MaskedRows(nn.Module):
         else:
             inputs["input_ids"] = batch.input_ids
         hidden: Tensor = self.model.base_model(**inputs, layout=layout)[0]
-        return hidden
+        return hidden[0].index_select(0, batch.asked)
 
     def _check_positions(self, batch: PackedBatch) -> None:
         # Reading the positions waits for the device: only where a document is long enough to matter.
