@@ -89,7 +89,7 @@ def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
     trained = pretrain(request, SilentConsole())
     workspace = Workspace.locate()
     config = plan(TrainRequest(resume=run_name), workspace).config
-    reader = CorpusReader(config, plugins.domain(chosen.domain), workspace, workspace.run_dir(run_name))
+    reader = CorpusReader(config, plugins.domain(chosen.domain), workspace)
     corpus = build_corpus(reader, lambda text: None)
     loaded = bundle.load(workspace.run_dir(run_name) / "model")
     indices = sequence_indices(corpus.validation, records)

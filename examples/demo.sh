@@ -3,6 +3,10 @@
 set -euo pipefail
 
 export SEQMLM_HOME="${SEQMLM_DEMO:-$PWD/demo}"
+if [ -e "$SEQMLM_HOME" ] && [ ! -e "$SEQMLM_HOME/seqmlm.db" ] && [ -n "$(ls -A "$SEQMLM_HOME")" ]; then
+  echo "$SEQMLM_HOME exists and is no demo of ours: set SEQMLM_DEMO to another folder" >&2
+  exit 4
+fi
 rm -rf "$SEQMLM_HOME"
 mkdir -p "$SEQMLM_HOME"
 

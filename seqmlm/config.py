@@ -90,6 +90,25 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return merged
 
 
+def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """Reader options from `key=value`: numbers, true and false are read as such, all else is plain text.
+
+    >>> parse_options(["column=no", "max_bytes=10", "header=false"])
+    {'column': 'no', 'max_bytes': 10, 'header': False}
+
+    Raises:
+        UsageError: no `=`.
+    """
+    options: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise UsageError(f"an option is written key=value, as column=text; got {assignment!r}")
+        words = {"true": True, "false": False}
+        options[key] = int(text) if text.isdecimal() else words.get(text, text)
+    return options
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a config file; an empty file is an empty config.
 
@@ -102,7 +121,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"config file {path} is not readable YAML: {error}") from None
     if values is None:
         return {}

@@ -6,6 +6,7 @@ stdout is data, stderr is progress. Exit codes: 0 done, 1 other errors, 2 usage,
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -70,3 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         # The reader of our output (head, less) has gone: that is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or os.environ.get("SEQMLM_DEBUG"):
+            raise
+        print("error: the disk is full: free space and run the command again", file=sys.stderr)
+        sys.exit(4)

@@ -32,14 +32,14 @@ def inspect(
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
     from seqmlm.cli.output import print_json
-    from seqmlm.config import parse_assignments
+    from seqmlm.config import parse_options
     from seqmlm.errors import UsageError
     from seqmlm.tasks.inspect import inspect as look
 
     files = [*(paths or []), *(data or [])]
     if not files:
         raise UsageError("nothing to inspect: name files, folders, or - for standard input")
-    found = look(domain, files, format=format, options=parse_assignments(option or [])).to_dict()
+    found = look(domain, files, format=format, options=parse_options(option or [])).to_dict()
     if json_output:
         print_json(found)
         return

@@ -37,7 +37,7 @@ def score(
     """
     import sys
 
-    from seqmlm.config import from_dict, parse_assignments
+    from seqmlm.config import from_dict, parse_options
     from seqmlm.tasks.score import ScoreConfig, score_files
 
     config = from_dict(
@@ -50,7 +50,7 @@ def score(
             "out": out,
             "domain": domain,
             "format": format,
-            "options": parse_assignments(option or []),
+            "options": parse_options(option or []),
             "on_error": on_error,
             "tokens_per_batch": tokens_per_batch,
         },

@@ -65,7 +65,7 @@ def train(
     """
     from seqmlm.cli.console import TrainingConsole
     from seqmlm.cli.output import print_json
-    from seqmlm.config import parse_assignments
+    from seqmlm.config import parse_options
     from seqmlm.tasks.dry_run import dry_run as estimate
     from seqmlm.tasks.launch import TrainRequest, request_config
     from seqmlm.tasks.pretrain import pretrain
@@ -74,7 +74,7 @@ def train(
         "data": {
             "paths": [*(paths or []), *(data or [])] or None,
             "format": format,
-            "options": parse_assignments(option or []),
+            "options": parse_options(option or []),
             "on_error": on_error,
         },
         "masking": {"masker": masker},

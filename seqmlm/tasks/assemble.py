@@ -72,7 +72,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
         corruptor=corruptor,
         planner=RowPlanner(corpus.train.lengths, tokens_per_row=tokens_per_row, seed=config.seed),
         dataset=RowDataset(corpus.train, corruptor),
-        loop=loop_config(config, tokens_per_row),
+        loop=loop_config(config),
         evaluator=evaluator,
     )
 
@@ -104,11 +104,16 @@ def row_length(config: PretrainConfig) -> int:
     if config.train.tokens_per_row is not None:
         return config.train.tokens_per_row
     comfortable = 65536 if torch.cuda.is_available() else 4096
-    return max(config.model.max_length, min(batch_tokens(config), comfortable))
+    rows = -(-batch_tokens(config) // comfortable)
+    return max(config.model.max_length, -(-batch_tokens(config) // rows))
 
 
-def loop_config(config: PretrainConfig, tokens_per_row: int) -> LoopConfig:
-    """The loop's own settings from the user's."""
+def loop_config(config: PretrainConfig) -> LoopConfig:
+    """The loop's own settings from the user's.
+
+    Raises:
+        UsageError: a duration, limit or rate that cannot be used.
+    """
     train = config.train
     rate = train.learning_rate
     if rate is None:
@@ -118,7 +123,7 @@ def loop_config(config: PretrainConfig, tokens_per_row: int) -> LoopConfig:
         every = max(1, train.max_steps // 10) if train.max_steps else 100
     return LoopConfig(
         max_steps=train.max_steps,
-        max_seconds=seconds(train.max_time) if train.max_time else None,
+        max_seconds=None if train.max_time is None else seconds(train.max_time),
         epochs=train.epochs,
         learning_rate=rate,
         weight_decay=train.weight_decay,
@@ -126,7 +131,7 @@ def loop_config(config: PretrainConfig, tokens_per_row: int) -> LoopConfig:
         warmup=train.warmup,
         schedule=train.schedule,
         clip=train.clip,
-        rows_per_batch=max(1, round(batch_tokens(config) / tokens_per_row)),
+        rows_per_batch=max(1, round(batch_tokens(config) / row_length(config))),
         loader_workers=train.loader_workers,
         compile=train.compile,
         precision=train.precision,

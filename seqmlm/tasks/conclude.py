@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from seqmlm.config import to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import LoopResult
+from seqmlm.errors import StateError
 from seqmlm.registry import DatasetEntry, TokenizerEntry
 from seqmlm.tasks import bundle
 from seqmlm.tasks.assemble import Parts
@@ -45,11 +50,35 @@ def conclude(
     with MetricsFile(directory / METRICS) as metrics:
         metrics.write(outcome.steps, values)
     run.log_metrics(outcome.steps, values)
-    folder = directory / MODEL_FOLDER
-    bundle.write(folder, parts.rows, parts.corpus.tokenizer, _card(plan, domain, parts, outcome, run, values))
+    with _disk_errors(plan):
+        folder = _model_folder(directory, outcome.steps)
+        building = directory / "model.tmp"
+        shutil.rmtree(building, ignore_errors=True)
+        card = _card(plan, domain, parts, outcome, run, values)
+        bundle.write(building, parts.rows, parts.corpus.tokenizer, card)
+        shutil.rmtree(folder, ignore_errors=True)
+        building.replace(folder)
     version = _register(plan, workspace, parts, folder, run, values)
-    _artifacts(plan, domain, parts, run)
+    with _disk_errors(plan):
+        _artifacts(plan, domain, parts, run)
     return version, values
+
+
+def _model_folder(directory: Path, steps: int) -> Path:
+    """Where the model goes: a run that was extended leaves the version it registered before as it is."""
+    first = directory / MODEL_FOLDER
+    card = bundle.read_card(first)
+    return first if card is None or card.steps == steps else directory / f"{MODEL_FOLDER}-{steps}"
+
+
+@contextmanager
+def _disk_errors(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise StateError(
+            f"cannot write {plan.directory}: {error}; free space, then --resume {plan.name}"
+        ) from None
 
 
 def _card(

@@ -75,7 +75,7 @@ class TrainConfig:
     """How long and how to train."""
 
     max_steps: int | None = None
-    max_time: str | None = None
+    max_time: str | float | None = None
     """Training time such as 90s, 10m or 2h; the learning rate decays over its last fifth."""
     epochs: float | None = None
     tokens_per_batch: int | None = None
@@ -162,7 +162,7 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
     return config
 
 
-def seconds(text: str) -> float:
+def seconds(text: str | float) -> float:
     """Read a duration: 90, 90s, 10m, 1.5h.
 
     >>> seconds("10m")
@@ -171,7 +171,7 @@ def seconds(text: str) -> float:
     Raises:
         UsageError: anything else, or a duration of zero.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(text).strip())
     value = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
     if value <= 0:
         raise UsageError(f"{text!r} is not a duration; write 90s, 10m or 2h")

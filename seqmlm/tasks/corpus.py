@@ -46,6 +46,7 @@ class Corpus:
         statistics: counts by corpus name.
         fingerprint: of files, options and tokenizer together.
         sources: the files by corpus name.
+        quarantined: files with the records that were put aside.
     """
 
     tokenizer: Tokenizer
@@ -55,6 +56,7 @@ class Corpus:
     statistics: dict[str, dict[str, Any]]
     fingerprint: str
     sources: dict[str, list[str]]
+    quarantined: list[Path]
 
 
 class CorpusReader:
@@ -64,11 +66,11 @@ class CorpusReader:
         config: the resolved settings.
         domain: reads the files.
         workspace: its cache holds prepared data and spooled input.
-        directory: the run's folder; bad records are put aside there.
     """
 
-    def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace, directory: Path) -> None:
-        self.config, self.domain, self.workspace, self.directory = config, domain, workspace, directory
+    def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace) -> None:
+        self.config, self.domain, self.workspace = config, domain, workspace
+        self.quarantined: list[Path] = []
         self.sources = named_sources(config.data, domain, workspace, config.seed)
 
     def fingerprint(self, name: str) -> str:
@@ -90,7 +92,8 @@ class CorpusReader:
         policy: OnError = "raise" if self.config.data.on_error == "raise" else "skip"
 
         def texts_of(name: str) -> Iterator[Any]:
-            return map(self.domain.training_text, self.records(name, Problems(policy)))
+            problems = Problems(policy, sensitive=self.domain.sensitive)
+            return map(self.domain.training_text, self.records(name, problems))
 
         if len(self.sources) == 1:
             return texts_of(next(iter(self.sources)))
@@ -111,22 +114,29 @@ class CorpusReader:
             max_length=config.model.max_length,
             seed=config.seed,
         )
-        aside = self.directory / QUARANTINE
-        sensitive = self.domain.sensitive
-        with Problems(data.on_error, quarantine=aside, sensitive=sensitive) as problems:
-            return prepare(
-                self.records(name, problems),
-                tokenizer,
-                tokenizer.space,
-                cache=self.workspace.cache / "prepared",
-                fingerprint=fingerprint,
-                max_length=config.model.max_length,
-                split=self._split(),
-                dedupe=data.deduplicate,
-                join_documents=data.join_documents,
-                problems=problems,
-                progress=progress,
-            )
+        cache = self.workspace.cache / "prepared"
+        aside = cache / f"{fingerprint}.{QUARANTINE}"
+        # Beside the cache entry, so that a run that finds the data prepared has the bad records too.
+        with FileLock(cache / f"{fingerprint}.lock"):
+            if not (cache / fingerprint).exists():
+                aside.unlink(missing_ok=True)
+            with Problems(data.on_error, quarantine=aside, sensitive=self.domain.sensitive) as problems:
+                made = prepare(
+                    self.records(name, problems),
+                    tokenizer,
+                    tokenizer.space,
+                    cache=cache,
+                    fingerprint=fingerprint,
+                    max_length=config.model.max_length,
+                    split=self._split(),
+                    dedupe=data.deduplicate,
+                    join_documents=data.join_documents,
+                    problems=problems,
+                    progress=progress,
+                )
+        if aside.exists():
+            self.quarantined.append(aside)
+        return made
 
     def _split(self) -> Split:
         share, seed = self.config.data.validation, self.config.seed
@@ -177,6 +187,7 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
             parts=[part.folder.name for part in parts], alpha=reader.config.data.mixture_alpha
         ),
         sources=reader.sources,
+        quarantined=reader.quarantined,
     )
 
 

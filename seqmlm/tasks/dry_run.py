@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -37,10 +35,9 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     processes = Processes()
     config = agreed_plan(request, workspace, processes).config
     domain = plugins.domain(config.domain)
-    with tempfile.TemporaryDirectory() as scratch:
-        corpus = build_corpus(CorpusReader(config, domain, workspace, Path(scratch)), console.message)
-        parts = assemble(config, corpus)
-        report = _data_report(parts) | _batch_report(parts, processes.device)
+    corpus = build_corpus(CorpusReader(config, domain, workspace), console.message)
+    parts = assemble(config, corpus)
+    report = _data_report(parts) | _batch_report(parts, processes.device)
     step = report["seconds_per_step"]
     steps = _steps(config, report["steps_per_epoch"], step)
     return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}

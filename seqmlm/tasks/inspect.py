@@ -17,6 +17,7 @@ from seqmlm.data.splits import assign
 from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.tasks.corpus import split_source
 from seqmlm.tasks.maskers import make_masker
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -76,7 +77,8 @@ def inspect(
     tokenizer = None if kind.trainable else kind(**found.defaults.tokenizer_options)
     problems = Problems("skip", sensitive=found.sensitive)
     tally = _Tally(found, tokenizer, seed)
-    for record in found.read(paths, problems, format=format, **(options or {})):
+    sources = [split_source(path)[1] for path in paths]
+    for record in found.read(sources, problems, format=format, **(options or {})):
         tally.add(record)
     return tally.finish(problems)
 

@@ -11,7 +11,8 @@ from typing import Any
 from seqmlm import plugins
 from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.tasks.complete import complete
+from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve
 from seqmlm.workspace import Workspace
 
 RUN_CONFIG = "config.yaml"
@@ -59,7 +60,7 @@ def request_config(request: TrainRequest) -> Any:
 
 
 def plan(request: TrainRequest, workspace: Workspace) -> Plan:
-    """Decide what a request means in this workspace; writes nothing.
+    """Decide what a request means in this workspace; writes nothing but standard input, if that is data.
 
     Raises:
         UsageError: no domain, unknown keys or names.
@@ -67,17 +68,17 @@ def plan(request: TrainRequest, workspace: Workspace) -> Plan:
     """
     name = _existing_run(request, workspace)
     if name is None:
-        config = _resolve(request, {})
+        config = complete(_resolve(request, {}), workspace)
         name = request.name or f"{config.domain}-{config.model.size}-{time.strftime('%Y%m%d-%H%M%S')}"
         directory = workspace.run_dir(name)
-        if directory.exists():
+        if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
             raise StateError(
                 f"run {name!r} exists ({directory}): go on with it by --resume auto, or choose another --name"
             )
         return Plan(config=config, name=name, directory=directory, resume=False)
     directory = workspace.run_dir(name)
     saved = read_yaml(directory / RUN_CONFIG)
-    config = _resolve(request, saved)
+    config = complete(_resolve(request, saved), workspace)
     _check_unchanged(name, saved, to_dict(config))
     return Plan(config=config, name=name, directory=directory, resume=True)
 
@@ -117,10 +118,11 @@ def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
     from_file = read_yaml(request.config) if request.config else {}
     flags = _given(request.flags)
     asked = merge(from_file, flags, parse_assignments(request.settings))
-    limits = ("max_steps", "max_time", "epochs")
-    if any(limit in (asked.get("train") or {}) for limit in limits):
+    _check_init(asked)
+    train = asked.get("train")
+    if saved and isinstance(train, dict) and any(limit in train for limit in LIMITS):
         # A new limit replaces the old one instead of standing beside it.
-        saved = merge(saved, {"train": dict.fromkeys(limits)}) if saved else saved
+        saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
     domain = request.domain or asked.get("domain") or saved.get("domain")
     if domain is None:
         known = ", ".join(plugins.names("domains"))
@@ -129,6 +131,17 @@ def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
         if other not in (None, domain):
             raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
     return resolve(plugins.domain(domain), saved, asked)
+
+
+def _check_init(asked: Mapping[str, Any]) -> None:
+    """Refuse settings that a model to go on from has decided already."""
+    model, tokenizer = asked.get("model"), asked.get("tokenizer")
+    if not isinstance(model, dict) or model.get("init") is None:
+        return
+    decided = [f"model.{key}" for key in ("size", "dropout", "global_attention", "overrides") if key in model]
+    decided += [f"tokenizer.{key}" for key in (tokenizer if isinstance(tokenizer, dict) else {})]
+    if decided:
+        raise UsageError(f"{', '.join(decided)} cannot be set: the model of --init brings its own")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

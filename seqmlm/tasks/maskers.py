@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,25 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
     Raises:
         UsageError: an unknown masker or option, or a word list that cannot be read.
     """
-    options = dict(config.options)
-    words: list[Any] = list(options.pop("words", ()))
-    if "words_file" in options:
-        words += _read_words(options.pop("words_file"))
-    if words:
+    options = inline_words(config.options)
+    if "words" in options:
+        words = options["words"]
         options["words"] = [_spelled(word, tokenizer) if isinstance(word, str) else word for word in words]
     kind = plugins.load("maskers", config.masker)
     return base.make_masker(kind, replace(config, options=options), tokenizer.space)
+
+
+def inline_words(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Masker options with the words of `words_file` in `words`, so that a stored config needs no file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    inlined = dict(options)
+    if "words_file" in inlined:
+        words = _read_words(inlined.pop("words_file"))
+        inlined["words"] = [*inlined.get("words", ()), *words]
+    return inlined
 
 
 def _read_words(path: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -70,10 +70,13 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("a", encoding="utf-8")
+        if path.is_file():
+            self.cut_after(None)
 
-    def cut_after(self, step: int) -> None:
-        """Drop the lines of later steps (they are run again) and a last line torn by a kill."""
-        kept = [line for line in _whole_lines(self.path) if json.loads(line)["step"] <= step]
+    def cut_after(self, step: int | None) -> None:
+        """Drop the lines of later steps (they are run again), if any, and a last line torn by a kill."""
+        lines = _whole_lines(self.path)
+        kept = lines if step is None else [line for line in lines if json.loads(line)["step"] <= step]
         temporary = self.path.with_suffix(".tmp")
         with _disk_errors(self.path):
             temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
@@ -133,21 +136,21 @@ class Recorder(Observer):
     """Passes what the loop reports to the metrics file, the tracker and the console."""
 
     def __init__(
-        self, metrics: MetricsFile, run: TrackedRun, console: Console, total_steps: int | None
+        self, metrics: MetricsFile, run: TrackedRun, console: Console, total: Callable[[StepReport], float]
     ) -> None:
-        self.metrics, self.run, self.console, self.total_steps = metrics, run, console, total_steps
+        self.metrics, self.run, self.console, self.total = metrics, run, console, total
         self._first = True
 
     def on_step(self, report: StepReport) -> None:
         if self._first:
-            # Only now is it known which checkpoint a resumed run goes on from.
+            # A resumed run that found no checkpoint begins again.
             self.metrics.cut_after(report.step - 1)
             self._first = False
         values = step_metrics(report)
         extra = {"masked": report.masked, "epoch": report.epoch, "skipped": report.skipped}
         self.metrics.write(report.step, {**values, **extra, "seconds": report.seconds})
         self.run.log_metrics(report.step, values)
-        self.console.step(report, self.total_steps)
+        self.console.step(report, self.total(report))
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
         self.metrics.write(step, values)
@@ -160,6 +163,8 @@ class Recorder(Observer):
         """Checkpoints need no record: the folder is one."""
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
+        if kind == "resumed":
+            self.metrics.cut_after(detail["step"])
         text = f"{kind.replace('_', ' ')}: {dict(detail)}"
         if kind in EVENTS:
             text = EVENTS[kind].format_map(detail)

@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,18 @@ import yaml
 
 from seqmlm import plugins
 from seqmlm.config import from_dict, to_dict
-from seqmlm.data.stdin import save_stdin
 from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer
+from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
-from seqmlm.registry import Registry, resolve
-from seqmlm.tasks.assemble import Parts, assemble, batch_tokens, new_model, row_length
+from seqmlm.errors import UsageError
+from seqmlm.tasks.assemble import Parts, assemble, new_model
 from seqmlm.tasks.conclude import conclude
 from seqmlm.tasks.config import PretrainConfig
-from seqmlm.tasks.corpus import CorpusReader, build_corpus, split_source
-from seqmlm.tasks.launch import RUN_CONFIG, Plan, TrainRequest, plan
+from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus
+from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
 from seqmlm.tasks.observers import METRICS, Console, MetricsFile, Recorder
 from seqmlm.tasks.result import PretrainResult, finished_result, keep_result, make_result
 from seqmlm.tracking import TrackedRun, Tracker
@@ -51,19 +51,21 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     agreed = agreed_plan(request, workspace, processes)
     done = finished_result(agreed)
     if done is not None:
-        console.message(f"run {agreed.name} is finished; raise its limit to go on with it")
-        return done
+        if processes.is_main:
+            console.message(f"run {agreed.name} is finished; raise its limit to go on with it")
+        return replace(done, is_main=processes.is_main)
     domain = plugins.domain(agreed.config.domain)
     say = console.message if processes.is_main else _silent
-    corpus = build_corpus(CorpusReader(agreed.config, domain, workspace, agreed.directory), say)
+    corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     parts = assemble(agreed.config, corpus)
+    _check_rows(parts, processes)
     with ExitStack() as stack:
         if not processes.is_main:
             outcome = _run_loop(agreed, parts, NullObserver())
             return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
         run = stack.enter_context(_tracked(agreed, workspace, parts, console))
         metrics = stack.enter_context(MetricsFile(agreed.directory / METRICS))
-        recorder = Recorder(metrics, run, console, parts.loop.max_steps)
+        recorder = Recorder(metrics, run, console, partial(_expected_steps, parts))
         outcome = _run_loop(agreed, parts, recorder)
         if outcome.status == "killed":
             run.end("KILLED")
@@ -89,15 +91,12 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
 
 
 def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processes) -> Plan:
-    """The plan of the main process, known to all of them, completed as it is saved with the run.
-
-    The initial model is found, standard input is saved, paths are absolute and the row length is decided.
-    """
+    """The plan of the main process, known to all of them."""
     text = ""
     if processes.is_main:
         decided = plan(request, workspace)
-        config = decided.config if decided.resume else _completed(decided.config, workspace)
-        text = json.dumps({"name": decided.name, "resume": decided.resume, "config": to_dict(config)})
+        config = to_dict(decided.config)
+        text = json.dumps({"name": decided.name, "resume": decided.resume, "config": config})
     values = json.loads(processes.text_from_main(text))
     return Plan(
         config=from_dict(PretrainConfig, values["config"]),
@@ -107,25 +106,40 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
     )
 
 
-def _completed(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
-    model, data = config.model, config.data
-    if model.init is not None:
-        model = replace(model, init=resolve(model.init, lambda: Registry(workspace)).location)
-    data = replace(data, paths=tuple(_absolute(path, workspace) for path in data.paths))
-    train = replace(config.train, tokens_per_batch=batch_tokens(config), tokens_per_row=row_length(config))
-    return replace(config, model=model, data=data, train=train)
+def _check_rows(parts: Parts, processes: Processes) -> None:
+    """Refuse to let processes idle: each needs a row of the batch."""
+    rows = parts.loop.rows_per_batch
+    if rows < processes.world:
+        tokens = rows * parts.planner.tokens_per_row
+        raise UsageError(
+            f"a batch of {tokens} tokens is {rows} row(s) for {processes.world} processes: raise "
+            f"--tokens-per-batch, or --set train.tokens_per_row={max(1, tokens // processes.world)}"
+        )
 
 
-def _absolute(source: str, workspace: Workspace) -> str:
-    name, path = split_source(source)
-    kept = save_stdin(workspace.cache / "stdin") if path == "-" else Path(path).expanduser().resolve()
-    return f"{name}={kept}" if name else str(kept)
+def _expected_steps(parts: Parts, report: StepReport) -> float:
+    """Optimizer steps until the first limit, as far as it can be told by now."""
+    limits: list[float] = []
+    if parts.loop.max_steps is not None:
+        limits.append(parts.loop.max_steps)
+    if parts.loop.max_seconds is not None:
+        limits.append(report.step * parts.loop.max_seconds / report.seconds)
+    if parts.loop.epochs is not None:
+        limits.append(report.step * parts.loop.epochs * parts.planner.tokens_per_epoch / report.tokens)
+    return max(float(report.step), min(limits))
 
 
 def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console) -> TrackedRun:
     """Make the run's folder, and open its MLflow run."""
     config, corpus, directory = agreed.config, parts.corpus, agreed.directory
     directory.mkdir(parents=True, exist_ok=True)
+    # The settings come first: with them in place, a run killed at any moment can be resumed.
+    settings = directory / RUN_CONFIG
+    temporary = settings.with_suffix(".tmp")
+    temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+    temporary.replace(settings)
+    (directory / FINISHED).unlink(missing_ok=True)
+    _keep_quarantined(corpus, directory / QUARANTINE)
     run = Tracker(workspace, warn=console.message).start(
         agreed.name,
         experiment=f"seqmlm-{config.domain}",
@@ -133,14 +147,17 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
         tags={"domain": config.domain, "task": "pretrain"},
         resume=agreed.resume and (directory / LEDGER).exists(),
     )
-    settings = directory / RUN_CONFIG
-    temporary = settings.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    temporary.replace(settings)
     run.artifact(settings)
     for name, paths in corpus.sources.items():
         run.dataset(name, paths[0], corpus.fingerprint, corpus.statistics[name])
     return run
+
+
+def _keep_quarantined(corpus: Corpus, path: Path) -> None:
+    """Put the bad records of all corpora into the run's folder, for its owner's eyes."""
+    if corpus.quarantined:
+        path.touch(mode=0o600)
+        path.write_bytes(b"".join(aside.read_bytes() for aside in corpus.quarantined))
 
 
 def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
@@ -149,11 +166,12 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
     return {
         "domain": config.domain,
         "size": model.size if model.init is None else "as loaded",
+        "architecture": parts.rows.model.config.model_type,
         "init": model.init,
         "parameters": parameter_count(parts.rows.model),
         "max_length": model.max_length,
-        "dropout": model.dropout,
-        "tokenizer": config.tokenizer.name,
+        "dropout": model.dropout if model.init is None else "as loaded",
+        "tokenizer": parts.corpus.tokenizer.name,
         "vocabulary_size": parts.corpus.tokenizer.space.size,
         "masker": masking.masker,
         "mask_rate": masking.rate,

@@ -7,14 +7,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+import torch
 
+from seqmlm.data.files import expand
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
@@ -24,6 +26,7 @@ from seqmlm.engine.windows import central_windows
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks import bundle
+from seqmlm.tasks.corpus import split_source
 from seqmlm.tokenizers.base import UnknownUnit
 from seqmlm.workspace import Workspace
 
@@ -127,6 +130,10 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
         raise UsageError(f"unknown mode {config.mode!r}; known: {', '.join(MODES)}")
     if not config.paths:
         raise UsageError("nothing to score: name files, folders, or - for standard input")
+    sources = [split_source(path)[1] for path in config.paths]
+    inputs = {Path(path).resolve() for path in expand(sources)}
+    if config.out is not None and config.out.resolve() in inputs:
+        raise UsageError(f"--out {config.out} is one of the inputs; choose another file")
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = bundle.load(where, domain=config.domain)
@@ -134,14 +141,15 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
     aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
     sensitive = model.domain.sensitive
     with Problems(config.on_error, quarantine=aside, sensitive=sensitive) as problems:
-        found = model.domain.read(config.paths, problems, format=config.format, **config.options)
-        with _output(config.out, stdout) as write:
+        found = model.domain.read(sources, problems, format=config.format, **config.options)
+        with closing(_Output(config.out, stdout)) as output:
             for scored in score_records(
                 model, found, problems, per_unit=config.per_unit, tokens_per_batch=config.tokens_per_batch
             ):
-                write(json.dumps(scored.to_dict()) + "\n")
+                output.write(json.dumps(scored.to_dict()) + "\n")
                 records += 1
                 units += scored.units
+            output.write("")  # no record, no line, but a file
         bad = problems.bad_count
     seconds = time.monotonic() - began
     return ScoreSummary(records=records, units=units, bad=bad, seconds=seconds, unit=model.card.unit)
@@ -174,7 +182,8 @@ def score_records(
             waiting.append(_Pending(record, encoding, len(parts), []))
             yield from parts
 
-    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
     for scored in window_scores(ask, windows()):
         first = waiting[0]
         first.scores.append(scored)
@@ -244,25 +253,41 @@ def _unit_scores(pending: _Pending, whole: SequenceScore) -> tuple[UnitScore, ..
     return tuple(scores)
 
 
-@contextmanager
-def _output(path: Path | None, stdout: TextIO) -> Iterator[Any]:
-    """A function that writes a line and makes sure it is there."""
-    if path is None:
+class _Output:
+    """Writes lines where they belong, each at once; only the first replaces a file that was there."""
 
-        def write_out(line: str) -> None:
-            stdout.write(line)
-            stdout.flush()
+    def __init__(self, path: Path | None, stdout: TextIO) -> None:
+        self._path, self._file = path, stdout
+        self._opened = path is None
 
-        yield write_out
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
+    def write(self, line: str) -> None:
+        """Write one line and make sure that it is there.
 
-            def write_file(line: str) -> None:
-                file.write(line)
-                file.flush()
+        Raises:
+            StateError: it cannot be written.
+        """
+        if self._path is None:
+            self._file.write(line)
+            self._file.flush()
+            return
+        try:
+            self.open()
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise StateError(
+                f"cannot write {self._path}: {error.strerror}; the lines before this one are kept"
+            ) from None
 
-            yield write_file
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error.strerror}; lines before this are kept") from None
+    def open(self) -> None:
+        """Open the file, if that has not been done."""
+        if not self._opened and self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("w", encoding="utf-8")
+            self._opened = True
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._path is not None and self._opened:
+            with suppress(OSError):  # every line was flushed
+                self._file.close()

@@ -142,6 +142,36 @@ def test_a_checkpoint_gone_bad_is_named_and_nothing_is_lost(
     assert "Traceback" not in refused.err
 
 
+def test_scores_never_destroy_a_file(seqmlm: Run, fasta: Path, tmp_path: Path) -> None:
+    done = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "m", "--max-steps", 1)
+    assert done.code == 0, done.err
+    kept = tmp_path / "scores.jsonl"
+    kept.write_text("dear\n")
+    assert seqmlm("score", "m", tmp_path / "missing.fasta", "--out", kept).code == 3
+    assert kept.read_text() == "dear\n"
+    before = fasta.read_bytes()
+    refused = seqmlm("score", "m", fasta, "--out", fasta)
+    assert (refused.code, fasta.read_bytes()) == (2, before)
+    assert seqmlm("score", "m", fasta, "--out", kept).code == 0
+    assert len(kept.read_text().splitlines()) == 40
+    full = seqmlm("score", "m", fasta, "--out", "/dev/full")
+    assert full.code == 4
+    assert "/dev/full" in full.err
+
+
+def test_an_extended_run_leaves_its_first_version(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    arguments = ("train", "-d", "protein", fasta, *FAST, "--name", "e", "--resume", "auto", "--json")
+    first = seqmlm(*arguments, "--max-steps", 2)
+    assert first.json["version"] == 1, first.err
+    weights = (workspace / "runs/e/model/model.safetensors").read_bytes()
+    again = seqmlm(*arguments, "--max-steps", 2)
+    assert again.json == first.json
+    longer = seqmlm(*arguments, "--max-steps", 3)
+    assert (longer.json["version"], longer.json["resumed_from"]) == (2, 2), longer.err
+    assert (workspace / "runs/e/model/model.safetensors").read_bytes() == weights
+    assert seqmlm("score", "e:2", fasta).out != seqmlm("score", "e:1", fasta).out
+
+
 def test_standard_input_is_data_too(
     seqmlm: Run, fasta: Path, monkeypatch: pytest.MonkeyPatch, workspace: Path
 ) -> None:
@@ -259,7 +289,7 @@ def test_bad_input_is_named_and_takes_no_name(
         (("train",), 2, "--domain"),
         (("train", "-d", "protien"), 2, "did you mean 'protein'"),
         (("train", "-d", "protein", "--set", "train.max_stepz=3"), 2, "did you mean 'max_steps'"),
-        (("score", "nothing", "x.fasta"), 4, "no model 'nothing'"),
+        (("score", "nothing", "-"), 4, "no model 'nothing'"),
         (("train", "--resume", "nothing"), 4, "nothing"),
     ],
 )
@@ -278,6 +308,10 @@ def test_quarantine_keeps_bad_records_aside(seqmlm: Run, tmp_path: Path, workspa
     arguments = ("train", "-d", "protein", path, *FAST, "--name", "q", "--max-steps", 1)
     done = seqmlm(*arguments, "--on-error", "quarantine", "--json")
     assert done.code == 0, done.err
+    again = seqmlm(*arguments[:-3], "r", "--max-steps", 1, "--on-error", "quarantine")
+    assert again.code == 0, again.err
+    both = [(workspace / f"runs/{name}/quarantine.jsonl").read_bytes() for name in "qr"]
+    assert both[0] == both[1]  # also where the data were prepared before
     [letter] = [json.loads(line) for line in (workspace / "runs/q/quarantine.jsonl").read_text().splitlines()]
     assert (letter["source"], letter["line"], letter["raw"]) == (str(path), 61, "AC1")
 

@@ -142,7 +142,9 @@ def settings(**changes: Any) -> LoopConfig:
 
 def dataset(sequences: Periodic | None = None) -> RowDataset:
     sequences = Periodic() if sequences is None else sequences
-    return RowDataset(sequences, Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=5))
+    return RowDataset(
+        sequences, Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=5)
+    )
 
 
 def make_planner() -> RowPlanner:
@@ -156,5 +158,7 @@ def make_loop(directory: Path, rows: nn.Module | None = None, **changes: Any) ->
     evaluate = changes.pop("evaluate", None)
     model = TinyRows() if rows is None else rows
     config = settings(**changes)
-    loop = Loop(model, data, make_planner(), config, directory=directory, observer=observer, evaluate=evaluate)
+    loop = Loop(
+        model, data, make_planner(), config, directory=directory, observer=observer, evaluate=evaluate
+    )
     return loop, observer

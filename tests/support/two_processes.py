@@ -1,6 +1,6 @@
 """Run by torchrun: every scenario of tests/exact/test_distributed.py, one after the other, results as JSON.
 
-    torchrun --nproc-per-node 2 two_processes.py FOLDER
+torchrun --nproc-per-node 2 two_processes.py FOLDER
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def main(root: Path) -> None:
         results[name] = train(
             root / name, rows, sharding="fsdp2", evaluate=evaluate, evaluate_every=6, max_steps=8
         )
-    results["sharded_resumed"] = train(root / "sharded", tiny.TinyRows(**still), resume=True, sharding="fsdp2")
+    results["sharded_resumed"] = train(
+        root / "sharded", tiny.TinyRows(**still), resume=True, sharding="fsdp2"
+    )
     checkpoint.DISK.write = no_space  # type: ignore[method-assign, assignment]
     results["full"] = train(root / "full", tiny.TinyRows(**still))
     (root / f"rank{RANK}.json").write_text(json.dumps(results))

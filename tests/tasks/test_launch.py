@@ -9,6 +9,7 @@ import yaml
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError
+from seqmlm.tasks.assemble import loop_config, row_length
 from seqmlm.tasks.config import PretrainConfig, resolve, seconds
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
@@ -17,9 +18,8 @@ from seqmlm.workspace import Workspace
 def _saved_run(root: Path, name: str, **settings: Any) -> Path:
     folder = root / "runs" / name
     folder.mkdir(parents=True)
-    (folder / RUN_CONFIG).write_text(
-        yaml.safe_dump(request_config(TrainRequest(domain="protein", flags=settings)))
-    )
+    config = plan(TrainRequest(domain="protein", flags=settings), Workspace.locate(root)).config
+    (folder / RUN_CONFIG).write_text(yaml.safe_dump(to_dict(config)))
     return folder
 
 
@@ -108,6 +108,55 @@ def test_resume_refuses_what_would_change_the_numbers(tmp_path: Path, setting: s
     _saved_run(tmp_path, "one")
     with pytest.raises(StateError, match=r"--init one"):
         plan(TrainRequest(resume="one", settings=(setting,)), Workspace.locate(tmp_path))
+
+
+def test_the_same_command_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.fasta").write_text(">a\nACD\n")
+    workspace = Workspace.locate(tmp_path)
+    flags = {"data": {"paths": ["my.fasta"]}, "train": {"tokens_per_batch": 100}}
+    request = TrainRequest(domain="protein", name="x", resume="auto", flags=flags)
+    first = plan(request, workspace)
+    assert not first.resume
+    first.directory.mkdir(parents=True)
+    assert not plan(request, workspace).resume  # killed before its settings were written
+    (first.directory / RUN_CONFIG).write_text(yaml.safe_dump(to_dict(first.config)))
+    again = plan(request, workspace)
+    assert again.resume
+    assert again.config == first.config
+
+
+def test_lengths_of_batch_and_row_fit() -> None:
+    for asked, rows in ((6000, 2), (10000, 3), (4096, 1), (100, 1)):
+        settings = {"train": {"tokens_per_batch": asked}, "model": {"size": "tiny"}}
+        config = resolve(plugins.domain("protein"), settings)
+        loop = loop_config(config)
+        assert loop.rows_per_batch == rows
+        assert 0 <= rows * row_length(config) - max(asked, config.model.max_length) < rows
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("model.dropout=0.3",), ("tokenizer.name=bpe",), ("model.size=tiny",), ("model.overrides={}",)],
+)
+def test_what_init_decides_cannot_be_set(settings: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="brings its own"):
+        request_config(TrainRequest(domain="protein", flags={"model": {"init": "m"}}, settings=settings))
+
+
+def test_settings_that_cannot_be_used_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    workspace = Workspace.locate(tmp_path)
+    for setting in ("train.max_time=10 minutes", "train.epochs=0", "train=5", "train.learning_rate=0"):
+        with pytest.raises(UsageError):
+            plan(TrainRequest(domain="protein", settings=(setting,)), workspace)
+    assert plan(TrainRequest(domain="protein", settings=("train.max_time=90",)), workspace)
+
+
+def test_a_word_list_is_kept_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("; polar\ngood\nbad\n")
+    settings = (f"masking.options={{words_file: {tmp_path / 'words'}}}", "masking.masker=lexicon")
+    decided = plan(TrainRequest(domain="text", settings=settings), Workspace.locate(tmp_path))
+    assert decided.config.masking.options == {"words": ["good", "bad"]}
 
 
 def test_auto_takes_the_newest_unfinished_run_of_the_domain(tmp_path: Path) -> None:

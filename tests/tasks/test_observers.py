@@ -59,7 +59,7 @@ def _report(step: int, loss: float = 2.0) -> StepReport:
 
 def _recorder(metrics: MetricsFile) -> tuple[Recorder, FakeRun, FakeConsole]:
     run, console = FakeRun(), FakeConsole()
-    return Recorder(metrics, run, console, 9), run, console  # type: ignore[arg-type]
+    return Recorder(metrics, run, console, lambda report: 9.0), run, console  # type: ignore[arg-type]
 
 
 def test_a_resumed_run_repeats_no_line(tmp_path: Path) -> None:
@@ -77,6 +77,14 @@ def test_a_resumed_run_repeats_no_line(tmp_path: Path) -> None:
         recorder.on_step(_report(5, loss=8.0))
     lines = read_metrics(path)
     assert [(line["step"], line["train/loss"]) for line in lines] == [(1, 2), (2, 2), (3, 2), (4, 7), (5, 8)]
+
+
+def test_a_line_torn_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "eval/l')
+    with MetricsFile(path) as metrics:
+        metrics.write(2, {"eval/loss": 1.0})
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
 
 
 def test_what_is_not_finite_stays_json(tmp_path: Path) -> None:
