@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+# No test is about time: a busy machine must not fail one.
+settings.register_profile("seqmlm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("seqmlm")
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def reference(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], win
     return torch.cat(parts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=20),
     window=st.none() | st.integers(1, 60),
@@ -59,7 +59,7 @@ def test_grouped_equals_written_out(lengths: list[int], window: int | None) -> N
         assert (ours - theirs).abs().max() < 1e-12
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=80), width=st.sampled_from([32, 256, 768]))
 def test_every_document_is_in_one_group_of_its_like(lengths: list[int], width: int) -> None:
     groups = group(lengths, width)

@@ -59,7 +59,7 @@ def by_dictionaries(corpus: list[list[Unit]], smoothing: Smoothing) -> Callable[
 
 
 @given(corpus=corpora, asked=corpora, order=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equals_the_formula(corpus: Any, asked: Any, order: int) -> None:
     model = NGram(order=order, unigram=TOKENS).fit(corpus)
     probability = by_dictionaries(corpus, model.smoothing)
@@ -68,7 +68,7 @@ def test_equals_the_formula(corpus: Any, asked: Any, order: int) -> None:
 
 
 @given(corpus=corpora, history=st.lists(units, max_size=4), size=st.integers(1, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_probabilities_sum_to_one(corpus: Any, history: list[Unit], size: int) -> None:
     """Over all strings of `size` ordinary tokens, whether or not they were seen, after any history."""
     model = NGram(order=3, unigram=TOKENS).fit(corpus)

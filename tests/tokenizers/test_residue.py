@@ -40,7 +40,7 @@ def test_vocabulary_is_esms_in_esms_order():
 
 
 @given(raw=letters)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ids_equal_esms_and_the_fast_tokenizers(esm, fast, raw):
     ours = ResidueTokenizer().encode(raw).ids.tolist()
     assert ours == esm(raw)["input_ids"] == fast(raw)["input_ids"]
@@ -53,7 +53,7 @@ def test_fast_tokenizer_knows_masks_and_pairs_as_esms_does(esm, fast):
 
 
 @given(raws=st.lists(letters, max_size=150))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_batch_equals_a_loop_over_letters(raws):
     encodings = ResidueTokenizer().encode_batch(raws)
     assert len(encodings) == len(raws)
@@ -81,7 +81,7 @@ def test_unknown_letters_are_named_with_their_place(bad):
 
 
 @given(raw=st.text(max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_unknown_is_empty_exactly_where_encode_works(raw):
     tokenizer = ResidueTokenizer()
     assert tokenizer.unknown(raw) == [(i, c) for i, c in enumerate(raw) if c not in RESIDUES + GAPS]

@@ -57,7 +57,7 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 
 @given(text=prose)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_bpe_units_are_words_and_spans_cover_them(bpe, text):
     encoding = bpe.encode(text)
     units: dict[int, list[tuple[int, int]]] = {}
@@ -96,7 +96,7 @@ def test_spans_point_at_the_text_of_their_token(tokenizer, text):
 
 
 @given(text=st.text(max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bpe_loses_nothing_and_knows_everything(bpe, text):
     ids = bpe.encode(text).ids
     assert bpe.space.unk not in ids
