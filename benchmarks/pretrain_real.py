@@ -1,12 +1,12 @@
 """What a few CPU minutes of pretraining on real data are worth: bits per unit beside a unigram and a 5-gram.
 
 For each data set and seed a model is trained from scratch for the same time through the same task as
-`seqmlm train`; then 15 % of the units of every held-out record are hidden (all behind [MASK]) and priced by the
-model, by the training split's add-one unigram, and by an interpolated 5-gram over the same units at the same
-positions. Intervals are paired bootstraps over records.
+`seqmlm train`; then 15 % of the units of every held-out record are hidden (all behind [MASK]) and priced by
+the model, by the training split's add-one unigram, and by an interpolated 5-gram over the same units at the
+same positions. Intervals are paired bootstraps over records.
 
-    python benchmarks/pretrain_real.py --data ../shared/data            # everything: about 5 min a row and seed
-    python benchmarks/pretrain_real.py --data ../shared/data --quick    # one minute a row, one seed
+    python benchmarks/pretrain_real.py --data ../shared/data           # 5 minutes a row and seed
+    python benchmarks/pretrain_real.py --data ../shared/data --quick   # one minute a row, one seed
     python benchmarks/pretrain_real.py --data ../shared/data --only protein --seeds 1
 
 Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
@@ -135,8 +135,8 @@ def table_row(costs: UnitBits, ngram: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    head = f"{'set':<10}{'seed':>5}{'units':>9}{'model':>9}{'unigram':>9}{'5-gram':>9}  {'gain on unigram (95 %)':<26}"
-    print(head + "gain on 5-gram (95 %)")
+    head = f"{'set':<10}{'seed':>5}{'units':>9}{'model':>9}{'unigram':>9}{'5-gram':>9}  "
+    print(f"{head}{'gain on unigram (95 %)':<26}gain on 5-gram (95 %)")
     for row in rows:
         gains = []
         for rival in ("unigram", "ngram"):

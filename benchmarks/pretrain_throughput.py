@@ -1,0 +1,147 @@
+"""Useful tokens a second of pretraining: ours against Hugging Face Trainer, whole training steps, one run.
+
+The same ModernBERT configuration, vocabulary, data, precision (float32), threads and optimizer (fused AdamW)
+for all; the batch size is swept for every arm and each one's best counts:
+
+    ours      packed rows, LM head at masked positions only, the engine's own loop
+    grouped   the best stock recipe: Trainer, batches of similar length, `sparse_prediction`
+    padded    the usual recipe: Trainer, random batches padded to their longest, the LM head everywhere
+
+First the three must have equal losses on equal masks. Every arm runs in a process of its own, which gives
+its peak memory; arms take turns, so that a busy machine is busy for all. FLOP/s stand beside the best matrix
+product measured in the same run.
+
+    python benchmarks/pretrain_throughput.py --data ../shared/data           # about 15 minutes on two cores
+    python benchmarks/pretrain_throughput.py --data ../shared/data --quick   # about 5
+
+Results are kept per arm under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from throughput_arms import Arm
+
+ARMS = Path(__file__).with_name("throughput_arms.py")
+GOALS = {"text": (1.5, 3.0), "protein": (1.2, 1.5)}
+# Tokens of a row (ours) and sequences of a batch (Trainer) that are tried.
+ROWS = (2048, 4096, 8192)
+BATCHES = {"text": (16, 64, 256), "protein": (4, 16, 32)}
+# Threads wait without spinning, in all arms alike: on a shared machine spinning measures the neighbours.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def measure(arm: Arm, out: Path) -> dict[str, Any]:
+    """Run one arm in its own process; cached."""
+    kept = out / f"{arm.name}.json"
+    if not kept.exists():
+        command = [sys.executable, str(ARMS), json.dumps(asdict(arm)), str(out / "data")]
+        environment = {**os.environ, **ENVIRONMENT}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{arm.name} failed:\n{done.stderr[-2000:]}")
+        if arm.kind != "prepare":
+            kept.write_text(done.stdout.splitlines()[-1] + "\n")
+            print(f"  {arm.name}", file=sys.stderr)
+    return dict(json.loads(kept.read_text())) if kept.exists() else {}
+
+
+def sweep(field: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All arms of one field; the three kinds take turns."""
+    rows = ROWS[:2] if options.quick else ROWS
+    batches = BATCHES[field][1:] if options.quick else BATCHES[field]
+    lists = [
+        [(kind, batch) for batch in sizes]
+        for kind, sizes in zip(KINDS, (rows, batches, batches), strict=True)
+    ]
+    turns = [one for turn in zip_longest(*lists) for one in turn if one is not None]
+    return [measure(arm(kind, field, batch, options), options.out) for kind, batch in turns]
+
+
+KINDS = ("ours", "grouped", "padded")
+
+
+def arm(kind: str, field: str, batch: int, options: argparse.Namespace) -> Arm:
+    return Arm(
+        kind=kind,
+        field=field,
+        size=options.size,
+        batch=batch,
+        tokens=options.tokens,
+        threads=options.threads,
+        data=str(options.data.resolve()),
+    )
+
+
+def table(field: str, facts: dict[str, Any], found: list[dict[str, Any]], peak: float) -> dict[str, Any]:
+    """Print one field's arms and the ratios of the best ones."""
+    print(
+        f"\n{field}: {facts['sequences']:,} sequences, mean length {facts['mean_length']:.1f}, "
+        f"{facts['parameters']:,} parameters; equal losses on equal masks: "
+        + ", ".join(f"{kind} {loss:.5f}" for kind, loss in facts["losses"].items())
+    )
+    print(f"{'arm':<9}{'batch':>7}{'tokens/s':>11}{'of peak':>9}{'peak MiB':>10}{'growth MiB':>12}")
+    for one in found:
+        share = one["tokens_per_second"] * facts["flops_per_token"] / peak
+        print(
+            f"{one['kind']:<9}{one['batch']:>7}{one['tokens_per_second']:>11,.0f}{share:>9.1%}"
+            f"{one['peak_mib']:>10,.0f}{one['grown_mib']:>12,.0f}"
+        )
+    best = {
+        kind: max((o for o in found if o["kind"] == kind), key=lambda o: o["tokens_per_second"])
+        for kind in KINDS
+    }
+    ratios = {kind: best["ours"]["tokens_per_second"] / best[kind]["tokens_per_second"] for kind in KINDS[1:]}
+    memory = {kind: best["ours"]["peak_mib"] / best[kind]["peak_mib"] for kind in KINDS[1:]}
+    for kind, goal in zip(KINDS[1:], GOALS[field], strict=True):
+        verdict = "reached" if ratios[kind] >= goal else "missed"
+        print(
+            f"ours / {kind}: {ratios[kind]:.2f} x the speed (goal {goal}: {verdict}), "
+            f"{memory[kind]:.2f} x the memory"
+        )
+    return {"field": field, **facts, "arms": found, "ratios": ratios, "memory": memory, "peak_flops": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write everything here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/pretrain_throughput"))
+    parser.add_argument("--size", choices=("tiny", "small", "base"), default="small")
+    parser.add_argument("--only", choices=sorted(GOALS), action="append")
+    parser.add_argument("--tokens", type=int, default=60_000, help="tokens of one pass")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="fewer batch sizes, half the tokens")
+    options = parser.parse_args()
+    options.out = options.out.resolve()
+    if options.quick:
+        options.tokens //= 2
+    (options.out / "data").mkdir(parents=True, exist_ok=True)
+    if not (options.out / "data/protein.npz").exists():
+        measure(arm("prepare", "text", 0, options), options.out)
+    peak = measure(arm("peak", "text", 0, options), options.out)["flops"]
+    print(f"best matrix product: {peak / 1e9:,.0f} GFLOP/s in float32 with {options.threads} threads")
+    report = []
+    for field in options.only or sorted(GOALS):
+        facts = measure(arm("losses", field, 16, options), options.out)
+        facts = {
+            key: facts[key] for key in ("losses", "parameters", "flops_per_token", "sequences", "mean_length")
+        }
+        report.append(table(field, facts, sweep(field, options), peak))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
