@@ -7,6 +7,7 @@ A workspace is one folder: `$SEQMLM_HOME`, else the current directory.
     seqmlm.db      datasets, tokenizers, models and what came from what
     runs/<name>/   one folder a run: metrics.jsonl, checkpoints, the model
     runs/.cache/   data sets prepared for training; may be deleted at any time
+    runs/.inputs/  what came in on standard input and was trained on
 
 `MLFLOW_TRACKING_URI` and `SEQMLM_DATABASE_URL` put the two databases elsewhere.
 """
