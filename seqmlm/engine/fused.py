@@ -228,6 +228,8 @@ class FusedEncoder:
         for module in body.layers.modules():
             if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
                 return False
+            if module._compiled_call_impl is not None:  # who asked for compiled layers gets them
+                return False
         return all(
             _plain(weight) for layer in body.layers for weight in _weights(layer) if weight is not None
         )
