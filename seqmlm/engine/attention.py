@@ -32,32 +32,43 @@ from seqmlm.errors import UsageError
 NAME = "seqmlm"
 
 
-class _Gather(torch.autograd.Function):
-    """Rows into padded slots; the gradient is a gather too, since padded slots receive none."""
+class _Keys(torch.autograd.Function):
+    """Keys or values into the slots that read them; a token read by several sums their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, gather: Tensor, scatter: Tensor) -> Tensor:
-        ctx.save_for_backward(scatter)
-        return rows.index_select(0, gather)
+    def forward(ctx: Any, tokens: Tensor, plan: Plan) -> Tensor:
+        ctx.plan = plan
+        return tokens if plan.keys is None else tokens.index_select(0, plan.keys)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (scatter,) = ctx.saved_tensors
-        return grads[0].index_select(0, scatter), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.plan.sum_keys(grads[0].flatten(1)).view(-1, *grads[0].shape[1:]), None
 
 
-class _Scatter(torch.autograd.Function):
-    """Padded slots back into rows; padded slots get a zero gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, slots: Tensor, gather: Tensor, scatter: Tensor, padding: Tensor) -> Tensor:
-        ctx.save_for_backward(gather, padding)
-        return slots.index_select(0, scatter)
+class _Queries(torch.autograd.Function):
+    """Queries into their slots."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        gather, padding = ctx.saved_tensors
-        return grads[0].index_select(0, gather).index_fill_(0, padding, 0), None, None, None
+    def forward(ctx: Any, tokens: Tensor, plan: Plan) -> Tensor:
+        ctx.plan = plan
+        return tokens if plan.queries is None else tokens.index_select(0, plan.queries)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.plan.to_rows(grads[0]), None
+
+
+class _Rows(torch.autograd.Function):
+    """Results out of their slots."""
+
+    @staticmethod
+    def forward(ctx: Any, slots: Tensor, plan: Plan) -> Tensor:
+        ctx.plan = plan
+        return plan.to_rows(slots)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.plan.to_slots(grads[0]), None
 
 
 def grouped_attention(
@@ -67,28 +78,29 @@ def grouped_attention(
 
     Args:
         query, key, value: (T, heads, head size) of one row.
-        plan: from `Layout.plan`.
+        plan: from `Layout.plan`, for all tokens.
         scaling: factor on the scores; None for head size ** -0.5.
         dropout: probability of dropping an attention weight.
 
     Returns:
         (T, heads, head size).
     """
-    sizes = [group.documents * group.width for group in plan.groups]
-    inputs = [query, key, value]
-    if plan.gather is not None:
-        inputs = [_Gather.apply(x, plan.gather, plan.scatter) for x in inputs]  # type: ignore[no-untyped-call]
+    inputs: list[Tensor] = [
+        into.apply(tokens, plan)  # type: ignore[no-untyped-call]
+        for into, tokens in ((_Queries, query), (_Keys, key), (_Keys, value))
+    ]
+    sizes = [(g.blocks * g.queries, g.blocks * g.keys) for g in plan.groups]
+    split = [
+        torch.split(slots, [size[kind] for size in sizes])
+        for slots, kind in zip(inputs, (0, 1, 1), strict=True)
+    ]
     outputs = []
-    for group, *parts in zip(plan.groups, *(torch.split(x, sizes) for x in inputs), strict=True):
-        q, k, v = (x.unflatten(0, (group.documents, group.width)).transpose(1, 2) for x in parts)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, dropout_p=dropout, scale=scaling)
+    for each, *parts in zip(plan.groups, *split, strict=True):
+        q, k, v = (part.unflatten(0, (each.blocks, -1)).transpose(1, 2) for part in parts)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=each.mask, dropout_p=dropout, scale=scaling)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     slots = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    if plan.gather is None:
-        return slots
-    rows: Tensor = _Scatter.apply(  # type: ignore[no-untyped-call]
-        slots, plan.gather, plan.scatter, plan.padding
-    )
+    rows: Tensor = _Rows.apply(slots, plan)  # type: ignore[no-untyped-call]
     return rows
 
 

@@ -16,7 +16,7 @@ runs, with `packed_attention`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from seqmlm.engine.grouping import Layout, Plan
+from seqmlm.engine.grouping import Group, Layout, Plan
 from seqmlm.engine.memory import keep_freed_memory
 
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -49,23 +49,27 @@ class _Layer(torch.autograd.Function):
         *weights: Tensor,
     ) -> Tensor:
         norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = weights
+        hidden = x.shape[1]
         qkv_weight = qkv_weight.index_select(0, interleave)
         normed, *stats1 = _norm(x, norm1, eps)
-        slots = normed @ qkv_weight.t()
-        _rotate(slots, rotation, heads)
-        if plan.gather is not None:
-            slots = slots.index_select(0, plan.gather)
-        attended, sums = _attend(slots, plan, heads)
-        scatter = plan.scatter if asked is None else plan.scatter.index_select(0, asked)
+        qkv = normed @ qkv_weight.t()
+        _rotate(qkv, rotation, heads)
+        queries, keys = qkv[:, :hidden], qkv[:, hidden:]
+        if plan.queries is not None:
+            queries = queries.index_select(0, plan.queries)
+        if plan.keys is not None:
+            keys = keys.index_select(0, plan.keys)
+        attended, sums = _attend(queries, keys, plan, heads)
         residual = x if asked is None else x.index_select(0, asked)
-        middle = torch.addmm(residual, attended.index_select(0, scatter), out_weight.t())
+        middle = torch.addmm(residual, plan.to_rows(attended), out_weight.t())
         normed, *stats2 = _norm(middle, norm2, eps)
         both = normed @ in_weight.t()
         value, gate = both.chunk(2, dim=1)
-        out = torch.addmm(middle, nn.functional.gelu(value).mul_(gate), down_weight.t())
+        active = nn.functional.gelu(value)
+        out = torch.addmm(middle, active * gate, down_weight.t())
         ctx.plan, ctx.heads, ctx.eps = plan, heads, eps
         ctx.save_for_backward(
-            *(x, rotation, asked, interleave, scatter, slots, attended, middle, both),
+            *(x, rotation, asked, interleave, queries, keys, attended, middle, both, active),
             *(*stats1, *stats2, norm1, qkv_weight, out_weight, norm2, in_weight, down_weight, *sums),
         )
         return out
@@ -73,22 +77,22 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, rotation, asked, interleave, scatter, slots, attended, middle, both, *rest = ctx.saved_tensors
+        x, rotation, asked, interleave, queries, keys, attended, middle, both, active, *rest = (
+            ctx.saved_tensors
+        )
         stats1, stats2, sums = rest[:2], rest[2:4], rest[10:]
         norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = rest[4:10]
         plan, heads, eps = ctx.plan, ctx.heads, ctx.eps
         grad_middle, grad_norm2, grad_in, grad_down = _mlp_backward(
-            grad, middle, both, stats2, eps, norm2, in_weight, down_weight
+            grad, middle, both, active, stats2, eps, norm2, in_weight, down_weight
         )
-        grad_out = grad_middle.t() @ attended.index_select(0, scatter)
-        grad_attended = grad_middle @ out_weight
+        grad_out = grad_middle.t() @ plan.to_rows(attended)
+        grad_attended = plan.to_slots(grad_middle @ out_weight)
+        grad_queries, grad_keys = _attend_backward(grad_attended, queries, keys, attended, sums, plan, heads)
+        of_queries = plan.to_rows(grad_queries)
         if asked is not None:
-            grad_attended = torch.zeros_like(attended).index_add_(0, scatter, grad_attended)
-        elif plan.gather is not None:
-            grad_attended = grad_attended.index_select(0, plan.gather).index_fill_(0, plan.padding, 0)
-        grad_qkv = _attend_backward(grad_attended, slots, attended, sums, plan, heads)
-        if plan.gather is not None:
-            grad_qkv = grad_qkv.index_select(0, plan.scatter)
+            of_queries = torch.zeros_like(x).index_add_(0, asked, of_queries)
+        grad_qkv = torch.cat([of_queries, plan.sum_keys(grad_keys)], dim=1)
         _rotate(grad_qkv, rotation.conj(), heads)
         grad_weight = torch.empty_like(qkv_weight)
         grad_weight[interleave] = grad_qkv.t() @ _norm(x, norm1, eps)[0]
@@ -104,6 +108,7 @@ def _mlp_backward(
     grad: Tensor,
     middle: Tensor,
     both: Tensor,
+    active: Tensor,
     stats: Sequence[Tensor],
     eps: float,
     norm: Tensor,
@@ -112,12 +117,11 @@ def _mlp_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Gradients of middle + down(gelu(value) x gate), with value and gate (`both`) from in(norm(middle))."""
     value, gate = both.chunk(2, dim=1)
-    active = nn.functional.gelu(value)
     grad_product = grad @ down_weight
     grad_both = torch.empty_like(both)
     grad_value, grad_gate = grad_both.chunk(2, dim=1)
     torch.mul(grad_product, active, out=grad_gate)
-    grad_down = grad.t() @ active.mul_(gate)
+    grad_down = grad.t() @ (active * gate)
     torch.ops.aten.gelu_backward.grad_input(grad_product.mul_(gate), value, grad_input=grad_value)
     grad_in = grad_both.t() @ _norm(middle, norm, eps)[0]
     grad_middle, grad_norm = _norm_backward(grad_both @ in_weight, middle, stats, norm)
@@ -149,44 +153,64 @@ def _rotate(qkv: Tensor, rotation: Tensor, heads: int) -> None:
     torch.view_as_complex(pairs).mul_(rotation[:, None, None])
 
 
-def _blocks(slots: Tensor, plan: Plan, parts: int, heads: int) -> list[Tensor]:
-    """Views of (P, parts x hidden) by group: (parts, documents, heads, width, head size)."""
-    views, start = [], 0
-    for group in plan.groups:
-        stop = start + group.documents * group.width
-        block = slots[start:stop].view(group.documents, group.width, parts, heads, -1)
-        views.append(block.permute(2, 0, 3, 1, 4))
-        start = stop
-    return views
-
-
-def _attend(slots: Tensor, plan: Plan, heads: int) -> tuple[Tensor, list[Tensor]]:
-    """(P, 3 hidden) -> (P, hidden) and each group's log-sum-exp of scores."""
-    out = slots.new_empty(len(slots), slots.shape[1] // 3)
-    sums = []
-    blocks = zip(plan.groups, _blocks(slots, plan, 3, heads), _blocks(out, plan, 1, heads), strict=True)
-    for group, (query, key, value), target in blocks:
-        found, log_sum = _FLASH(query, key, value, attn_mask=group.bias)  # type: ignore[misc]
-        target[0].copy_(found)
+def _attend(queries: Tensor, keys: Tensor, plan: Plan, heads: int) -> tuple[Tensor, list[Tensor]]:
+    """(P, H) queries over (K, 2 H) keys and values -> (P, H) and each group's log-sum-exp of scores."""
+    found, sums = [], []
+    for group, query, (key, value) in _blocks(queries, keys, plan, heads):
+        out, log_sum = _FLASH(query, key, value, attn_mask=group.bias)  # type: ignore[misc]
+        found.append(_flat(out))
         sums.append(log_sum)
-    return out, sums
+    if not found:
+        return queries.new_empty(0, queries.shape[1]), sums
+    return torch.cat(found) if len(found) > 1 else found[0], sums
 
 
 def _attend_backward(
-    grad: Tensor, slots: Tensor, attended: Tensor, sums: Sequence[Tensor], plan: Plan, heads: int
-) -> Tensor:
-    """Gradient (P, 3 hidden) from that of the attended values (P, hidden)."""
-    into = torch.empty_like(slots)
-    parts = [
-        _blocks(tensor, plan, n, heads) for tensor, n in ((grad, 1), (slots, 3), (attended, 1), (into, 3))
-    ]
-    for group, log_sum, (of_out,), qkv, (out,), target in zip(plan.groups, sums, *parts, strict=True):
+    grad: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    attended: Tensor,
+    sums: Sequence[Tensor],
+    plan: Plan,
+    heads: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients (P, H) of the queries and (K, 2 H) of keys and values, from that of the result (P, H)."""
+    of_queries, of_keys = torch.empty_like(grad), grad.new_empty(keys.shape)
+    start = begin = 0
+    for (group, query, (key, value)), log_sum in zip(_blocks(queries, keys, plan, heads), sums, strict=True):
+        stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
+        of_out, out = (_heads(tensor[start:stop], group.blocks, heads) for tensor in (grad, attended))
         found = _FLASH_BACKWARD(  # type: ignore[misc]
-            of_out, *qkv, out, log_sum, 0.0, False, attn_mask=group.bias
+            of_out, query, key, value, out, log_sum, 0.0, False, attn_mask=group.bias
         )
-        for each, own in zip(target, found, strict=True):
-            each.copy_(own)
-    return into
+        of_queries[start:stop] = _flat(found[0])
+        torch.cat([_flat(found[1]), _flat(found[2])], dim=1, out=of_keys[begin:end])
+        start, begin = stop, end
+    return of_queries, of_keys
+
+
+def _blocks(
+    queries: Tensor, keys: Tensor, plan: Plan, heads: int
+) -> Iterator[tuple[Group, Tensor, tuple[Tensor, Tensor]]]:
+    """Each group's (blocks, heads, slots, head size) views of its queries, keys and values."""
+    start = begin = 0
+    hidden = queries.shape[1]
+    for group in plan.groups:
+        stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
+        both = keys[begin:end]
+        pair = _heads(both[:, :hidden], group.blocks, heads), _heads(both[:, hidden:], group.blocks, heads)
+        yield group, _heads(queries[start:stop], group.blocks, heads), pair
+        start, begin = stop, end
+
+
+def _heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
+    """(blocks x slots, H) -> (blocks, heads, slots, head size), a view."""
+    return slots.view(blocks, -1, heads, slots.shape[1] // heads).transpose(1, 2)
+
+
+def _flat(found: Tensor) -> Tensor:
+    """(blocks, heads, slots, head size) -> (blocks x slots, H)."""
+    return found.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 class FusedEncoder:
@@ -252,12 +276,13 @@ class FusedEncoder:
         rotations = {kind: self._rotation(hidden, position_ids, kind) for kind in kinds}
         last = len(body.layers) - 1
         for number, layer in enumerate(body.layers):
-            window = layer.attn.sliding_window
+            window = None if layer.attn.sliding_window is None else layer.attn.sliding_window - 1
+            rows = asked if number == last else None
             hidden = _Layer.apply(  # type: ignore[no-untyped-call]
                 hidden,
                 rotations[layer.attention_type],
-                layout.plan(hidden.shape[1], None if window is None else window - 1),
-                asked if number == last else None,
+                layout.plan(hidden.shape[1], window, rows),
+                rows,
                 self._interleave,
                 self._heads,
                 self._eps,

@@ -9,24 +9,31 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-# What one more SDPA call costs, in the unit of `_tokens_cost`, for a width (heads x head size) of 256.
-_CALL_COST = 5_000
+Longs = NDArray[np.int64]
+
+# What one more attention call costs, in the unit of `_cost`, for a width (heads x head size) of 256.
+_CALL_COST = 10_000
+_FEWEST_QUERIES = 16
+_NONE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """N documents attended to in one call, each padded to `width` tokens.
+    """N blocks of queries attended to in one call, padded to the same size.
 
     Args:
-        documents: N.
-        width: M, tokens of the longest of them.
-        mask: (N, 1, 1 or M, M) True where a query may look, or None where nothing is padded or out of window.
+        blocks: N.
+        queries, keys: A and M, slots of each block.
+        mask: (N, 1, 1 or A, M) True where a query may look, or None where it may look everywhere.
     """
 
-    documents: int
-    width: int
+    blocks: int
+    queries: int
+    keys: int
     mask: Tensor | None
 
     @cached_property
@@ -39,24 +46,83 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How the tokens of a row are laid out for grouped calls; P = sum of N x M over the groups.
+    """Which tokens take part in which call. P query slots and K key slots, over all groups in order.
 
     Args:
         groups: the calls.
-        gather: (P,) row index read by each padded slot, or None where slots and tokens coincide.
-        scatter: (T,) slot that holds each token's result.
-        padding: (P - T,) slots that hold no token.
+        queries: (P,) token read by each query slot; None: slot i reads token i.
+        outputs: (R,) slot that holds the result of each row asked for.
+        rows: (P,) the row of each query slot (0 for padded ones): `outputs` turned round.
+        padding: query slots that hold no row.
+        keys: (K,) token read by each key slot; None: slot i reads token i.
+        sources: key slots that read token 0, then those that read token 1, and so on.
+        offsets: (T,) where each token's part of `sources` begins; None where every token has exactly one.
     """
 
     groups: tuple[Group, ...]
-    gather: Tensor | None
-    scatter: Tensor
+    queries: Tensor | None
+    outputs: Tensor
+    rows: Tensor
     padding: Tensor
+    keys: Tensor | None
+    sources: Tensor
+    offsets: Tensor | None
+
+    def to_rows(self, slots: Tensor) -> Tensor:
+        """(P, H) -> (R, H)."""
+        return slots if self.queries is None else slots.index_select(0, self.outputs)
+
+    def to_slots(self, rows: Tensor) -> Tensor:
+        """(R, H) -> (P, H), zero where padded: the gradient of `to_rows`."""
+        if self.queries is None:
+            return rows
+        return rows.index_select(0, self.rows).index_fill_(0, self.padding, 0)
+
+    def sum_keys(self, slots: Tensor) -> Tensor:
+        """(K, H) -> (T, H), the sum over the slots that read a token: the gradient of gathering keys."""
+        if self.keys is None:
+            return slots
+        if self.offsets is None:
+            return slots.index_select(0, self.sources)
+        return F.embedding_bag(self.sources, slots, self.offsets, mode="sum")
 
 
-def _tokens_cost(width: int) -> int:
-    """Cost of one document of `width` tokens: linear work plus the square of attention (measured on CPU)."""
-    return width * (40 + width)
+@dataclass(eq=False)
+class Layout:
+    """Where the documents of one packed row are; its plans are shared by all layers.
+
+    Args:
+        cu_seq_lens: (D + 1,) int32 offsets of the documents, on the model's device.
+        lengths: D document lengths in tokens, each at least 1.
+    """
+
+    cu_seq_lens: Tensor
+    lengths: tuple[int, ...]
+    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict, repr=False)
+
+    @property
+    def max_length(self) -> int:
+        return max(self.lengths)
+
+    def plan(self, width: int, window: int | None, asked: Tensor | None = None) -> Plan:
+        """Calls for `width` (heads x head size) and `window` tokens to each side (None: all).
+
+        Args:
+            asked: (R,) tokens whose attention is wanted; None for all, in order (such plans are kept).
+        """
+        if window is not None and self.max_length - 1 <= window:
+            window = None
+        if asked is not None:
+            return _plan(self.lengths, width, window, asked.cpu().numpy(), self.cu_seq_lens.device)
+        key = (width, _NONE if window is None else window)
+        if key not in self._plans:
+            self._plans[key] = _plan(self.lengths, width, window, None, self.cu_seq_lens.device)
+        return self._plans[key]
+
+
+def _cost(queries: int, keys: int) -> int:
+    """Cost of a block: work for each query, and for each pair (measured on CPU)."""
+    return queries * (40 + keys)
 
 
 def group(lengths: Sequence[int], width: int) -> list[list[int]]:
@@ -73,83 +139,129 @@ def group(lengths: Sequence[int], width: int) -> list[list[int]]:
     groups: list[list[int]] = []
     longest = waste = 0
     for document in sorted(range(len(lengths)), key=lambda d: (-lengths[d], d)):
-        extra = _tokens_cost(longest) - _tokens_cost(lengths[document])
+        length = lengths[document]
+        extra = _cost(longest, longest) - _cost(length, length)
         if not groups or waste + extra > budget:
             groups.append([])
-            longest, waste, extra = lengths[document], 0, 0
+            longest, waste, extra = length, 0, 0
         groups[-1].append(document)
         waste += extra
     # One document a call: in row order the slots are the tokens, and nothing has to be gathered.
     return groups if len(groups) < len(lengths) else sorted(groups)
 
 
-def _plan(lengths: Sequence[int], groups: list[list[int]], window: int | None, device: torch.device) -> Plan:
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    scatter = np.empty(int(starts[-1]), dtype=np.int64)
-    gathers: list[np.ndarray[Any, Any]] = []
-    parts: list[Group] = []
-    slot = 0
-    for group in groups:
-        sizes = np.array([lengths[d] for d in group])
-        width = int(sizes.max())
-        offsets = np.arange(width)
-        valid = offsets < sizes[:, None]
-        # A padded slot reads its document's first token: finite values, and no effect on any result.
-        index = starts[group][:, None] + np.where(valid, offsets, 0)
-        slots = slot + np.arange(index.size).reshape(index.shape)
-        scatter[index[valid]] = slots[valid]
-        gathers.append(index.ravel())
-        parts.append(Group(len(group), width, _mask(valid, window, device)))
-        slot += index.size
-    gather = np.concatenate(gathers)
-    held = np.zeros(slot, dtype=np.bool_)
-    held[scatter] = True
-    identity = slot == len(scatter) and bool((gather == np.arange(slot)).all())
+def _plan(
+    lengths: Sequence[int], width: int, window: int | None, asked: Longs | None, device: torch.device
+) -> Plan:
+    sizes = np.asarray(lengths, dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    whole, cut = list(range(len(sizes))), []
+    if window is not None and asked is None:
+        cut = [d for d in whole if _worth_cutting(lengths[d], window)]
+        whole = [d for d in whole if not _worth_cutting(lengths[d], window)]
+    blocks: list[tuple[Longs, Longs]] = []
+    if cut:
+        blocks.append(_windows(starts[cut], sizes[cut], window or 0))
+    for members in group([lengths[d] for d in whole], width):
+        chosen = np.array(whole)[members]
+        keys = _padded(starts[chosen], sizes[chosen])
+        rows = keys if asked is None else _asked_rows(starts, chosen, sizes, asked)
+        if rows.shape[1]:
+            blocks.append((rows, keys))
+    return _assemble(blocks, int(sizes.sum()), window, asked, device)
 
-    def tensor(values: np.ndarray[Any, Any]) -> Tensor:
-        return torch.from_numpy(values).to(device)
 
-    return Plan(
-        tuple(parts), None if identity else tensor(gather), tensor(scatter), tensor(np.flatnonzero(~held))
+def _worth_cutting(length: int, window: int) -> bool:
+    """Whether a document is cheaper as blocks of queries with their windows than as a whole under a mask."""
+    step = max(window, _FEWEST_QUERIES)
+    return -(-length // step) * _cost(step, step + 2 * window) < _cost(length, length)
+
+
+def _padded(starts: Longs, sizes: Longs) -> Longs:
+    """(N, longest) tokens of N documents, -1 where one is shorter."""
+    offsets = np.arange(sizes.max())
+    return np.where(offsets < sizes[:, None], starts[:, None] + offsets, _NONE)
+
+
+def _windows(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
+    """(N, A) queries and (N, A + 2 windows) keys of documents cut into N blocks, -1 beyond their ends."""
+    step = max(window, _FEWEST_QUERIES)
+    counts = -(-sizes // step)
+    document = np.repeat(np.arange(len(sizes)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first, last = starts[document][:, None], (starts + sizes)[document][:, None]
+    begin = first + number[:, None] * step
+    queries = begin + np.arange(step)
+    keys = begin + np.arange(-window, step + window)
+    return (
+        np.where(queries < last, queries, _NONE),
+        np.where((keys >= first) & (keys < last), keys, _NONE),
     )
 
 
-def _mask(valid: np.ndarray[Any, Any], window: int | None, device: torch.device) -> Tensor | None:
-    """(N, 1, 1 or M, M) from `valid` (N, M); None where every query may look everywhere."""
-    width = valid.shape[1]
-    if window is None or width - 1 <= window:
-        return None if valid.all() else torch.from_numpy(valid[:, None, None, :]).to(device)
-    offsets = np.arange(width)
-    near = np.abs(offsets[:, None] - offsets) <= window
-    # A padded query far from every real key would see nothing and yield NaN: it sees the first token.
-    allowed = near & valid[:, None, :]
-    allowed[:, :, 0] |= ~valid
-    return torch.from_numpy(allowed[:, None]).to(device)
+def _asked_rows(starts: Longs, chosen: Longs, sizes: Longs, asked: Longs) -> Longs:
+    """(N, most) indices into `asked` of those that lie in each chosen document, padded with -1."""
+    document = np.searchsorted(starts, asked, side="right") - 1
+    order = np.argsort(document, kind="stable")
+    counts = np.bincount(document, minlength=len(sizes))
+    begins = (np.cumsum(counts) - counts)[chosen]
+    offsets = np.arange(counts[chosen].max())
+    inside = offsets < counts[chosen][:, None]
+    if not inside.any():
+        return np.empty((len(chosen), 0), dtype=np.int64)
+    return np.where(inside, order[np.where(inside, begins[:, None] + offsets, 0)], _NONE)
 
 
-@dataclass(eq=False)
-class Layout:
-    """Where the documents of one packed row are; index tensors are built once and shared by all layers.
+def _assemble(
+    blocks: list[tuple[Longs, Longs]],
+    tokens: int,
+    window: int | None,
+    asked: Longs | None,
+    device: torch.device,
+) -> Plan:
+    """The plan of (rows, keys) blocks; a row is a token, or an index into `asked`."""
 
-    Args:
-        cu_seq_lens: (D + 1,) int32 offsets of the documents, on the model's device.
-        lengths: D document lengths in tokens, each at least 1.
-    """
+    def tensor(values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
-    cu_seq_lens: Tensor
-    lengths: tuple[int, ...]
-    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict, repr=False)
+    parts, row_parts, query_parts, key_parts = [], [], [], []
+    for rows, keys in blocks:
+        queries = rows if asked is None else np.where(rows == _NONE, _NONE, asked[rows])
+        mask = _mask(queries, keys, window)
+        parts.append(Group(len(rows), rows.shape[1], keys.shape[1], None if mask is None else tensor(mask)))
+        row_parts.append(rows.ravel())
+        query_parts.append(queries.ravel())
+        key_parts.append(keys.ravel())
+    empty = [np.empty(0, dtype=np.int64)]
+    rows, queries, keys = (np.concatenate(some or empty) for some in (row_parts, query_parts, key_parts))
+    filled = np.flatnonzero(rows != _NONE)
+    outputs = np.empty(tokens if asked is None else len(asked), dtype=np.int64)
+    outputs[rows[filled]] = filled
+    real = np.flatnonzero(keys != _NONE)
+    counts = np.bincount(keys[real], minlength=tokens)
+    sources = real[np.argsort(keys[real], kind="stable")]
+    once = len(real) == tokens and bool((counts == 1).all())
+    straight = len(queries) == tokens and bool((queries == np.arange(tokens)).all()) and asked is None
+    direct = len(keys) == tokens and bool((keys == np.arange(tokens)).all())
+    return Plan(
+        groups=tuple(parts),
+        queries=None if straight else tensor(np.maximum(queries, 0)),
+        outputs=tensor(outputs),
+        rows=tensor(np.maximum(rows, 0)),
+        padding=tensor(np.flatnonzero(rows == _NONE)),
+        keys=None if direct else tensor(np.maximum(keys, 0)),
+        sources=tensor(sources),
+        offsets=None if once else tensor(np.cumsum(counts) - counts),
+    )
 
-    @property
-    def max_length(self) -> int:
-        return max(self.lengths)
 
-    def plan(self, width: int, window: int | None) -> Plan:
-        """Grouped calls for `width` (heads x head size) and `window` tokens to each side (None: all)."""
-        if window is not None and self.max_length - 1 <= window:
-            window = None
-        key = (width, -1 if window is None else window)
-        if key not in self._plans:
-            groups = group(self.lengths, width)
-            self._plans[key] = _plan(self.lengths, groups, window, self.cu_seq_lens.device)
-        return self._plans[key]
+def _mask(queries: Longs, keys: Longs, window: int | None) -> NDArray[np.bool_] | None:
+    """(N, 1, 1 or A, M) from tokens (N, A) and (N, M); None where every query may look everywhere."""
+    real = keys != _NONE
+    if window is None or keys.shape[1] - 1 <= window:
+        return None if bool(real.all()) else real[:, None, None, :]
+    near: NDArray[np.bool_] = np.abs(queries[:, :, None] - keys[:, None, :]) <= window
+    allowed: NDArray[np.bool_] = near & real[:, None, :]
+    # A query that holds no token would see nothing and yield NaN: it sees the first key.
+    allowed[:, :, 0] |= queries == _NONE
+    return allowed[:, None]

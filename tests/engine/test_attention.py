@@ -76,8 +76,8 @@ def test_short_documents_share_calls_and_long_ones_do_not() -> None:
 
 
 def test_nothing_is_gathered_where_no_document_shares_a_call() -> None:
-    assert layout([512, 300, 400]).plan(256, None).gather is None
-    assert layout([7] * 9).plan(256, None).gather is None
+    assert layout([512, 300, 400]).plan(256, None).queries is None
+    assert layout([7] * 9).plan(256, None).queries is None
 
 
 def test_plans_are_built_once_a_batch() -> None:

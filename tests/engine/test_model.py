@@ -147,7 +147,7 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     plain(batch).backward()
     saving(batch).backward()
     for name, grad in gradients(plain).items():
-        assert torch.allclose(gradients(saving)[name], grad, atol=1e-5), name
+        assert torch.allclose(gradients(saving)[name], grad, atol=1e-4, rtol=1e-4), name
 
 
 def test_a_document_of_masks_alone_is_finite_under_token_dropout() -> None:
