@@ -34,7 +34,7 @@ from throughput_arms import Arm
 ARMS = Path(__file__).with_name("throughput_arms.py")
 GOALS = {"text": (1.5, 3.0), "protein": (1.2, 1.5)}
 # Tokens of a row (ours) and sequences of a batch (Trainer) that are tried, the likeliest best first.
-ROWS = (2048, 1024, 4096)
+ROWS = (4096, 8192, 2048)
 BATCHES = {"text": (32, 16, 64), "protein": (4, 8, 16)}
 # Threads wait without spinning, in all arms alike: on a shared machine spinning measures the neighbours.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}

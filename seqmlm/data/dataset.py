@@ -41,6 +41,7 @@ class _Columns(NamedTuple):
     classes: NDArray[np.int16] | None
     positions: Ids | None
     weights: Floats | None
+    symbols: Ids | None
     channels: dict[str, Floats]
 
     @classmethod
@@ -53,6 +54,7 @@ class _Columns(NamedTuple):
             classes=views.get("classes"),
             positions=views.get("positions"),
             weights=views.get("weights"),
+            symbols=views.get("symbols"),
             channels={n.removeprefix(CHANNEL): v for n, v in views.items() if n.startswith(CHANNEL)},
         )
 
@@ -93,7 +95,7 @@ class EncodedDataset:
         columns = self._columns[batch]
         if columns is None:
             columns = self._columns[batch] = _Columns.of(self._arrow.views(batch))
-        offsets, ids, groups, spans, classes, positions, weights, channels = columns
+        offsets, ids, groups, spans, classes, positions, weights, symbols, channels = columns
         part = slice(offsets[row], offsets[row + 1])
         return Encoding(
             ids=ids[part],
@@ -102,6 +104,7 @@ class EncodedDataset:
             classes=None if classes is None else classes[part],
             positions=None if positions is None else positions[part],
             weights=None if weights is None else weights[part],
+            symbols=None if symbols is None else symbols[part],
             channels={name: values[part] for name, values in channels.items()} if channels else {},
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ def hash128(raw: Any) -> bytes:
     elif isinstance(raw, bytes):
         data = raw
     else:
-        data = json.dumps(raw, sort_keys=True, default=str).encode()
+        data = str(raw).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=16).digest()
 
 

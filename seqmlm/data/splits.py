@@ -64,6 +64,13 @@ class Split(Protocol):
         ...
 
 
+_GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2}
+
+
+def _no_label(record: Record) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ByKey:
     """Groups are divided by hash; each split gets at least one group as soon as there are two.
@@ -72,16 +79,21 @@ class ByKey:
         key: the domain's group of a record.
         seed: another seed, another split.
         share: of the groups, that validates; 0 keeps all for training.
+        given: the split the data itself names for a record ("train" or "validation"), or None. As soon as it
+            puts any record into validation, only those validate.
     """
 
     key: Callable[[Record], str]
     seed: int = 0
     share: float = 0.05
+    given: Callable[[Record], str | None] = _no_label
 
     def mark(self, record: Record) -> tuple[int, int]:
-        return hash64(self.key(record), self.seed), 0
+        return hash64(self.key(record), self.seed), _GIVEN[self.given(record)]
 
     def validation(self, marks: Marks) -> NDArray[np.bool_]:
+        if (marks[:, 1] == _GIVEN["validation"]).any():
+            return np.asarray(marks[:, 1] == _GIVEN["validation"])
         groups = marks[:, 0]
         chosen: NDArray[np.bool_] = _share(groups) < self.share
         if 0 < self.share < 1 and len(groups) and chosen.all() == chosen.any():

@@ -1,7 +1,8 @@
 """Encodings on disk: an Arrow stream that `datasets` can load and that numpy views without copying.
 
 `sequences.arrow` has a row per window and a list per column: ids, groups, spans (start, end), and classes,
-positions, weights, `channel:<name>` where the tokenizer gives them; `record` and `window` number its origin.
+positions, weights, symbols, `channel:<name>` where the tokenizer gives them; `record` and `window` number its
+origin.
 All batches but the last have the same number of rows, so that row i is found by division.
 """
 
@@ -108,7 +109,7 @@ class SequenceWriter:
         found = {name: np.concatenate([getattr(e, name) for e in self._held]) for name in ("ids", "groups")}
         if first.spans is not None:
             found["spans"] = np.concatenate([e.spans for e in self._held if e.spans is not None])
-        for name in ("classes", "positions", "weights"):
+        for name in ("classes", "positions", "weights", "symbols"):
             if getattr(first, name) is not None:
                 found[name] = np.concatenate([getattr(e, name) for e in self._held])
         for name in first.channels:

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from seqmlm.data.files import expand, stem_suffix
 from seqmlm.data.record import Record
@@ -41,10 +41,13 @@ class Format:
     Args:
         read: the reader; its keyword parameters are the options of the format.
         suffixes: file name endings that mean this format, without compression (".fasta", not ".fasta.gz").
+        folder: for a format that is a whole folder (tables that belong together, a work tree): whether a
+            folder is one; the reader is then given the folder.
     """
 
     read: Reader
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...] = ()
+    folder: Callable[[Path], bool] | None = None
 
     def options(self) -> tuple[str, ...]:
         """Names of the options the reader takes."""
@@ -65,6 +68,7 @@ class DomainDefaults:
         max_length: tokens of the longest window, special tokens included.
         model: further fields of `ModelConfig` (a set-like field sets `global_attention`).
         join_documents: consecutive records of one document share a window.
+        split, validation: how records are held out, and which share (see `DataConfig`).
     """
 
     tokenizer: str
@@ -75,6 +79,8 @@ class DomainDefaults:
     max_length: int = 512
     model: Mapping[str, Any] = field(default_factory=dict)
     join_documents: bool = False
+    split: Literal["key", "chronological"] = "key"
+    validation: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +149,7 @@ class Domain(ABC):
     def _stream(
         self, paths: Sequence[Path | str], problems: Problems, format: str | None, options: Mapping[str, Any]
     ) -> Iterator[Record]:
-        for path, from_folder in self._files(paths):
+        for path, from_folder in self._files(paths, self.formats[format] if format else None):
             chosen = self.formats[format] if format else self.format_of(path)
             if chosen is None and from_folder:
                 continue  # a README or a truth.json beside the data is not data
@@ -151,12 +157,14 @@ class Domain(ABC):
             known = chosen.options()
             yield from chosen.read(path, problems, **{k: v for k, v in options.items() if k in known})
 
-    def _files(self, paths: Sequence[Path | str]) -> Iterator[tuple[Path | str, bool]]:
+    def _files(self, paths: Sequence[Path | str], chosen: Format | None) -> Iterator[tuple[Path | str, bool]]:
+        """Every file, and whether it was found in a folder; folders that are read as a whole, as they are."""
         for path in paths:
-            if str(path) == "-":
-                yield "-", False
+            folder = str(path) != "-" and Path(path).is_dir()
+            whole = folder and (self.format_of(path) if chosen is None else chosen.folder) is not None
+            if str(path) == "-" or whole:
+                yield path, False
                 continue
-            folder = Path(path).is_dir()
             found = False
             for file in expand([path]):
                 found = found or not folder or self.format_of(file) is not None
@@ -170,7 +178,10 @@ class Domain(ABC):
                 )
 
     def format_of(self, path: Path | str) -> Format | None:
-        """The format a file's name speaks of, compression aside; None where it says nothing."""
+        """The format a file's name, or a folder's content, speaks of; None where it says nothing."""
+        if Path(path).is_dir():
+            folders = (one for one in self.formats.values() if one.folder is not None)
+            return next((one for one in folders if one.folder is not None and one.folder(Path(path))), None)
         suffix = stem_suffix(path)
         return next((one for one in self.formats.values() if suffix in one.suffixes), None)
 
@@ -184,12 +195,14 @@ class Domain(ABC):
         found = tokenizer.unknown(record.raw)
         if not found:
             return True
-        problems.bad(self.unknown_error(record, found), None if self.sensitive else str(record.raw))
+        problems.bad(self.unknown_error(record, found, sensitive=problems.sensitive), str(record.raw))
         return False
 
-    def unknown_error(self, record: Record, found: Sequence[Unknown]) -> DataError:
-        """The error for a record with pieces outside the alphabet; a sensitive domain shows no value."""
-        what = "a unit" if self.sensitive else repr(found[0].text)
+    def unknown_error(
+        self, record: Record, found: Sequence[Unknown], *, sensitive: bool = False
+    ) -> DataError:
+        """The error for a record with pieces outside the alphabet; sensitive data shows no value."""
+        what = "a unit" if sensitive or self.sensitive else repr(found[0].text)
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return DataError(
             f"{what} is not in the {self.name} alphabet",
@@ -209,6 +222,14 @@ class Domain(ABC):
         By default those of one document, else equal sequences.
         """
         return record.document if record.document is not None else str(record.raw)
+
+    def given_split(self, record: Record) -> str | None:
+        """The split the data itself puts the record in: "train", "validation" or "test"; None if it does not.
+
+        Test records are left out of a training.
+        """
+        label = record.meta.get("split")
+        return None if label is None else str(label)
 
     def order_key(self, record: Record) -> Any | None:
         """Where the record stands in time or along a genome (sortable), for chronological splits; or None."""
@@ -237,11 +258,11 @@ class Domain(ABC):
             asked: (A,) positions that were hidden.
             predicted: (A,) the ids the model found most likely there.
         """
-        texts = [tokenizer.surface(int(token)) for token in predicted]
+        text, texts = str(raw), [tokenizer.surface(int(token)) for token in predicted]
         lines = [
-            ("masked", self._fill(raw, encoding, asked, [self.hidden] * len(asked))),
-            ("predicted", self._fill(raw, encoding, asked, texts)),
-            ("true", str(raw)),
+            ("masked", self._fill(text, encoding, asked, [self.hidden] * len(asked))),
+            ("predicted", self._fill(text, encoding, asked, texts)),
+            ("true", text),
         ]
         return "\n".join(f"{label:<10}{' '.join(line.split())}" for label, line in lines)
 

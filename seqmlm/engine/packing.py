@@ -14,13 +14,28 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from seqmlm.engine.planning import Row, RowPlanner, best_fit
-from seqmlm.engine.types import Floats, Sequences
+from seqmlm.engine.randomness import AUGMENTATION, KeyedGenerator
+from seqmlm.engine.types import Encoding, Floats, Sequences
 from seqmlm.errors import UsageError
 
 if TYPE_CHECKING:
     from seqmlm.engine.masking.corrupt import Corruptor
 
-__all__ = ["Document", "PackedBatch", "Row", "RowDataset", "RowPlanner", "best_fit", "pack", "split"]
+__all__ = [
+    "Augmentation",
+    "Document",
+    "PackedBatch",
+    "Row",
+    "RowDataset",
+    "RowPlanner",
+    "best_fit",
+    "pack",
+    "split",
+]
+
+# (sequence, generator) -> the same sequence said otherwise, as long as before: the other strand of a genome,
+# the codes of a visit in another order.
+Augmentation = Callable[[Encoding, np.random.Generator], Encoding]
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,16 +208,30 @@ class RowDataset(Dataset[PackedBatch]):
     Args:
         sequences: what is trained on; must be picklable where loader workers are spawned.
         corruptor: puts the masks in place, keyed by epoch and sample.
+        augmentation: what is done to a sequence before, keyed likewise; None for nothing.
+        seed: of the augmentation.
     """
 
-    def __init__(self, sequences: Sequences, corruptor: Corruptor) -> None:
+    def __init__(
+        self,
+        sequences: Sequences,
+        corruptor: Corruptor,
+        *,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+    ) -> None:
         self.sequences = sequences
         self.corruptor = corruptor
+        self.augmentation = augmentation
+        self._generator = KeyedGenerator(seed)
 
     def __getitem__(self, row: Row) -> PackedBatch:
         documents = []
         for sample in row.samples:
             encoding = self.sequences[sample]
+            if self.augmentation is not None:
+                generator = self._generator.at(row.epoch, sample, AUGMENTATION)
+                encoding = self.augmentation(encoding, generator)
             masked = self.corruptor(encoding, row.epoch, sample)
             documents.append(
                 Document(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from seqmlm.errors import UsageError
 
 # Streams of `rng`: what a draw is for. Two purposes never share one.
-MASKING, EVALUATION = 0, 1
+MASKING, EVALUATION, AUGMENTATION = 0, 1, 2
 
 _WORD = 2**64
 _ROUNDS = 8

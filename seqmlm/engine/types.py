@@ -34,6 +34,8 @@ class Encoding:
         spans: (L, 2) half-open offsets into the record's raw text; (0, 0) for special tokens; or None.
         positions: (L,) position ids when they are not 0..L-1 (a set of codes shares one), or None.
         weights: (L,) training loss weights, or None for all 1.
+        symbols: (L,) number of what a token names, equal where two tokens name the same (an identifier in its
+            scope, the family of a code), -1 where it names nothing; or None. Maskers read it, models do not.
         channels: further per-token inputs, each (L,).
     """
 
@@ -43,6 +45,7 @@ class Encoding:
     spans: Ids | None = None
     positions: Ids | None = None
     weights: Floats | None = None
+    symbols: Ids | None = None
     channels: Mapping[str, Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,7 @@ def _window(encoding: Encoding, first: int, stop: int, start: int, end: int) -> 
         spans=None if encoding.spans is None else encoding.spans[kept],
         positions=positions,
         weights=None if encoding.weights is None else encoding.weights[kept],
+        symbols=None if encoding.symbols is None else encoding.symbols[kept],
         channels={name: channel[kept] for name, channel in encoding.channels.items()},
     )
 
@@ -166,26 +167,35 @@ def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
         raise UsageError(_UNLIKE)
     return Encoding(
         ids=attached(piece.ids for piece in pieces),
-        groups=attached(_renumbered(pieces)),
+        groups=attached(_renumbered([piece.groups for piece in pieces])),
         classes=column(piece.classes for piece in pieces),
         spans=column(piece.spans for piece in pieces),
         positions=column(_continued(pieces, skip)),
         weights=column(piece.weights for piece in pieces),
+        symbols=_joined_symbols(pieces, column),
         channels={name: attached([piece.channels[name] for piece in pieces]) for name in names},
     )
 
 
-def _renumbered(pieces: Sequence[Encoding]) -> Iterator[Ids]:
-    """The groups of each piece, moved behind those of the one before."""
+def _renumbered(numbers: Iterable[Ids]) -> Iterator[Ids]:
+    """The units (or symbols) of each piece, moved behind those of the one before; -1 stays."""
     free = 0
-    for piece in pieces:
-        inside = piece.groups >= 0
+    for own in numbers:
+        inside = own >= 0
         if inside.any():
-            low, high = int(piece.groups[inside].min()), int(piece.groups.max())
-            yield np.where(inside, piece.groups + (free - low), SPECIAL_GROUP).astype(piece.groups.dtype)
+            low, high = int(own[inside].min()), int(own.max())
+            yield np.where(inside, own + (free - low), SPECIAL_GROUP).astype(own.dtype)
             free += high - low + 1
         else:
-            yield piece.groups
+            yield own
+
+
+def _joined_symbols(
+    pieces: Sequence[Encoding], column: Callable[[Iterable[NDArray[Any] | None]], NDArray[Any] | None]
+) -> NDArray[Any] | None:
+    """A symbol belongs to its sequence: the same number in another one is another symbol."""
+    present = [piece.symbols for piece in pieces if piece.symbols is not None]
+    return column(_renumbered(present)) if len(present) == len(pieces) else column(p.symbols for p in pieces)
 
 
 def _continued(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:

@@ -12,7 +12,7 @@ from seqmlm.engine.backbones import build
 from seqmlm.engine.loop import LoopConfig
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.packing import RowDataset, RowPlanner
+from seqmlm.engine.packing import Augmentation, RowDataset, RowPlanner
 from seqmlm.engine.types import TokenSpace
 from seqmlm.evaluation.bits import unigram
 from seqmlm.tasks import bundle
@@ -71,10 +71,18 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
         corpus=corpus,
         corruptor=corruptor,
         planner=RowPlanner(corpus.train.lengths, tokens_per_row=tokens_per_row, seed=config.seed),
-        dataset=RowDataset(corpus.train, corruptor),
+        dataset=RowDataset(
+            corpus.train, corruptor, augmentation=augmentation(config, corpus), seed=config.seed
+        ),
         loop=loop_config(config),
         evaluator=evaluator,
     )
+
+
+def augmentation(config: PretrainConfig, corpus: Corpus) -> Augmentation | None:
+    """How the tokenizer says a training sequence otherwise; None where it cannot, or is told not to."""
+    tokenizer = corpus.tokenizer
+    return tokenizer.augment if tokenizer.augments and config.train.augment else None
 
 
 def new_model(config: PretrainConfig, space: TokenSpace) -> MaskedRows:

@@ -41,6 +41,7 @@ class Card:
     tokenizer: str
     max_length: int
     probability: Literal["ordinary", "full"]
+    sensitive: bool = False
     masking: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     parent: str | None = None
@@ -110,7 +111,12 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
             found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
         )
         card = Card(
-            domain=name, unit=tokenizer.unit, tokenizer=tokenizer.name, max_length=limit, probability="full"
+            domain=name,
+            unit=tokenizer.unit,
+            tokenizer=tokenizer.name,
+            max_length=limit,
+            probability="full",
+            sensitive=found.sensitive,
         )
     rows = MaskedRows(model, tokenizer.space, probability=card.probability)
     return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))

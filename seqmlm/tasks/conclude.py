@@ -96,6 +96,7 @@ def _card(
         tokenizer=tokenizer.name,
         max_length=config.model.max_length,
         probability=parts.rows.probability,
+        sensitive=config.data.sensitive,
         masking=to_dict(config.masking),
         seed=config.seed,
         parent=config.model.init,
@@ -147,7 +148,7 @@ def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> Non
     directory = plan.directory
     loss_plot(read_metrics(directory / METRICS), directory / "loss.png", plan.name)
     run.artifact(directory / "loss.png")
-    if domain.sensitive:
+    if plan.config.data.sensitive:
         return
     ask = Conditionals(parts.rows, tokens_per_batch=parts.evaluator.tokens_per_batch)
     validation = parts.corpus.validation

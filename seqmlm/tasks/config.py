@@ -46,10 +46,14 @@ class DataConfig:
     join_documents: bool = False
     """Fill windows with consecutive sequences of one document (full-sentence packing)."""
     split: Literal["key", "identity", "chronological"] = "key"
-    """How validation records are chosen: by hash of the domain's split key, by clusters of sequences with
-    many k-mers in common, or the last ones in the domain's order (time, genome position)."""
+    """How validation records are chosen: by hash of the domain's split key (where the data names the split
+    of a record, that counts), by clusters of sequences with many k-mers in common, or the last ones in the
+    domain's order (time, genome position)."""
     validation: float = 0.05
     """Share of the split keys held out for validation."""
+    sensitive: bool = False
+    """The records concern people or hold secrets: no value in messages, dead letters or artifacts. Domains
+    of patients are so in any case."""
     mixture_alpha: float = 0.3
     """Corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data."""
 
@@ -94,6 +98,8 @@ class TrainConfig:
     compile: bool = False
     sharding: Literal["none", "fsdp2"] = "none"
     loader_workers: int = 0
+    augment: bool = True
+    """Train on equally true forms of a sequence too, where the tokenizer knows any (the other strand)."""
     evaluate_every: int | None = None
     """Steps between evaluations; a tenth of the training when absent."""
     evaluation_records: int = 400
@@ -135,7 +141,12 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
         "tokenizer": {"name": defaults.tokenizer, "vocabulary_size": defaults.vocabulary_size},
         "masking": to_dict(defaults.masking),
         "model": {"size": defaults.size, "max_length": defaults.max_length, **defaults.model},
-        "data": {"join_documents": defaults.join_documents},
+        "data": {
+            "join_documents": defaults.join_documents,
+            "split": defaults.split,
+            "validation": defaults.validation,
+            "sensitive": domain.sensitive,
+        },
     }
     defaults_of = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
     for section, key, kind in PLUGGED:
@@ -148,6 +159,8 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
         if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
             values[section][key] = plugins.versioned(kind, values[section][key])
     config = from_dict(PretrainConfig, values)
+    if domain.sensitive and not config.data.sensitive:
+        raise UsageError(f"data.sensitive cannot be switched off: the {domain.name} domain concerns people")
     plugins.load("tokenizers", config.tokenizer.name)
     plugins.load("maskers", config.masking.masker)
     if (

@@ -84,7 +84,11 @@ class CorpusReader:
     def records(self, name: str, problems: Problems) -> Iterator[Record]:
         """Stream the records of one corpus."""
         data = self.config.data
-        return self.domain.read(self.sources[name], problems, format=data.format, **data.options)
+        for record in self.domain.read(self.sources[name], problems, format=data.format, **data.options):
+            if self.domain.given_split(record) == "test":
+                problems.note("a record of the test split, left out")
+            else:
+                yield record
 
     def texts(self) -> Iterator[Any]:
         """Stream training text for a tokenizer, corpora mixed as the model will see them."""
@@ -92,7 +96,7 @@ class CorpusReader:
         policy: OnError = "raise" if self.config.data.on_error == "raise" else "skip"
 
         def texts_of(name: str) -> Iterator[Any]:
-            problems = Problems(policy, sensitive=self.domain.sensitive)
+            problems = Problems(policy, sensitive=self.config.data.sensitive)
             return map(self.domain.training_text, self.records(name, problems))
 
         if len(self.sources) == 1:
@@ -110,7 +114,13 @@ class CorpusReader:
         fingerprint = combined(
             corpus=self.fingerprint(name),
             tokenizer=tokenizer.fingerprint(),
-            settings=[data.deduplicate, data.join_documents, data.split, data.validation],
+            settings=[
+                data.deduplicate,
+                data.join_documents,
+                data.split,
+                data.validation,
+                data.sensitive,
+            ],
             max_length=config.model.max_length,
             seed=config.seed,
         )
@@ -120,7 +130,7 @@ class CorpusReader:
         with FileLock(cache / f"{fingerprint}.lock"):
             if not (cache / fingerprint).exists():
                 aside.unlink(missing_ok=True)
-            with Problems(data.on_error, quarantine=aside, sensitive=self.domain.sensitive) as problems:
+            with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
                 made = prepare(
                     self.records(name, problems),
                     tokenizer,
@@ -146,7 +156,7 @@ class CorpusReader:
         key = neighbours if self.config.data.join_documents else self.domain.split_key
         if self.config.data.split == "chronological":
             return Chronological(key=key, order=self.domain.order_key, share=share)
-        return ByKey(key=key, share=share, seed=seed)
+        return ByKey(key=key, share=share, seed=seed, given=self.domain.given_split)
 
 
 def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
     """Construct the masker a config names.
 
     Any masker's option `words` may hold words as text, and `words_file` names a file with one word a line;
-    both are spelled in the tokenizer's ids.
+    both are spelled in the tokenizer's ids. What a masker must know of the vocabulary, the tokenizer says.
 
     Raises:
         UsageError: an unknown masker or option, or a word list that cannot be read.
@@ -28,6 +29,9 @@ def make_masker(config: MaskingConfig, tokenizer: Tokenizer) -> Masker:
         words = options["words"]
         options["words"] = [_spelled(word, tokenizer) if isinstance(word, str) else word for word in words]
     kind = plugins.load("maskers", config.masker)
+    facts = tokenizer.masking_facts
+    known = inspect.signature(kind).parameters
+    options = {name: facts[name] for name in known if name in facts} | options
     return base.make_masker(kind, replace(config, options=options), tokenizer.space)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,4 @@ def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
         spans[position] = at, at + len(text)
         pieces.append(text)
         at, last_group, last_end = at + len(text), group, end
-    spelled = Encoding(
-        ids=encoding.ids,
-        groups=encoding.groups,
-        classes=encoding.classes,
-        spans=spans,
-        positions=encoding.positions,
-        channels=encoding.channels,
-    )
-    return "".join(pieces), spelled
+    return "".join(pieces), replace(encoding, spans=spans)

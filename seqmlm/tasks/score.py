@@ -139,7 +139,7 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
     model = bundle.load(where, domain=config.domain)
     began, records, units = time.monotonic(), 0, 0
     aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
-    sensitive = model.domain.sensitive
+    sensitive = model.card.sensitive
     with Problems(config.on_error, quarantine=aside, sensitive=sensitive) as problems:
         found = model.domain.read(sources, problems, format=config.format, **config.options)
         with closing(_Output(config.out, stdout)) as output:
@@ -219,7 +219,8 @@ def _encoded_singly(
         try:
             yield record, model.tokenizer.encode(record.raw)
         except UnknownUnit as error:
-            problems.bad(model.domain.unknown_error(record, [error.found]), str(record.raw))
+            shown = model.domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
+            problems.bad(shown, str(record.raw))
 
 
 def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
@@ -241,15 +242,14 @@ def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
 
 
 def _unit_scores(pending: _Pending, whole: SequenceScore) -> tuple[UnitScore, ...]:
-    encoding, raw = pending.encoding, pending.record.raw
+    encoding, raw = pending.encoding, str(pending.record.raw)
     spans = encoding.spans if encoding.spans is not None else np.zeros((len(encoding), 2), dtype=np.int32)
     numbers, sums = whole.units
     scores = []
     for number, log_prob in zip(numbers.tolist(), sums.tolist(), strict=True):
         own = spans[encoding.groups == number]
         start, end = int(own[:, 0].min()), int(own[:, 1].max())
-        text = raw[start:end] if isinstance(raw, str) else str(number)
-        scores.append(UnitScore(unit=text, start=start, end=end, surprisal=-log_prob / math.log(2)))
+        scores.append(UnitScore(unit=raw[start:end], start=start, end=end, surprisal=-log_prob / math.log(2)))
     return tuple(scores)
 
 

@@ -9,6 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+import numpy as np
+
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError
 
@@ -66,15 +68,18 @@ class Tokenizer(ABC):
     """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that gives ids a meaning.
 
     A subclass sets `name` and `unit`; `trainable` where its vocabulary is learnt, `closed` where a piece
-    outside the alphabet is an error rather than an unknown token. Both `cls()` (not trainable) and
+    outside the alphabet is an error rather than an unknown token; `augments` where a sequence can be said
+    otherwise (the other strand of a genome) during training. Both `cls()` (not trainable) and
     `cls.train(texts, **options)` give a ready one. It is an entry point in `seqmlm.tokenizers`.
-    Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those.
+    Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
+    and then `str(raw)` is the text that spans point into.
     """
 
     name: ClassVar[str]
     unit: ClassVar[str]
     trainable: ClassVar[bool] = False
     closed: ClassVar[bool] = False
+    augments: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -90,6 +95,18 @@ class Tokenizer(ABC):
     def options(self) -> Mapping[str, Any]:
         """The plain options this tokenizer was made with; saved beside it."""
         return {}
+
+    @property
+    def masking_facts(self) -> Mapping[str, Any]:
+        """What maskers may have to know of this vocabulary, by the name of their keyword parameter.
+
+        A masker with a parameter `k` gets `masking_facts["k"]` unless the masking options set it.
+        """
+        return {}
+
+    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
+        """An equally true form of a training sequence, of the same length; here the sequence itself."""
+        return encoding
 
     @abstractmethod
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:

@@ -6,13 +6,16 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError, nearest
+
+Outcome = Literal["token", "unit", "run"]
+Replacement = Literal["global", "class", "unit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +62,16 @@ class Masker(Protocol):
 
     Attributes:
         name: versioned name it is stored under.
-        outcome: whether [MASK] / random / keep is drawn for each token, or once for all tokens of a unit.
+        outcome: whether [MASK] / random / keep is drawn for each token, once for all tokens of a unit, or
+            once for each run of neighbouring positions.
         replacement: what random tokens are drawn from: all ordinary tokens, those of the true token's
-            class, or units. `global` ignores the true token, which the one-pass scores rely on.
+            class, or units. `global` ignores the true token, which the one-pass scores rely on; a masker
+            that declares another one is a `Replacer`.
     """
 
     name: ClassVar[str]
-    outcome: ClassVar[Literal["token", "unit"]]
-    replacement: ClassVar[Literal["global", "class", "unit"]]
+    outcome: ClassVar[Outcome]
+    replacement: ClassVar[Replacement]
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict, within `eligible` (L,); at least one wherever the rule admits one."""
@@ -81,6 +86,15 @@ class Masker(Protocol):
         ...
 
 
+@runtime_checkable
+class Replacer(Protocol):
+    """A masker that draws its random tokens itself."""
+
+    def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
+        """(S,) ordinary ids to put at the positions `swapped` (S,), ascending, of a sequence."""
+        ...
+
+
 class RateMasker:
     """What a masker has whose rate does not depend on the token.
 
@@ -89,8 +103,8 @@ class RateMasker:
         space: the vocabulary.
     """
 
-    outcome: ClassVar[Literal["token", "unit"]] = "token"
-    replacement: ClassVar[Literal["global", "class", "unit"]] = "global"
+    outcome: ClassVar[Outcome] = "token"
+    replacement: ClassVar[Replacement] = "global"
 
     def __init__(self, *, rate: float, space: TokenSpace) -> None:
         self.rate = check_share("rate", rate)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import Masker, MaskingConfig, draw, eligible_tokens, number_units
+from seqmlm.engine.masking.base import Masker, MaskingConfig, Replacer, draw, eligible_tokens, number_units
 from seqmlm.engine.randomness import KeyedGenerator
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError
@@ -33,7 +33,7 @@ class Corruptor:
     """Corrupts sequences for training: the same for equal (seed, epoch, sample), whoever asks and when.
 
     Special tokens are never selected and never inserted. A random token is drawn without a look at the
-    true one, so it may be the true one.
+    true one, so it may be the true one; a masker whose replacement is not global draws its own.
 
     Args:
         config: shares of [MASK], random and kept tokens; static or dynamic.
@@ -43,8 +43,8 @@ class Corruptor:
         seed: any integer.
 
     Raises:
-        UsageError: `unigram` missing or without mass on ordinary tokens; a masker whose random
-            replacements are not global.
+        UsageError: `unigram` missing or without mass on ordinary tokens, or asked for with a masker that
+            draws its own random tokens.
     """
 
     def __init__(
@@ -55,12 +55,15 @@ class Corruptor:
         unigram: NDArray[np.float64] | None,
         seed: int,
     ) -> None:
-        if masker.replacement != "global":
-            raise UsageError(
-                f"masker {masker.name!r} declares {masker.replacement!r} replacement; only 'global' is known"
-            )
         self.config, self.masker, self.space = config, masker, space
         self._generator = KeyedGenerator(seed)
+        self._replacer = masker if isinstance(masker, Replacer) else None
+        if (self._replacer is None) is not (masker.replacement == "global"):
+            raise TypeError(f"masker {masker.name!r} declares {masker.replacement!r} replacement wrongly")
+        if self._replacer is not None and config.replacement == "unigram":
+            raise UsageError(
+                f"masker {masker.name!r} draws its own random tokens: leave masking.replacement at 'uniform'"
+            )
         self._below = _cumulative(unigram, space) if config.replacement == "unigram" else None
 
     def __call__(self, encoding: Encoding, epoch: int, sample: int) -> Masked:
@@ -70,19 +73,29 @@ class Corruptor:
         selected = self.masker.select(encoding, eligible, rng)
         positions = (selected & eligible).nonzero()[0]
         ids = encoding.ids.copy()
-        if self.masker.outcome == "unit":
-            numbers, count = number_units(encoding.groups[positions])
-            outcome = rng.random(count)[numbers]
-        else:
-            outcome = rng.random(len(positions))
+        outcome = self._outcomes(encoding, positions, rng)
         kept = outcome >= 1 - self.config.keep
         masked = outcome < self.config.mask
         ids[positions[masked]] = self.space.mask
         swapped = positions[~(masked | kept)]
-        if len(swapped):
+        if len(swapped) and self._replacer is not None:
+            ids[swapped] = self._replacer.replace(encoding, swapped, rng)
+        elif len(swapped):
             ids[swapped] = self._random_tokens(rng.random(len(swapped)))
         weights = None if encoding.weights is None else encoding.weights[positions]
         return Masked(ids, positions, encoding.ids[positions], weights)
+
+    def _outcomes(
+        self, encoding: Encoding, positions: NDArray[np.intp], rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """(M,) a number in [0, 1) for each position, shared by those that share an outcome."""
+        if self.masker.outcome == "token":
+            return rng.random(len(positions))
+        if self.masker.outcome == "unit":
+            numbers, count = number_units(encoding.groups[positions])
+            return rng.random(count)[numbers]
+        run = np.cumsum(np.diff(positions, prepend=-1) > 1)  # neighbours have the same number
+        return rng.random(int(run[-1]) + 1)[run] if len(run) else np.zeros(0)
 
     def _random_tokens(self, uniform: NDArray[np.float64]) -> Ids:
         ordinary = self.space.ordinary

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import RateMasker, check_share, draw, number_units
+from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, draw, number_units
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError
 
@@ -37,7 +37,7 @@ class Lexicon(RateMasker):
     """
 
     name: ClassVar[str] = "lexicon.v1"
-    outcome: ClassVar[Literal["token", "unit"]] = "unit"
+    outcome: ClassVar[Outcome] = "unit"
 
     def __init__(
         self,

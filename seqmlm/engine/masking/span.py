@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from seqmlm.engine.masking.base import RateMasker, check_share, number_units
+from seqmlm.engine.masking.base import Outcome, RateMasker, check_share, number_units
 from seqmlm.engine.types import Bools, Encoding, TokenSpace
 from seqmlm.errors import UsageError
 
@@ -27,7 +27,7 @@ class Span(RateMasker):
     """
 
     name: ClassVar[str] = "span.v1"
-    outcome: ClassVar[Literal["token", "unit"]] = "unit"
+    outcome: ClassVar[Outcome] = "unit"
 
     def __init__(self, *, rate: float, space: TokenSpace, p: float = 0.2, max_units: int = 10) -> None:
         super().__init__(rate=rate, space=space)

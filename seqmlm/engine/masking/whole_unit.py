@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from seqmlm.engine.masking.base import RateMasker, draw, number_units
+from seqmlm.engine.masking.base import Outcome, RateMasker, draw, number_units
 from seqmlm.engine.types import Bools, Encoding
 
 
@@ -14,7 +14,7 @@ class WholeUnit(RateMasker):
     """Selects each unit on its own with probability `rate` (whole word masking, Cui et al. 2021)."""
 
     name: ClassVar[str] = "whole_unit.v1"
-    outcome: ClassVar[Literal["token", "unit"]] = "unit"
+    outcome: ClassVar[Outcome] = "unit"
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
         """(L,) positions to predict."""
