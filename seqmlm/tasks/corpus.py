@@ -138,7 +138,7 @@ class CorpusReader:
                     cache=cache,
                     fingerprint=fingerprint,
                     max_length=config.model.max_length,
-                    split=self._split(),
+                    split=self.split(),
                     dedupe=data.deduplicate,
                     join_documents=data.join_documents,
                     problems=problems,
@@ -148,7 +148,8 @@ class CorpusReader:
             self.quarantined.append(aside)
         return made
 
-    def _split(self) -> Split:
+    def split(self) -> Split:
+        """The rule that divides training from validation records; a new one each time."""
         share, seed = self.config.data.validation, self.config.seed
         if self.config.data.split == "identity":
             return ByKey(key=IdentityClusters().key, share=share, seed=seed)
@@ -224,12 +225,9 @@ def split_source(text: str) -> tuple[str | None, str]:
 def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     """A saved tokenizer where one is named, the initial model's, else one built (and cached) for the data."""
     config = reader.config
-    saved = config.tokenizer.path or config.model.init
-    if saved is not None:
-        return load_tokenizer(saved)
     kind = plugins.tokenizer_class(config.tokenizer.name)
-    if not kind.trainable:
-        return kind(**config.tokenizer.options)
+    if (config.tokenizer.path or config.model.init) is not None or not kind.trainable:
+        return load_or_train(config, reader.texts)
     key = combined(
         tokenizer=to_dict(config.tokenizer),
         corpora=[reader.fingerprint(name) for name in reader.sources],
@@ -239,9 +237,24 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / TOKENIZER_CARD).exists():
             say(f"training a {kind.name} tokenizer")
-            size = config.tokenizer.vocabulary_size
-            kind.train(reader.texts(), vocabulary_size=size, **config.tokenizer.options).save(folder)
+            load_or_train(config, reader.texts).save(folder)
     return kind.load(folder)
+
+
+def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) -> Tokenizer:
+    """The tokenizer a config speaks of.
+
+    Args:
+        config: names a saved one, one whose vocabulary is fixed, or one to train.
+        texts: training text, for the last case alone.
+    """
+    saved = config.tokenizer.path or config.model.init
+    if saved is not None:
+        return load_tokenizer(saved)
+    kind, options = plugins.tokenizer_class(config.tokenizer.name), config.tokenizer.options
+    if not kind.trainable:
+        return kind(**options)
+    return kind.train(texts(), vocabulary_size=config.tokenizer.vocabulary_size, **options)
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
