@@ -20,12 +20,12 @@ from seqmlm.engine.types import Encoding
 from seqmlm.tasks.config import PretrainConfig, resolve
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.maskers import make_masker
+from seqmlm.tasks.privacy import SMALL, tellable
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_COMMON = 30
-_SMALL_CELL = 11  # counts of people below this are not told (the usual rule of health statistics)
 _EXAMPLE_CHARACTERS = 2000
 
 
@@ -124,30 +124,20 @@ def _report(
         characters=census.characters,
         duplicates=counts.duplicates,
         estimated=not counts.exact,
-        length_quantiles=census.lengths(_QUANTILES),
+        length_quantiles=tellable({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
         looked_at=len(looked.encodings),
         unit=domain.unit,
-        unit_quantiles=looked.units(),
+        unit_quantiles=tellable({"quantiles": looked.units()}, hide)["quantiles"],
         vocabulary=looked.vocabulary(),
-        tokens=_told(looked.tokens(), hide, drop=True),
+        tokens={k: v for k, v in tellable(looked.tokens(), hide).items() if v != SMALL},
         outside_alphabet={} if hide else dict(looked.outside.most_common(_MOST_COMMON)),
-        split=_told({"train": counts.train, "validation": counts.validation, "in both": counts.leaked}, hide),
-        problems=_told(problems.counts, hide),
+        split=tellable(
+            {"train": counts.train, "validation": counts.validation, "in both": counts.leaked}, hide
+        ),
+        problems=tellable(problems.counts, hide),
         places=problems.places,
         example=example,
     )
-
-
-def _told(counts: Mapping[str, int], hide: bool, *, drop: bool = False) -> dict[str, Any]:
-    """Counts as they may be told: of sensitive data, small ones only as such (or not at all)."""
-    if not hide:
-        return dict(counts)
-    small = {key: value for key, value in counts.items() if 0 < value < _SMALL_CELL}
-    return {
-        key: f"<{_SMALL_CELL}" if key in small else value
-        for key, value in counts.items()
-        if not (drop and key in small)
-    }
 
 
 @dataclass(frozen=True, eq=False)
