@@ -232,6 +232,7 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
         tokenizer=to_dict(config.tokenizer),
         corpora=[reader.fingerprint(name) for name in reader.sources],
         alpha=config.data.mixture_alpha,
+        sensitive=config.data.sensitive,
     )
     folder = reader.workspace.cache / "tokenizers" / key
     with FileLock(folder.with_suffix(".lock")):
@@ -254,6 +255,8 @@ def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) ->
     kind, options = plugins.tokenizer_class(config.tokenizer.name), config.tokenizer.options
     if not kind.trainable:
         return kind(**options)
+    if config.data.sensitive:
+        options = {**kind.sensitive_options, **options}
     return kind.train(texts(), vocabulary_size=config.tokenizer.vocabulary_size, **options)
 
 

@@ -47,3 +47,14 @@ def test_what_is_sensitive_by_nature_stays_so() -> None:
     plain = resolve(TextDomain())
     assert not plain.data.sensitive
     assert replace(plain.data, sensitive=True) == resolve(TextDomain(), {"data": {"sensitive": True}}).data
+
+
+def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace: Path) -> None:
+    file = workspace / "notes.txt"
+    file.write_text("zanzibar zanzibar zanzibar\n" + "the usual notes of many people\n" * 30)
+    config = _config(file, sensitive=True, deduplicate=False)
+    corpus = build_corpus(CorpusReader(config, TextDomain(), Workspace.locate()), lambda text: None)
+    assert any("usual" in token for token in corpus.tokenizer.tokens)
+    assert not any("zan" in token for token in corpus.tokenizer.tokens)
+    open_one = build_corpus(CorpusReader(_config(file), TextDomain(), Workspace.locate()), lambda text: None)
+    assert any("zan" in token for token in open_one.tokenizer.tokens)
