@@ -71,7 +71,7 @@ class History:
     events: tuple[Event, ...]
 
     def __str__(self) -> str:
-        """One event a line (time or "-", code, value, text, visit, kind, between tabs), then subject and birth.
+        """One event a line (time or "-", code, value, text, visit, kind; tabs), then subject and birth.
 
         Line i, counted from 0, is event i. Equal strings mean equal histories, to the microsecond.
         """
