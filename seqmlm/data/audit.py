@@ -16,13 +16,16 @@ SMALLEST = 11  # counts below it are not told (the rule of US Medicare for publi
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400.0
 
+_PLAIN = ("subjects", "subjects_without_birth", "subjects_who_died", "visits", "events", "static_events")
+
 Cell = int | str
 
 
 def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[str, Any]:
     """Count subjects, visits, events and codes while histories stream by; memory holds the codes met.
 
-    Counts from 1 to 10 are "<11"; where one such cell could be had back from a total, it is one of many.
+    Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is the
+    next larger one ("withheld"): the total would give it away.
 
     Args:
         records: of patient histories.
@@ -76,21 +79,13 @@ class _Tally:
         )
 
     def finish(self, problems: dict[str, int]) -> dict[str, Any]:
-        names = (
-            "subjects",
-            "subjects_without_birth",
-            "subjects_who_died",
-            "visits",
-            "events",
-            "static_events",
-        )
         many = sorted(year for year, subjects in self.years.items() if subjects >= SMALLEST)
         return {
-            **{name: told(self.plain[name]) for name in names},
+            **{name: told(self.plain[name]) for name in _PLAIN},
             "codes": len(self.subjects_of),
             "codes_in_10_subjects_or_fewer": sum(n < SMALLEST for n in self.subjects_of.values()),
-            "splits": _cells(self.splits),
-            "vocabularies": _cells(self.vocabularies),
+            "splits": _cells(self.splits, parts=True),
+            "vocabularies": _cells(self.vocabularies, parts=True),
             "years": [many[0], many[-1]] if many else [],
             "subjects_by_year": {str(year): self.years[year] for year in many},
             "problems": _cells(Counter(problems)),
@@ -106,5 +101,10 @@ def _visits(history: History) -> Iterator[str]:
             yield f"day {event.time // _DAY}"
 
 
-def _cells(counts: Counter[str]) -> dict[str, Cell]:
-    return {name: told(count) for name, count in sorted(counts.items())}
+def _cells(counts: Counter[str], *, parts: bool = False) -> dict[str, Cell]:
+    """Counts that may be shown; `parts` of a total that is shown too."""
+    found = {name: told(count) for name, count in sorted(counts.items())}
+    rest = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
+    if parts and rest and len(found) - len(rest) == 1:
+        found[rest[0][1]] = "withheld"
+    return found

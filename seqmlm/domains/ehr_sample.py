@@ -204,7 +204,7 @@ def _fill(visits: list[Visit], days: list[int], onsets: dict[str, int], rng: _Ra
 
 
 def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
-    """Put a drug of a condition the patient never has into one visit, in place of another drug if it can be."""
+    """Put a drug of a condition the patient never has into a visit, in place of another drug if there is one."""
     codes = {code for visit in patient.visits for code in visit.codes}
     foreign = [
         f"DRUG//{drug.code}"
