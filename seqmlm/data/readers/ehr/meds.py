@@ -1,0 +1,160 @@
+"""The Medical Event Data Standard (MEDS): shards of parquet, in order of subject and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.data.dedup import SeenHashes, hash128
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.ehr import cells
+from seqmlm.data.readers.ehr.grouping import SUBJECT, Row
+from seqmlm.data.readers.ehr.histories import Histories
+from seqmlm.data.readers.ehr.relational import measured
+from seqmlm.data.readers.ehr.tables import present, scan
+from seqmlm.data.record import Record
+
+UNORDERED = "a shard that is not in order of subjects"
+SCATTERED = "a subject whose events are not together in one shard"
+
+_COLUMNS = {
+    "subject_id": ("subject_id",),
+    "time": ("time",),
+    "code": ("code",),
+    "numeric_value": ("numeric_value",),
+    "text_value": ("text_value", "categorical_value"),
+    "visit": ("visit_id", "encounter_id", "visit_occurrence_id", "hadm_id"),
+}
+_NEEDED = ("subject_id", "time", "code")
+_SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
+_VISITS = ("VISIT", "ENCOUNTER")
+_OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
+
+
+def read_meds(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+    """Read a MEDS data set, or one shard of it, one record a subject.
+
+    `metadata/subject_splits.parquet` gives each record its split: train, validation ("tuning") or test
+    ("held_out"). Events keep a `visit_id` where the shards have such a column. A code "VISIT//<class>",
+    "HOSPITAL_ADMISSION//..." or "ED_REGISTRATION//..." opens a visit.
+
+    Args:
+        path: the folder, with `data/` and perhaps `metadata/`, or a .parquet file.
+        problems: receives shards without a needed column (with those there are), rows without subject, code
+            or usable time, and counts of what is odd.
+        until: the last day of events; later ones are left out.
+    """
+    folder = Path(path)
+    shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [str(path)]
+    splits = _splits(folder, problems) if folder.is_dir() else {}
+    histories = Histories(problems, shards, until=until, in_order=True, split=splits.get if splits else None)
+    seen = SeenHashes()
+    for number, shard in enumerate(shards):
+        rows = _rows(shard, number, problems)
+        if _in_order(shard):
+            records = _neighbours(rows, histories.record)
+        else:
+            problems.note(UNORDERED)
+            records = histories.records(rows)
+        for record in records:
+            if not seen.add([hash128(record.id)])[0]:
+                problems.note(SCATTERED)
+            yield record
+
+
+def is_meds(folder: Path) -> bool:
+    """Whether a folder is a MEDS data set: parquet files below `data/`."""
+    return (folder / "data").is_dir() and bool(_shards(folder))
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "data").rglob("*.parquet") if path.is_file())
+
+
+def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:
+    file = folder / "metadata" / "subject_splits.parquet"
+    if not file.exists():
+        return {}
+    columns = {"subject_id": ("subject_id",), "split": ("split",)}
+    found = {}
+    for _, (subject, split) in scan(file, problems, columns, list(columns)):
+        if split in _SPLITS:
+            found[cells.words(subject)] = _SPLITS[split]
+        else:
+            problems.note("a subject with an unknown split, divided like the others")
+    return found
+
+
+def _in_order(shard: str) -> bool:
+    """Whether subjects only go up; a file that cannot be read is found out later."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    last: Any = None
+    try:
+        file = pq.ParquetFile(shard, memory_map=True)
+        column = present(_COLUMNS, file.schema_arrow.names)["subject_id"]
+        for batch in file.iter_batches(columns=[column]):
+            ids = batch.column(0).drop_null()
+            if pa.types.is_dictionary(ids.type):
+                ids = ids.dictionary_decode()
+            if not len(ids):
+                continue
+            if last is not None and ids[0].as_py() < last:
+                return False
+            if len(ids) > 1 and pc.any(pc.greater(ids[:-1], ids[1:])).as_py():
+                return False
+            last = ids[-1].as_py()
+    except (pa.ArrowException, OSError, KeyError):
+        pass
+    return True
+
+
+def _neighbours(rows: Iterator[Row], record: Callable[[str, list[Row]], Record | None]) -> Iterator[Record]:
+    """A record for each run of rows of one subject."""
+    held: list[Row] = []
+    for row in rows:
+        if held and row[SUBJECT] != held[0][SUBJECT]:
+            found = record(held[0][SUBJECT], held)
+            if found is not None:
+                yield found
+            held = []
+        held.append(row)
+    if held:
+        found = record(held[0][SUBJECT], held)
+        if found is not None:
+            yield found
+
+
+def _rows(shard: str, number: int, problems: Problems) -> Iterator[Row]:
+    for line, (who, at, name, value, text, place) in scan(shard, problems, _COLUMNS, _NEEDED):
+        subject, code = cells.words(who), cells.words(name)
+        if not subject:
+            problems.bad(cells.no_subject(shard, line, "subject_id"))
+            continue
+        if not code:
+            problems.bad(cells.no_code(shard, line, "code"))
+            continue
+        if at is not None:
+            try:
+                at = cells.seconds(at)
+            except ValueError:
+                problems.bad(cells.no_time(shard, line, "time"))
+                continue
+        if value is not None and not np.isfinite(value if isinstance(value, float) else 0.0):
+            value = None  # what pandas writes where there is none
+        if value is not None or text is not None:
+            value, text = measured(value, text, True, problems)
+        yield subject, at, code, value, text, cells.words(place) or None, opening(code), number, line
+
+
+def opening(code: str) -> str:
+    """The kind of visit that a code opens, "" for any other code."""
+    front, _, rest = code.partition("//")
+    if front in _VISITS:
+        return cells.kind_of(rest.partition("//")[0])
+    return _OPENING.get(front, "")

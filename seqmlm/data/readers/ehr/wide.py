@@ -1,0 +1,204 @@
+"""Wide tables: an encounter a row, with a column for each thing known of it (UCI's diabetes data is one)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.ehr import cells
+from seqmlm.data.readers.ehr.grouping import (
+    CODE,
+    KIND,
+    LINE,
+    SOURCE,
+    SUBJECT,
+    TEXT,
+    VALUE,
+    VISIT,
+    Row,
+    grouped,
+)
+from seqmlm.data.readers.ehr.histories import Histories
+from seqmlm.data.readers.ehr.tables import Columns, scan
+from seqmlm.data.record import Record
+from seqmlm.errors import UsageError
+
+UNDATED = "an encounter without date, placed a day after the one before"
+
+ABSENT = ("", "?", "NA", "NULL", "No", "None")
+_DAY = 86_400.0
+
+_DRUGS = """metformin repaglinide nateglinide chlorpropamide glimepiride acetohexamide glipizide glyburide
+    tolbutamide pioglitazone rosiglitazone acarbose miglitol troglitazone tolazamide examide citoglipton
+    insulin glyburide-metformin glipizide-metformin glimepiride-pioglitazone metformin-rosiglitazone
+    metformin-pioglitazone"""
+
+
+def read_wide(
+    path: str | Path,
+    problems: Problems,
+    *,
+    patient: str = "patient_id",
+    visit: str = "encounter_id",
+    time: str | None = None,
+    kind: str | None = None,
+    static: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    values: Sequence[str] = (),
+    absent: Sequence[str] = ABSENT,
+    delimiter: str | None = None,
+    until: str | None = None,
+) -> Iterator[Record]:
+    """Read a table with an encounter a row, one record a patient.
+
+    Without dates the encounters of a patient are put in the order of their ids, a day apart: only their order
+    means something.
+
+    Args:
+        path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
+        problems: receives a missing column, rows without patient or visit, times that cannot be read.
+        patient, visit, time: columns; `time` None where there are no dates.
+        kind: what all encounters are ("inpatient"), or the column that says it.
+        static: columns of what is known of the patient ("gender=SEX": cell F becomes SEX//F).
+        columns: columns whose cells are codes ("diag_1=ICD9": cell 250.00 becomes ICD9//250.00); without
+            "=", the column's name goes in front.
+        flags: columns that tell about the thing they are named after ("insulin=DRUG": cell Up becomes
+            DRUG//insulin with the words Up).
+        values: columns of numbers ("a1c=LAB": LAB//a1c with the number).
+        absent: cells that say nothing.
+        delimiter: of a CSV file; None looks at its first line.
+        until: the last day of events; later ones are left out.
+
+    Raises:
+        UsageError: no column to make events of.
+    """
+    if isinstance(columns, str) or isinstance(static, str) or not (columns or flags or values):
+        raise UsageError(
+            "a wide table needs lists of columns, for example --option columns='[\"diag_1=ICD9\"]'"
+        )
+    wanted = [
+        (*_named(name), role) for role, names in _roles(static, columns, flags, values) for name in names
+    ]
+    fields: dict[str, tuple[str, ...]] = {
+        "patient": (patient,),
+        "visit": (visit,),
+        "time": (time,) if time else (),
+    }
+    fields["kind"] = (kind,) if kind else ()
+    fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
+    needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
+    kinds = cells.kind_of(kind or "")
+    rows = _rows(str(path), problems, fields, needed, wanted, kinds, frozenset(absent), delimiter)
+    histories = Histories(problems, [str(path)], until=until, in_order=time is not None)
+    if time is not None:
+        yield from histories.records(rows)
+        return
+    for subject, members in grouped(rows):
+        record = histories.record(subject, _in_order(members, problems))
+        if record is not None:
+            yield record
+
+
+def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
+    """Read `diabetic_data.csv` (Strack et al. 2014; UCI 296): inpatient encounters in order, without dates.
+
+    The outcome, readmission, is not made an event.
+    """
+    yield from read_wide(
+        path,
+        problems,
+        patient="patient_nbr",
+        visit="encounter_id",
+        kind="inpatient",
+        static=("gender=SEX", "race=RACE", "age=AGE"),
+        columns=(
+            "admission_type_id=ADMISSION",
+            "admission_source_id=ADMISSION_SOURCE",
+            "medical_specialty=SPECIALTY",
+            "diag_1=ICD9",
+            "diag_2=ICD9",
+            "diag_3=ICD9",
+            "discharge_disposition_id=DISCHARGE",
+        ),
+        flags=("max_glu_serum=LAB", "A1Cresult=LAB", *(f"{drug}=DRUG" for drug in _DRUGS.split())),
+        values=tuple(
+            f"{name}=STAY"
+            for name in ("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications")
+        ),
+    )
+
+
+def _roles(*lists: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    yield from zip(("static", "columns", "flags", "values"), lists, strict=True)
+
+
+def _named(text: str) -> tuple[str, str]:
+    column, _, vocabulary = text.partition("=")
+    return column, vocabulary or column
+
+
+def _rows(
+    source: str,
+    problems: Problems,
+    fields: Columns,
+    needed: list[str],
+    wanted: list[tuple[str, str, str]],
+    kinds: str,
+    absent: frozenset[str],
+    delimiter: str | None,
+) -> Iterator[Row]:
+    dated = bool(fields["time"])
+    patient, place = fields["patient"][0], fields["visit"][0]
+    for line, (who, stay, when, kind, *rest) in scan(source, problems, fields, needed, delimiter=delimiter):
+        subject, visit = cells.words(who), cells.words(stay)
+        if not subject or not visit:
+            problems.bad(cells.no_subject(source, line, place if subject else patient))
+            continue
+        at = 0.0
+        if dated:
+            try:
+                at = cells.seconds(when)
+            except (TypeError, ValueError):
+                problems.bad(cells.no_time(source, line, fields["time"][0]))
+                continue
+        opened = kinds or cells.kind_of(cells.words(kind))
+        yield subject, at, f"VISIT//{opened or 'other'}", None, None, visit, opened, 0, line
+        for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
+            word = cells.words(cell)
+            if word in absent:
+                continue
+            if role == "static":
+                yield subject, None, f"{vocabulary}//{word}", None, None, None, "", 0, line
+            elif role == "columns":
+                yield subject, at, f"{vocabulary}//{word}", None, None, visit, "", 0, line
+            elif role == "flags":
+                said = word if len(word) <= cells.TEXT_LIMIT else None
+                yield subject, at, f"{vocabulary}//{column}", None, said, visit, "", 0, line
+            elif (number := cells.number(cell)) is not None:
+                yield subject, at, f"{vocabulary}//{column}", number, None, visit, "", 0, line
+            else:
+                problems.note("a value that is no number, left out")
+
+
+def _in_order(rows: list[Row], problems: Problems) -> list[Row]:
+    """Undated encounters, each at its day; of what is known of the patient, what the first one said."""
+    visits = sorted({str(row[VISIT]) for row in rows if row[VISIT] is not None}, key=_order)
+    day = {visit: number * _DAY for number, visit in enumerate(visits)}
+    problems.note(UNDATED, len(visits))
+    first = min(rows, key=lambda row: day.get(str(row[VISIT]), len(visits) * _DAY))[LINE]
+    placed: list[Row] = []
+    for row in rows:
+        if row[VISIT] is not None:
+            head, at = row[SUBJECT], day[row[VISIT]]
+            tail = (row[CODE], row[VALUE], row[TEXT], row[VISIT], row[KIND], row[SOURCE], row[LINE])
+            placed.append((head, at, *tail))
+        elif row[LINE] == first:
+            placed.append(row)
+    return placed
+
+
+def _order(visit: str) -> tuple[int, int, str]:
+    """Numbers by size, before words."""
+    return (0, int(visit), "") if visit.isdecimal() else (1, 0, visit)
