@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from seqmlm.data.record import Record
+
+_TOGETHER = 512
 
 
 def hash128(raw: Any) -> bytes:
@@ -63,3 +69,11 @@ class SeenHashes:
             waiting = waiting[~here]
             slots[waiting] = (slots[waiting] + 1) & int(mask)
         return fresh
+
+
+def distinct(records: Iterable[Record]) -> Iterator[Record]:
+    """The first of records whose raw text is exactly the same."""
+    seen, stream = SeenHashes(), iter(records)
+    while batch := list(islice(stream, _TOGETHER)):
+        fresh = seen.add([hash128(record.raw) for record in batch])
+        yield from (record for record, new in zip(batch, fresh.tolist(), strict=True) if new)

@@ -89,6 +89,9 @@ def _count_tokens(
             start += len(batch)
             ids = batch.column("ids").values.to_numpy()
             held_out = np.repeat(validates[owners[rows]], lengths[rows])
+            # Ordinary tokens that belong to no unit are never asked: a unigram with them would look worse.
+            counted = (batch.column("groups").values.to_numpy() >= 0) | space.is_special[ids]
+            ids, held_out = ids[counted], held_out[counted]
             for part in (0, 1):
                 counts[part] += np.bincount(ids[held_out == part], minlength=space.size)
     return counts[0], 0 if space.unk is None else int(counts[:, space.unk].sum())

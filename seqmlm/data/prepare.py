@@ -26,6 +26,8 @@ from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, StateError
 
+Cut = Callable[[Encoding, int], list[Encoding]]
+
 _BATCH_RECORDS = 512
 _BATCH_CHARACTERS = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,6 +50,7 @@ def prepare(
     split: Split | Callable[[Record], str],
     dedupe: bool = False,
     join_documents: bool = False,
+    cut: Cut | None = None,
     problems: Problems | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Prepared:
@@ -66,6 +69,8 @@ def prepare(
         dedupe: keep only the first of records whose raw text is exactly the same.
         join_documents: consecutive records of one document (of one file, where records name no document)
             and of one split group share windows.
+        cut: (sequence, max_length) -> its windows, where it is not joined with others; default:
+            `seqmlm.engine.windows.windows`.
         problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
         progress: called now and then with the records and tokens so far.
 
@@ -86,7 +91,7 @@ def prepare(
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
                 rule = split if isinstance(split, Split) else Labelled(split)
-                maker = _Maker(building, tokenizer, space, max_length, rule, problems)
+                maker = _Maker(building, tokenizer, space, max_length, rule, problems, cut)
                 maker.run(records, dedupe, join_documents, progress)
                 _sync(building)
                 shutil.rmtree(folder, ignore_errors=True)  # without a manifest it is no entry
@@ -109,9 +114,11 @@ class _Maker:
         max_length: int,
         split: Split,
         problems: Problems,
+        cut: Cut | None,
     ) -> None:
         self._folder, self._tokenizer, self._space = folder, tokenizer, space
         self._max_length, self._split, self._problems = max_length, split, problems
+        self._cut: Cut = cut or (lambda encoding, longest: windows(encoding, space, longest))
         self._sequences = SequenceWriter(folder, max_length)
         self._records = RecordWriter(folder)
         self._duplicates = self._characters = 0
@@ -173,7 +180,7 @@ class _Maker:
     def _add(self, encoded: list[tuple[Record, Encoding]]) -> None:
         for record, encoding in encoded:
             number = self._note(record, self._split.mark(record))
-            for window, part in enumerate(windows(encoding, self._space, self._max_length)):
+            for window, part in enumerate(self._cut(encoding, self._max_length)):
                 self._sequences.add(part, number, window)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:

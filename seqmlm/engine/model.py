@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from seqmlm.engine.attention import NAME
 from seqmlm.engine.backbones import position_capacity, position_offset
+from seqmlm.engine.channels import InputChannels
 from seqmlm.engine.fused import FusedEncoder
 from seqmlm.engine.grouping import Layout
 from seqmlm.engine.heads import HEADS, check_supported, freeze_unused
@@ -41,9 +42,11 @@ class MaskedRows(nn.Module):
         space: the vocabulary; its ids must fit the model's embedding.
         probability: "ordinary" removes special ids and padded vocabulary from the softmax, "full" keeps
             every id of the vocabulary.
+        channels: what further inputs add to the token embeddings; None for a model of tokens alone.
 
     Raises:
-        UsageError: an unsupported architecture, or a vocabulary larger than the model's.
+        UsageError: an unsupported architecture, a vocabulary larger than the model's, or channels for a model
+            that scales its embeddings (ESM's token dropout).
     """
 
     excluded: Tensor
@@ -54,6 +57,7 @@ class MaskedRows(nn.Module):
         space: TokenSpace,
         *,
         probability: Literal["ordinary", "full"] = "ordinary",
+        channels: InputChannels | None = None,
     ) -> None:
         super().__init__()
         check_supported(model.config.model_type, type(model).__name__)
@@ -73,6 +77,9 @@ class MaskedRows(nn.Module):
         self.register_buffer("excluded", excluded, persistent=False)
         self._head = HEADS[model.config.model_type]
         self._rescales = model.config.model_type == "esm" and bool(model.config.token_dropout)
+        if self._rescales and channels is not None:
+            raise UsageError("an ESM model with token dropout cannot read input channels; use another one")
+        self.channels = channels
         rotary = getattr(model.config, "position_embedding_type", "absolute") == "rotary"
         self._offset = 0 if rotary else position_offset(model)
         self._capacity = position_capacity(model)
@@ -114,12 +121,15 @@ class MaskedRows(nn.Module):
     def _hidden(self, batch: PackedBatch) -> Tensor:
         """(Q, H) last hidden states at the asked positions."""
         layout = Layout(batch.cu_seq_lens, batch.lengths)
-        if self._fused is not None and not batch.channels and self._fused.applies():
+        if self._fused is not None and self.channels is None and not batch.channels and self._fused.applies():
             return self._fused(batch.input_ids, batch.position_ids, layout, batch.asked)
         positions = batch.position_ids + self._offset if self._offset else batch.position_ids
         self._check_positions(batch)
-        inputs: dict[str, Any] = {"position_ids": positions, **self._channels(batch)}
-        if self._rescales:
+        inputs: dict[str, Any] = {"position_ids": positions, **self._token_types(batch)}
+        if self.channels is not None:
+            words = self.model.get_input_embeddings()(batch.input_ids)
+            inputs["inputs_embeds"] = words + self.channels(batch.channels).to(words.dtype)
+        elif self._rescales:
             inputs["inputs_embeds"] = self._rescaled_embeddings(batch, positions)
         else:
             inputs["input_ids"] = batch.input_ids
@@ -136,14 +146,23 @@ class MaskedRows(nn.Module):
                 "this model has learned; lower max_length, so that long records are split into windows"
             )
 
-    def _channels(self, batch: PackedBatch) -> dict[str, Tensor]:
+    def _token_types(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """The one channel that models read by themselves, where it is given; all others must be known."""
+        read = set(self.channels.channels) if self.channels is not None else set()
+        if not read <= set(batch.channels):
+            raise UsageError(
+                f"this model reads the input channel {min(read - set(batch.channels))!r}, which the data do "
+                "not have; encode them with the model's own tokenizer"
+            )
         known = {_TOKEN_TYPES} if getattr(self.model.config, "type_vocab_size", 0) else set()
-        unread = set(batch.channels) - known
+        unread = set(batch.channels) - known - read
         if unread:
             raise UsageError(
-                f"a {self.model.config.model_type} model cannot read the input channel {sorted(unread)[0]!r}"
+                f"a {self.model.config.model_type} model cannot read the input channel {min(unread)!r}; "
+                "train one with it, or encode without it"
             )
-        return {name: values.long() for name, values in batch.channels.items()}
+        types = {name: values for name, values in batch.channels.items() if name not in read}
+        return {name: values.long() for name, values in types.items()}
 
     def _rescaled_embeddings(self, batch: PackedBatch, positions: Tensor) -> Tensor:
         """ESM's token dropout per document: (1, T, H) embeddings, masks zeroed, the rest scaled up.

@@ -32,6 +32,36 @@ def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Enco
     return [_window(encoding, first, stop, start, end) for start, end in parts]
 
 
+def windows_at(
+    encoding: Encoding, space: TokenSpace, max_length: int, starts: NDArray[np.intp]
+) -> list[Encoding]:
+    """Split a long sequence where parts of it begin (visits of a patient).
+
+    What stands before the first start (a patient's background) is repeated in front of every window. The last
+    window is as full as its parts allow; a part longer than a window is divided where the unit changes.
+
+    Args:
+        starts: ascending places inside the sequence, at least one.
+
+    Raises:
+        UsageError: `max_length` leaves no room beside what is repeated.
+    """
+    first, stop = int(starts[0]), _inner(encoding, space)[1]
+    room = _room(encoding, first, stop, max_length)
+    cuts = np.append(starts, stop)
+    inner = _cuts(encoding, first, stop)
+    parts: list[tuple[int, int]] = []
+    end = stop
+    while end > first:
+        possible = cuts[(cuts >= end - room) & (cuts < end)]
+        if not len(possible):
+            possible = inner[(inner >= end - room) & (inner < end)]
+        begin = int(possible[0]) if len(possible) else end - room
+        parts.append((begin, end))
+        end = begin
+    return [_window(encoding, first, stop, start, end) for start, end in reversed(parts)]
+
+
 def central_windows(
     encoding: Encoding, space: TokenSpace, max_length: int
 ) -> list[tuple[Encoding, NDArray[np.bool_]]]:

@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 
 from seqmlm.engine.backbones import build
+from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.loop import LoopConfig
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Augmentation, RowDataset, RowPlanner
-from seqmlm.engine.types import TokenSpace
 from seqmlm.evaluation.bits import unigram
 from seqmlm.tasks import bundle
 from seqmlm.tasks.config import (
@@ -26,6 +26,7 @@ from seqmlm.tasks.config import (
 from seqmlm.tasks.corpus import Corpus
 from seqmlm.tasks.evaluate import Evaluator
 from seqmlm.tasks.maskers import make_masker
+from seqmlm.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +54,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
     """
     tokens_per_row = row_length(config)
     space = corpus.tokenizer.space
-    rows = new_model(config, space)
+    rows = new_model(config, corpus.tokenizer)
     frequencies = unigram(corpus.token_counts, space)
     masker = make_masker(config.masking, corpus.tokenizer)
     corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
@@ -85,12 +86,18 @@ def augmentation(config: PretrainConfig, corpus: Corpus) -> Augmentation | None:
     return tokenizer.augment if tokenizer.augments and config.train.augment else None
 
 
-def new_model(config: PretrainConfig, space: TokenSpace) -> MaskedRows:
+def new_model(config: PretrainConfig, tokenizer: Tokenizer) -> MaskedRows:
     """The model before its first step: the same one whenever the settings are the same."""
     torch.manual_seed(config.seed)
-    init = config.model.init
-    model = build(config.model, space) if init is None else bundle.load_weights(init, space)
-    return MaskedRows(model, space, probability=_probability(init))
+    init, space = config.model.init, tokenizer.space
+    if init is not None:
+        model = bundle.load_weights(init, space)
+        channels = bundle.load_channels(init, model)
+    else:
+        model = build(config.model, space)
+        wanted = channels_of(tokenizer.channels)
+        channels = InputChannels(wanted, model.get_input_embeddings().embedding_dim) if wanted else None
+    return MaskedRows(model, space, probability=_probability(init), channels=channels)
 
 
 def _probability(init: str | None) -> Literal["ordinary", "full"]:

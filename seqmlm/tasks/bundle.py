@@ -1,6 +1,7 @@
 """A model folder: a plain Hugging Face folder, with our card beside the weights, and the way back in.
 
 config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
+channels.safetensors                                                    further inputs, where it reads any
 seqmlm_tokenizer.json                                                   which of our tokenizers it is
 seqmlm.json                                                             the card: masking, data, origin
 """
@@ -18,6 +19,7 @@ from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
+from seqmlm.engine.channels import InputChannels
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
@@ -42,6 +44,8 @@ class Card:
     max_length: int
     probability: Literal["ordinary", "full"]
     sensitive: bool = False
+    channels: Mapping[str, Any] = field(default_factory=dict)
+    """Further inputs it reads, by name, as `seqmlm.engine.channels.channels_of` takes them."""
     masking: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     parent: str | None = None
@@ -69,6 +73,8 @@ def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -
     directory.mkdir(parents=True, exist_ok=True)
     with _no_bars():
         rows.model.save_pretrained(directory)
+    if rows.channels is not None:
+        rows.channels.save(directory)
     tokenizer.save(directory)
     (directory / CARD).write_text(json.dumps(to_dict(card), indent=2) + "\n", encoding="utf-8")
 
@@ -118,7 +124,8 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
             probability="full",
             sensitive=found.sensitive,
         )
-    rows = MaskedRows(model, tokenizer.space, probability=card.probability)
+    channels = load_channels(reference, model)
+    rows = MaskedRows(model, tokenizer.space, probability=card.probability, channels=channels)
     return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
 
 
@@ -126,6 +133,18 @@ def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
     """The masked LM of a folder or hub id; see `seqmlm.engine.backbones.load`."""
     with _no_bars():
         return load_backbone(str(reference), space)
+
+
+def load_channels(reference: str | Path, model: PreTrainedModel) -> InputChannels | None:
+    """What the further inputs of a saved model add to its embeddings; None where it reads none.
+
+    Raises:
+        StateError: its card names channels whose weights are not there.
+    """
+    card = read_card(Path(reference))
+    if card is None or not card.channels:
+        return None
+    return InputChannels.load(Path(reference), card.channels, model.get_input_embeddings().embedding_dim)
 
 
 def read_card(folder: Path) -> Card | None:

@@ -98,6 +98,7 @@ def _card(
         max_length=config.model.max_length,
         probability=parts.rows.probability,
         sensitive=config.data.sensitive,
+        channels=parts.rows.channels.described() if parts.rows.channels is not None else {},
         masking=to_dict(config.masking),
         seed=config.seed,
         parent=config.model.init,

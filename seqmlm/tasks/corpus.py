@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.dataset import Prepared
+from seqmlm.data.dedup import distinct
 from seqmlm.data.files import expand
 from seqmlm.data.fingerprint import combined, file_fingerprint
 from seqmlm.data.kmer_clusters import IdentityClusters
@@ -33,6 +34,8 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import FileLock, Workspace
 
 QUARANTINE = "quarantine.jsonl"
+
+_TWO_NUMBERS = np.dtype((np.int64, 2))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,6 +74,7 @@ class CorpusReader:
     def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace) -> None:
         self.config, self.domain, self.workspace = config, domain, workspace
         self.quarantined: list[Path] = []
+        self._held_out: dict[str, NDArray[np.bool_]] = {}
         self.sources = named_sources(config.data, domain, workspace, config.seed)
 
     def fingerprint(self, name: str) -> str:
@@ -91,13 +95,14 @@ class CorpusReader:
                 yield record
 
     def texts(self) -> Iterator[Any]:
-        """Stream training text for a tokenizer, corpora mixed as the model will see them."""
-        # What is skipped here is counted, and put aside, when the data are prepared.
-        policy: OnError = "raise" if self.config.data.on_error == "raise" else "skip"
+        """Stream training text for a tokenizer, corpora mixed as the model will see them.
+
+        Records held out for validation are left out: a vocabulary, or the bins of a value, must not know
+        them.
+        """
 
         def texts_of(name: str) -> Iterator[Any]:
-            problems = Problems(policy, sensitive=self.config.data.sensitive)
-            return map(self.domain.training_text, self.records(name, problems))
+            return map(self.domain.training_text, self._trained_on(name))
 
         if len(self.sources) == 1:
             return texts_of(next(iter(self.sources)))
@@ -107,6 +112,23 @@ class CorpusReader:
         return chain.from_iterable(
             resample(texts_of(name), rate, seed=seed) for name, rate in zip(self.sources, often, strict=True)
         )
+
+    def _trained_on(self, name: str) -> Iterator[Record]:
+        """The records of a corpus that train, by the rule that will divide the prepared ones."""
+        if name not in self._held_out:
+            split = self.split()
+            pairs = map(split.mark, self._quietly(name))
+            self._held_out[name] = split.validation(np.fromiter(pairs, dtype=_TWO_NUMBERS))
+        for record, held_out in zip(self._quietly(name), self._held_out[name].tolist(), strict=True):
+            if not held_out:
+                yield record
+
+    def _quietly(self, name: str) -> Iterator[Record]:
+        """The records that will be prepared; what is skipped is counted, and put aside, only then."""
+        data = self.config.data
+        policy: OnError = "raise" if data.on_error == "raise" else "skip"
+        records = self.records(name, Problems(policy, sensitive=data.sensitive))
+        return distinct(records) if data.deduplicate else records
 
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
         """One corpus as memory-mapped encodings."""
@@ -141,6 +163,7 @@ class CorpusReader:
                     split=self.split(),
                     dedupe=data.deduplicate,
                     join_documents=data.join_documents,
+                    cut=tokenizer.windows,
                     problems=problems,
                     progress=progress,
                 )
@@ -233,6 +256,8 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
         corpora=[reader.fingerprint(name) for name in reader.sources],
         alpha=config.data.mixture_alpha,
         sensitive=config.data.sensitive,
+        trained_on=[config.data.split, config.data.validation, config.data.join_documents, config.seed],
+        deduplicate=config.data.deduplicate,
     )
     folder = reader.workspace.cache / "tokenizers" / key
     with FileLock(folder.with_suffix(".lock")):

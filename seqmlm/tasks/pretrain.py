@@ -213,7 +213,7 @@ def _run_loop(agreed: Plan, parts: Parts, observer: Observer) -> LoopResult:
 def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> MaskedRows:
     """The trained model in one piece: this process holds a shard of it, the last checkpoint the whole."""
     assert outcome.checkpoint is not None
-    rows = new_model(config, parts.corpus.tokenizer.space)
+    rows = new_model(config, parts.corpus.tokenizer)
     restore_module(rows, checkpoint.read(outcome.checkpoint).tensors("model"))
     return rows
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, StateError, UsageError
 
 if TYPE_CHECKING:
@@ -105,6 +106,15 @@ class Tokenizer(ABC):
         A masker with a parameter `k` gets `masking_facts["k"]` unless the masking options set it.
         """
         return {}
+
+    @property
+    def channels(self) -> Mapping[str, Mapping[str, Any]]:
+        """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
+        return {}
+
+    def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
+        """The parts of a sequence, of at most `max_length` tokens each, that are trained on."""
+        return windows(encoding, self.space, max_length)
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """An equally true form of a training sequence, of the same length; here the sequence itself."""

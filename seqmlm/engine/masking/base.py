@@ -95,6 +95,17 @@ class Replacer(Protocol):
         ...
 
 
+@runtime_checkable
+class Hider(Protocol):
+    """A masker some of whose positions always become [MASK], whatever the shares of the config."""
+
+    def select_and_hide(
+        self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
+    ) -> tuple[Bools, Bools]:
+        """(L,) positions to predict, as `select` gives them, and (L,) those of them that become [MASK]."""
+        ...
+
+
 class RateMasker:
     """What a masker has whose rate does not depend on the token.
 

@@ -7,7 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import Masker, MaskingConfig, Replacer, draw, eligible_tokens, number_units
+from seqmlm.engine.masking.base import (
+    Hider,
+    Masker,
+    MaskingConfig,
+    Replacer,
+    draw,
+    eligible_tokens,
+    number_units,
+)
 from seqmlm.engine.randomness import KeyedGenerator
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError
@@ -57,6 +65,7 @@ class Corruptor:
     ) -> None:
         self.config, self.masker, self.space = config, masker, space
         self._generator = KeyedGenerator(seed)
+        self._hider = masker if isinstance(masker, Hider) else None
         self._replacer = masker if isinstance(masker, Replacer) else None
         if (self._replacer is None) is not (masker.replacement == "global"):
             raise TypeError(f"masker {masker.name!r} declares {masker.replacement!r} replacement wrongly")
@@ -70,12 +79,18 @@ class Corruptor:
         """Corrupt one sequence, which stays as it is; `epoch` is ignored by static masks."""
         rng = self._generator.at(epoch if self.config.dynamic else 0, sample)
         eligible = eligible_tokens(encoding, self.space)
-        selected = self.masker.select(encoding, eligible, rng)
+        if self._hider is not None:
+            selected, hidden = self._hider.select_and_hide(encoding, eligible, rng)
+        else:
+            selected, hidden = self.masker.select(encoding, eligible, rng), None
         positions = (selected & eligible).nonzero()[0]
         ids = encoding.ids.copy()
         outcome = self._outcomes(encoding, positions, rng)
         kept = outcome >= 1 - self.config.keep
         masked = outcome < self.config.mask
+        if hidden is not None:
+            masked |= hidden[positions]
+            kept &= ~masked
         ids[positions[masked]] = self.space.mask
         swapped = positions[~(masked | kept)]
         if len(swapped) and self._replacer is not None:

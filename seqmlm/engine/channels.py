@@ -1,0 +1,178 @@
+"""Further inputs of a token (age, time, a class): what a model adds to its embedding.
+
+    embedding(token) + sum over channels of what each says,  then the model's own norm and dropout
+
+as in BEHRT (Li et al. 2020) and CEHR-BERT (Pang et al. 2021), around any encoder that takes `inputs_embeds`.
+A channel has a name, which the data and the model agree on, and a kind. Where a value is NaN the channel
+says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from seqmlm.engine.optimizer import module_tensors, restore_module
+from seqmlm.errors import StateError, UsageError
+
+WEIGHTS = "channels.safetensors"
+
+Kind = Literal["category", "time2vec", "sinusoid"]
+
+# Token embeddings begin about this large: waves of amplitude 1 would drown them.
+_FIRST_AMPLITUDE = 0.02
+_LINEAR_LIMIT = 100.0
+_LONGEST_WAVE = 10_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One further input.
+
+    Args:
+        kind: "category": an embedding of integers 0..size-1; "time2vec": a line and learned waves (Kazemi et
+            al. 2019) of (value - center) / scale; "sinusoid": fixed waves (Vaswani et al. 2017) of that.
+        size: of a category; larger numbers count as the last one.
+        center, scale: of a number; scale > 0.
+    """
+
+    kind: Kind
+    size: int = 0
+    center: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UsageError(f"an input channel is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
+        if self.kind == "category" and self.size < 1:
+            raise UsageError("an input channel of kind 'category' needs a size of at least 1")
+        if not self.scale > 0:
+            raise UsageError(f"the scale of an input channel must be above 0, not {self.scale}")
+
+
+def channels_of(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
+    """Channels from plain values, as a tokenizer declares them and a model's card keeps them.
+
+    Raises:
+        UsageError: a kind or setting that is not known.
+    """
+    try:
+        return {name: Channel(**settings) for name, settings in values.items()}
+    except TypeError as error:
+        raise UsageError(f"an input channel cannot be described like that: {error}") from None
+
+
+class InputChannels(nn.Module):
+    """What the channels of a model add to its token embeddings.
+
+    Everything is computed in float32, whatever the encoder's precision: days have more digits than bfloat16.
+
+    Args:
+        channels: name to channel, at least one.
+        width: H, of the token embeddings.
+    """
+
+    def __init__(self, channels: Mapping[str, Channel], width: int) -> None:
+        super().__init__()
+        self.channels = dict(sorted(channels.items()))
+        kinds = {"category": _Category, "time2vec": _Time2Vec, "sinusoid": _Sinusoid}
+        self.parts = nn.ModuleDict(
+            {name: kinds[channel.kind](channel, width) for name, channel in self.channels.items()}
+        )
+
+    def forward(self, values: Mapping[str, Tensor]) -> Tensor:
+        """(1, T, H) float32, from (1, T) values by name, all of them."""
+        with torch.autocast(next(iter(values.values())).device.type, enabled=False):
+            total: Tensor | int = 0
+            for name, part in self.parts.items():
+                given = values[name].float()
+                known = ~given.isnan()
+                said = part(torch.where(known, given, 0.0))
+                total = total + torch.where(known[..., None], said, 0.0)
+        assert isinstance(total, Tensor)
+        return total
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Plain values for a model's card; `channels_of` reads them."""
+        return {name: asdict(channel) for name, channel in self.channels.items()}
+
+    def save(self, folder: Path) -> None:
+        """Write the weights beside a model's."""
+        text = json.dumps(self.described(), sort_keys=True)
+        save_file(module_tensors(self), folder / WEIGHTS, metadata={"channels": text})
+
+    @classmethod
+    def load(cls, folder: Path, described: Mapping[str, Mapping[str, Any]], width: int) -> InputChannels:
+        """What `save` wrote.
+
+        Raises:
+            StateError: the weights are missing, or not those of these channels.
+        """
+        made = cls(channels_of(described), width)
+        try:
+            tensors = load_file(folder / WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"{folder / WEIGHTS} cannot be read ({error}); export the model again") from None
+        restore_module(made, tensors)
+        return made
+
+
+class _Category(nn.Embedding):
+    def __init__(self, channel: Channel, width: int) -> None:
+        super().__init__(channel.size, width)
+        nn.init.normal_(self.weight, std=_FIRST_AMPLITUDE)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values.long().clamp(0, self.num_embeddings - 1))
+
+
+class _Scaled(nn.Module):
+    """A number, centred and scaled, with one learned amplitude for all it says."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._center, self._scale = channel.center, channel.scale
+        self.amplitude = nn.Parameter(torch.full((1,), _FIRST_AMPLITUDE))
+
+    def forward(self, values: Tensor) -> Tensor:
+        waves: Tensor = self.waves((values[..., None] - self._center) / self._scale)
+        return self.amplitude * waves
+
+    def waves(self, scaled: Tensor) -> Tensor:
+        """(..., 1) to (..., H)."""
+        raise NotImplementedError
+
+
+class _Time2Vec(_Scaled):
+    def __init__(self, channel: Channel, width: int) -> None:
+        super().__init__(channel)
+        self.frequency = nn.Parameter(torch.randn(width))
+        self.phase = nn.Parameter(torch.randn(width))
+
+    def waves(self, scaled: Tensor) -> Tensor:
+        angles = scaled * self.frequency + self.phase
+        line = angles[..., :1].clamp(-_LINEAR_LIMIT, _LINEAR_LIMIT)
+        return torch.cat([line, angles[..., 1:].cos()], dim=-1)
+
+
+class _Sinusoid(_Scaled):
+    rates: Tensor
+
+    def __init__(self, channel: Channel, width: int) -> None:
+        super().__init__(channel)
+        rates = torch.exp(-math.log(_LONGEST_WAVE) * torch.arange(0, width, 2) / width)
+        self.register_buffer("rates", rates, persistent=False)
+        self._width = width
+
+    def waves(self, scaled: Tensor) -> Tensor:
+        angles = scaled * self.rates
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., : self._width]

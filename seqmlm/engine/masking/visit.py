@@ -1,0 +1,143 @@
+"""`visit.v1`: single codes, whole visits, or all codes of a family, in turns: no copying of chronic codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.masking.base import Outcome, Replacement, check_share, draw, number_units
+from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError
+
+# A choice of whole visits or families takes up to this many times the rate, or else nothing would fit often.
+_MOST = 5 / 3
+
+
+class Visit:
+    """Selects in one of three ways, drawn for each sequence.
+
+    *Codes*: each unit on its own at `rate`. *Visits*: whole sets of units that share a position, in random
+    order, each that keeps the total within 5/3 of the rate, until the rate is reached; all of them become
+    [MASK] (how many there are stays to be seen). *Families*: likewise all units of one symbol, wherever in
+    the sequence they are, for a chronic code is repeated at every visit and would be copied from there.
+    Where nothing fits, or the encoding has no positions (or symbols), codes are selected.
+
+    A random token comes from the pool of the true one (codes of the same vocabulary); where a unit is spelled
+    with a family in front, it is a random code with the family of that.
+
+    Args:
+        rate: expected share of units to select, in [0, 1].
+        space: the vocabulary.
+        visits, families: shares of the sequences treated in these ways, together at most 1.
+        pools: sets of ids that may stand in for each other; ids of none are replaced by any ordinary id.
+        parents: id to the id that stands in front of it in its unit.
+
+    Raises:
+        UsageError: a share outside [0, 1], or a special id in a pool.
+    """
+
+    name: ClassVar[str] = "visit.v1"
+    outcome: ClassVar[Outcome] = "unit"
+    replacement: ClassVar[Replacement] = "class"
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        space: TokenSpace,
+        visits: float = 0.2,
+        families: float = 0.1,
+        pools: Sequence[Sequence[int]] = (),
+        parents: Mapping[int, int] | None = None,
+    ) -> None:
+        self.rate = check_share("rate", rate)
+        self.visits, self.families = check_share("visits", visits), check_share("families", families)
+        if visits + families > 1:
+            raise UsageError(f"masking keys 'visits' + 'families' must be at most 1, not {visits + families}")
+        members = [space.ordinary, *(np.array(pool, dtype=np.int32) for pool in pools)]
+        self._pools = np.concatenate(members)
+        if not np.isin(self._pools, space.ordinary).all():
+            raise UsageError("masking key 'pools' holds a special token or one outside the vocabulary")
+        self._size = np.array([len(pool) for pool in members], dtype=np.int64)
+        self._first = np.cumsum(self._size) - self._size
+        self._pool = np.zeros(space.size, dtype=np.int64)  # (V,) the pool of each id, 0 for all ordinary ids
+        for number, pool in enumerate(members[1:], start=1):
+            self._pool[pool] = number
+        self._parent = np.full(space.size, -1, dtype=np.int32)
+        for token, parent in (parents or {}).items():
+            self._parent[token] = parent
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict."""
+        return self.select_and_hide(encoding, eligible, rng)[0]
+
+    def select_and_hide(
+        self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
+    ) -> tuple[Bools, Bools]:
+        """(L,) positions to predict; (L,) those that become [MASK] for sure: the ones of whole visits."""
+        selected, hidden = np.zeros((2, len(eligible)), dtype=np.bool_)
+        places = eligible.nonzero()[0]
+        numbers, count = number_units(encoding.groups[places])
+        if not count:
+            return selected, hidden
+        way = rng.random()
+        sets = None
+        if way < self.visits:
+            sets = encoding.positions
+        elif way < self.visits + self.families:
+            sets = encoding.symbols
+        units = None if sets is None else self._whole_sets(_of_units(sets[places], numbers, count), rng)
+        if units is None:
+            units = draw(count, self.rate, rng)
+        elif way < self.visits:
+            hidden[places] = units[numbers]
+        selected[places] = units[numbers]
+        return selected, hidden
+
+    def _whole_sets(self, sets: Ids, rng: np.random.Generator) -> Bools | None:
+        """(U,) the units of randomly chosen sets; None where no set fits.
+
+        Args:
+            sets: (U,) number of the set each unit is in, -1 for none.
+        """
+        known, member = np.unique(sets, return_inverse=True)
+        sizes = np.bincount(member)
+        most = min(self.rate * _MOST, 1.0) * len(sets)
+        chosen = np.zeros(len(known), dtype=np.bool_)
+        total = 0
+        order = rng.permutation(len(known))
+        for number in order[(sizes[order] <= most) & (known[order] >= 0)].tolist():
+            if total >= self.rate * len(sets):
+                break
+            if total + sizes[number] <= most:
+                chosen[number] = True
+                total += int(sizes[number])
+        return chosen[member] if total else None
+
+    def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
+        """(S,) ids of the same pool as the true ones; units that have a parent in front get another pair."""
+        ids = encoding.ids[swapped]
+        pool = self._pool[ids]
+        drawn = self._pools[self._first[pool] + (rng.random(len(ids)) * self._size[pool]).astype(np.int64)]
+        inside = encoding.groups[swapped]
+        # A parent stands right in front of the token it belongs to, in the same unit.
+        pair = (inside[1:] == inside[:-1]) & (self._parent[ids[1:]] == ids[:-1]) & (ids[:-1] >= 0)
+        fronts = pair.nonzero()[0]
+        drawn[fronts] = np.where(
+            self._parent[drawn[fronts + 1]] >= 0, self._parent[drawn[fronts + 1]], drawn[fronts]
+        )
+        return drawn
+
+    def selection_rate(self, space: TokenSpace) -> Floats:
+        """(V,) NaN for ordinary ids: a code's rate depends on its visit and on its repetitions."""
+        return np.where(space.is_special, 0.0, np.nan).astype(np.float32)
+
+
+def _of_units(sets: Ids, numbers: NDArray[np.intp], count: int) -> Ids:
+    """(U,) the set of each unit's first token, from that of each token."""
+    first = np.full(count, -1, dtype=np.int32)
+    first[numbers[::-1]] = sets[::-1]
+    return first

@@ -1,0 +1,244 @@
+"""Patient histories: one token an event, visits as sets, tokens for the time between visits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+from urllib.parse import unquote
+
+import numpy as np
+
+from seqmlm.engine.masking.base import number_units
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.windows import windows, windows_at
+from seqmlm.errors import StateError
+from seqmlm.tokenizers.base import Tokenizer, read_card
+from seqmlm.tokenizers.events_layout import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    UNK,
+    Events,
+    Tables,
+    lay_out,
+    visit_starts,
+)
+from seqmlm.tokenizers.events_options import CHANNELS, EventOptions
+from seqmlm.tokenizers.events_table import Lexicon
+from seqmlm.tokenizers.events_vocabulary import (
+    SPECIAL,
+    HistoryLike,
+    Learning,
+    Vocabulary,
+    is_birth,
+    learn,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+VOCABULARY = "seqmlm_events.json"
+
+
+class EventsTokenizer(Tokenizer):
+    """One token an event, `[VS]` and `[VE]` around a visit, background in front.
+
+    A code with a measured value is `LAB//2345-7//Q7`, Q1 being the lowest bin of the training data; with a
+    value in words, `LAB//5778-6//=yellow`. The events of a visit are a set: each once, sorted by token, all
+    at one position, in any order during training (`augment`). A code outside the vocabulary becomes its
+    family (`[ICD10//I50]`), else [UNK]; a birth is no token. Units are events; intervals, background and
+    visit classes belong to none, unless options say so.
+
+    Spans are the codes in `str(history)`. Channels hold NaN where a token has no such value.
+
+    Args:
+        vocabulary: what was learnt; `train` and `load` make it.
+        options: see `EventOptions`.
+    """
+
+    name: ClassVar[str] = "events.v1"
+    unit: ClassVar[str] = "event"
+    trainable: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
+
+    def __init__(self, vocabulary: Vocabulary, options: EventOptions) -> None:
+        self._vocabulary, self._options = vocabulary, options
+        self._lexicon = Lexicon(vocabulary, options.hierarchy == "prefix")
+        self._space = TokenSpace(
+            size=len(self._lexicon.tokens),
+            pad=PAD,
+            unk=UNK,
+            start=CLS,
+            end=SEP,
+            mask=MASK,
+            special=tuple(range(len(SPECIAL))),
+        )
+        self._tables = Tables(
+            parent=self._lexicon.parent,
+            symbol=self._lexicon.symbol,
+            rule=options.visits,
+            gap=options.gap_hours * 3600,
+            mask_time=options.mask_time,
+            mask_background=options.mask_background,
+            channels=options.channels,
+        )
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[HistoryLike], *, vocabulary_size: int | None = None, **options: Any
+    ) -> Self:
+        """Learn codes, families and value bins from histories, one a subject.
+
+        Args:
+            texts: read once; memory grows with the number of distinct codes only.
+            vocabulary_size: the most ids; None keeps every code of enough subjects.
+            options: of `EventOptions`.
+
+        Raises:
+            UsageError: an unknown option, or a vocabulary size that leaves no room.
+            DataError: no code is frequent enough.
+        """
+        chosen = EventOptions.of(options)
+        how = Learning(
+            min_subjects=chosen.min_subjects,
+            bins=chosen.bins,
+            families=chosen.hierarchy == "prefix",
+            size=vocabulary_size,
+        )
+        return cls(learn(texts, how), chosen)
+
+    @property
+    def space(self) -> TokenSpace:
+        return self._space
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        return self._lexicon.tokens
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {**asdict(self._options), "channels": list(self._options.channels)}
+
+    @property
+    def channels(self) -> Mapping[str, Mapping[str, Any]]:
+        return {name: CHANNELS[name] for name in self._options.channels}
+
+    @property
+    def masking_facts(self) -> Mapping[str, Any]:
+        """`pools` of tokens of one vocabulary, and the family `parents` that tokens are spelled with."""
+        parent = self._lexicon.parent
+        return {
+            "pools": list(self._lexicon.pools()),
+            "parents": {int(token): int(parent[token]) for token in np.flatnonzero(parent >= 0)},
+        }
+
+    def encode_batch(self, raws: Sequence[HistoryLike]) -> list[Encoding]:
+        """Encode histories; see the class for what comes out."""
+        return lay_out(self._events(raws), self._tables) if raws else []
+
+    def _events(self, raws: Sequence[HistoryLike]) -> Events:
+        """The events of a batch as flat columns."""
+        events = list(chain.from_iterable(raw.events for raw in raws))
+        lexicon, count = self._lexicon, len(events)
+        codes = [event.code for event in events]
+        ids = np.fromiter(map(lexicon.codes.__getitem__, codes), np.int64, count)
+        ids = lexicon.with_values(ids, np.array([event.value for event in events], dtype=np.float64))
+        if lexicon.texts:
+            for place, event in enumerate(events):
+                if event.text and event.value is None:
+                    ids[place] = lexicon.texts.get((event.code, event.text), ids[place])
+        sources: dict[str | None, int] = {None: 0}
+        visits = [sources.setdefault(event.visit, len(sources)) for event in events]
+        kinds = {"": 0} | lexicon.kinds
+        spans = list(chain.from_iterable(raw.code_spans() for raw in raws))
+        found = Events(
+            subjects=len(raws),
+            subject=np.repeat(np.arange(len(raws)), [len(raw.events) for raw in raws]),
+            ids=ids,
+            time=np.array([event.time for event in events], dtype=np.float64),
+            source=np.array(visits, dtype=np.int64),
+            kind=np.fromiter((kinds.get(event.kind, UNK) for event in events), np.int64, count),
+            spans=np.array(spans, dtype=np.int64).reshape(-1, 2),
+            birth=np.array([raw.birth for raw in raws], dtype=np.float64),
+        )
+        births = {code for code in set(codes) if is_birth(code)}
+        if not births:
+            return found
+        kept = np.array([code not in births for code in codes])
+        columns = ("subject", "ids", "time", "source", "kind", "spans")
+        return replace(found, **{name: getattr(found, name)[kept] for name in columns})
+
+    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
+        """The events of each visit in another order: they are a set."""
+        keys = rng.random(len(encoding))
+        inside = encoding.groups >= 0
+        numbers, count = number_units(encoding.groups[inside])
+        keys[inside] = rng.random(count)[numbers]
+        assert encoding.positions is not None
+        order = np.lexsort((keys, encoding.positions))
+        groups = encoding.groups[order]
+        if count:  # numbered anew, so that units stand in ascending order
+            groups[groups >= 0] = number_units(groups[groups >= 0])[0] + encoding.groups[inside][0]
+        return replace(
+            encoding,
+            ids=encoding.ids[order],
+            groups=groups,
+            spans=None if encoding.spans is None else encoding.spans[order],
+            symbols=None if encoding.symbols is None else encoding.symbols[order],
+            channels={name: values[order] for name, values in encoding.channels.items()},
+        )
+
+    def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
+        """Windows that begin with a visit, the background in front of each; the last one is full.
+
+        A visit longer than a window is divided; where the background leaves no half of a window to visits,
+        windows are cut without regard to either.
+        """
+        if len(encoding) <= max_length:
+            return [encoding]
+        starts = visit_starts(encoding.ids)
+        if not len(starts) or starts[0] > max_length // 2:
+            found = windows(encoding, self._space, max_length)
+        else:
+            found = windows_at(encoding, self._space, max_length, starts)
+        return found[-1:] if self._options.keep == "recent" else found
+
+    def surface(self, token: int) -> str:
+        """The code as the data has it, with `//Q7` for a value's bin."""
+        return unquote(self.tokens[token])
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        """A tokenizer of the vocabulary's own spelling: tokens between white space; adds `[CLS]` and `[SEP]`.
+
+        `" ".join(tokens[i] for i in ids[1:-1])` gives those ids again.
+        """
+        from seqmlm.tokenizers.events_hf import fast_events_tokenizer
+
+        return fast_events_tokenizer(self.tokens)
+
+    def _content(self) -> Any:
+        return self._vocabulary.to_dict()
+
+    def save(self, directory: Path) -> None:
+        """As `Tokenizer.save`, and the vocabulary with its value bins in a file of its own."""
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self._vocabulary.to_dict(), ensure_ascii=False, indent=1)
+        (directory / VOCABULARY).write_text(text + "\n", encoding="utf-8")
+        super().save(directory)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        card = read_card(directory, expected=cls.name)
+        path = directory / VOCABULARY
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            vocabulary = Vocabulary.from_dict(values)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            what = type(error).__name__  # not the error itself, which may quote a code
+            raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
+        return cls(vocabulary, EventOptions.of(card["options"]))

@@ -1,0 +1,295 @@
+"""Histories as tokens: which events are a visit, in what order tokens stand, and all columns beside them.
+
+    [CLS] background...  then per visit: time-since-last-visit [VS] class codes... [VE]  and [SEP] at the end
+
+after CEHR-BERT (Pang et al. 2021). All of it is arithmetic on flat arrays over the events of a whole batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
+from seqmlm.tokenizers.events_vocabulary import INTERVALS, SPECIAL
+
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+PAD, UNK, CLS, SEP, MASK, VS, VE = range(len(SPECIAL))
+FIRST_INTERVAL = len(SPECIAL)
+DAY = 86400.0
+YEAR = 365.25
+
+# Positions of a visit: interval, [VS], class, codes (all the same: a set), [VE].
+_STRIDE = 5
+_INTERVAL, _START, _CLASS, _CODES, _END = range(_STRIDE)
+_FIRST_VISIT = 2  # [CLS] is at 0, the background at 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Events:
+    """N events of B subjects, in order.
+
+    Args:
+        subjects: B.
+        subject: (N,) 0..B-1, ascending.
+        ids: (N,) token of each event.
+        time: (N,) seconds since 1970, NaN for background.
+        source: (N,) number of the source's visit, 0 for none.
+        kind: (N,) token of the visit class, 0 for none.
+        spans: (N, 2) half-open offsets of its code in the text of its subject.
+        birth: (B,) seconds since 1970, NaN where unknown.
+    """
+
+    subjects: int
+    subject: Longs
+    ids: Longs
+    time: Doubles
+    source: Longs
+    kind: Longs
+    spans: Longs
+    birth: Doubles
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tables:
+    """What is known of every token of a vocabulary.
+
+    Args:
+        parent: (V,) the family token that is put in front, -1 for none.
+        symbol: (V,) number of the family a code is of, -1 for what is no code.
+        rule: how events make visits: "auto", "id", "day" or "gap".
+        gap: seconds without an event that part two visits.
+        mask_time, mask_background: intervals, and background with visit classes, are units too.
+        channels: those wanted, of "age", "time", "visit" and "segment".
+    """
+
+    parent: Longs
+    symbol: Longs
+    rule: str
+    gap: float
+    mask_time: bool
+    mask_background: bool
+    channels: tuple[str, ...]
+
+
+def number_visits(
+    subject: Longs, time: Doubles, source: Longs, rule: str, gap: float
+) -> tuple[Longs, Longs, Doubles]:
+    """Which events are one visit.
+
+    Args:
+        subject, time, source: (N,) see `Events`; no NaN among the times.
+        rule: "id": the source's visit, events without one together where their time is the same; "day":
+            a calendar day (UTC); "gap": events less than `gap` after the one before; "auto": the source's
+            visit, events without one by day.
+        gap: seconds.
+
+    Returns:
+        (N,) visit of each event, numbered by subject and time from 0; (M,) subject and (M,) start of each.
+    """
+    if rule == "gap":
+        order = np.lexsort((time, subject))
+        parted = np.diff(subject[order], prepend=-1) != 0
+        parted[1:] |= np.diff(time[order]) >= gap
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.cumsum(parted) - 1
+        first = order[parted]
+        return number, subject[first], time[first]
+    moments = time if rule == "id" else np.floor(time / DAY)
+    key = np.unique(moments, return_inverse=True)[1]
+    if rule != "day":
+        key = np.where(source > 0, key.max(initial=0) + source, key)
+    pair = np.unique(subject * (key.max(initial=0) + 1) + key, return_inverse=True)[1]
+    order = np.argsort(pair, kind="stable")
+    begins = np.flatnonzero(np.diff(pair[order], prepend=-1))
+    start = np.minimum.reduceat(time[order], begins) if len(begins) else time
+    first = order[begins]
+    rank = np.empty(len(first), dtype=np.int64)
+    ranked = np.lexsort((first, start, subject[first]))
+    rank[ranked] = np.arange(len(first))
+    return rank[pair], subject[first][ranked], start[ranked]
+
+
+def intervals(days: Longs) -> Longs:
+    """(M,) number of the interval token for whole days since the visit before: weeks, months, long term."""
+    weeks, months = days // 7, np.clip(days // 30, 1, 11)
+    return np.where(days < 28, weeks, np.where(days < 365, 3 + months, len(INTERVALS) - 1))
+
+
+def lay_out(events: Events, tables: Tables) -> list[Encoding]:
+    """One encoding a subject; events of one visit that are one token are one event."""
+    timed = ~np.isnan(events.time)
+    visit, owner, start = number_visits(
+        events.subject[timed], events.time[timed], events.source[timed], tables.rule, tables.gap
+    )
+    return _Sheet(events, tables, timed, visit, owner, start).encodings()
+
+
+class _Sheet:
+    """The tokens of a batch, laid end to end.
+
+    A *block* is a subject's head ([CLS] and background) or a visit; blocks are numbered in order.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        tables: Tables,
+        timed: NDArray[np.bool_],
+        visit: Longs,
+        owner: Longs,
+        start: Doubles,
+    ) -> None:
+        self.events, self.tables, self.start = events, tables, start
+        visits = np.bincount(owner, minlength=events.subjects)
+        before = np.cumsum(visits) - visits
+        self.heads = np.arange(events.subjects) + before
+        self.visits = owner + 1 + np.arange(len(owner))
+        self.order_in_subject = np.arange(len(owner)) - before[owner]
+        self.owner, self.lasts = owner, self.heads + visits
+        block = self.heads[events.subject]
+        block[timed] = events.subject[timed] + 1 + visit
+        self._find_units(block, timed)
+        self._measure(visit, timed)
+
+    def _find_units(self, block: Longs, timed: NDArray[np.bool_]) -> None:
+        """Distinct events of each block, sorted by token; unknown ones stay apart and come last."""
+        ids, width = self.events.ids, len(self.tables.parent) + len(block)
+        order = np.where(ids == UNK, len(self.tables.parent) + np.arange(len(ids)), ids)
+        keys, self.event = np.unique(block * width + order, return_index=True)
+        self.block = keys // width if len(keys) else keys
+        self.ids = ids[self.event]
+        self.timed = timed[self.event]
+        self.tokens = 1 + (self.tables.parent[self.ids] >= 0)
+
+    def _measure(self, visit: Longs, timed: NDArray[np.bool_]) -> None:
+        """Where every block and every unit begins."""
+        blocks = len(self.heads) + len(self.visits)
+        self.kind = np.zeros(len(self.visits), dtype=np.int64)
+        known = np.flatnonzero(self.events.kind[timed])[::-1]  # of several classes the first one stays
+        self.kind[visit[known]] = self.events.kind[timed][known]
+        self.later = self.order_in_subject > 0
+        front = np.ones(blocks, dtype=np.int64)
+        front[self.visits] += self.later.astype(np.int64) + (self.kind > 0)
+        inside = np.bincount(self.block, weights=self.tokens, minlength=blocks).astype(np.int64)
+        length = front + inside
+        length[self.visits] += 1
+        length[self.lasts] += 1
+        self.length, self.begin = length, np.cumsum(length) - length
+        self.close = self.begin + front + inside  # [VE] of a visit
+        earlier = np.cumsum(self.tokens) - self.tokens - (np.cumsum(inside) - inside)[self.block]
+        self.place = self.begin[self.block] + front[self.block] + earlier
+        self.total = int(length.sum())
+        self.ends = self.begin[self.lasts] + length[self.lasts]
+
+    def encodings(self) -> list[Encoding]:
+        """Views of one set of flat columns."""
+        ids, positions, units, unit_starts = self._tokens()
+        starts = np.concatenate([[0], self.ends])
+        groups = np.cumsum(unit_starts)
+        groups -= np.repeat(np.concatenate([[0], groups])[starts[:-1]], np.diff(starts)) + 1
+        groups[~units] = SPECIAL_GROUP
+        spans = np.zeros((self.total, 2), dtype=np.int32)
+        spans[self._each(self.place)] = np.repeat(self.events.spans[self.event], self.tokens, axis=0)
+        columns = {"ids": ids, "groups": groups, "positions": positions, "symbols": self._symbols()}
+        flat = {name: values.astype(np.int32) for name, values in columns.items()}
+        channels = self._channels(ids)
+        return [
+            Encoding(
+                **{name: values[a:b] for name, values in flat.items()},
+                spans=spans[a:b],
+                channels={name: values[a:b] for name, values in channels.items()},
+            )
+            for a, b in pairwise(starts.tolist())
+        ]
+
+    def _each(self, first: Longs) -> Longs:
+        """Token places of all units, from the place of the first token of each."""
+        again = np.repeat(first, self.tokens)
+        again[np.cumsum(self.tokens) - 1] += self.tokens - 1
+        return again
+
+    def _tokens(self) -> tuple[Longs, Longs, NDArray[np.bool_], NDArray[np.bool_]]:
+        """(T,) ids; positions; whether a token belongs to a unit; whether it is the first one of its unit."""
+        ids = np.empty(self.total, dtype=np.int64)
+        base = np.ones(len(self.length), dtype=np.int64)
+        base[self.visits] = _FIRST_VISIT + _STRIDE * self.order_in_subject + _CODES
+        positions = np.repeat(base, self.length)
+        units, firsts = np.zeros((2, self.total), dtype=np.bool_)
+        begin, gap = self.begin[self.visits], self.later.astype(np.int64)
+        last = self.ends - 1
+
+        def put(places: Longs, values: Longs | int, shift: Longs | int, unit: bool) -> None:
+            ids[places], positions[places] = values, positions[places] + shift
+            units[places] = firsts[places] = unit
+
+        put(self.begin[self.heads], CLS, -1, False)
+        put(last, SEP, np.where(self.lasts > self.heads, _STRIDE - _CODES, 1), False)
+        put(begin[self.later], self._interval_tokens(), _INTERVAL - _CODES, self.tables.mask_time)
+        put(begin + gap, VS, _START - _CODES, False)
+        classed = self.kind > 0
+        class_places = (begin + gap + 1)[classed]
+        put(class_places, self.kind[classed], _CLASS - _CODES, self.tables.mask_background)
+        put(self.close[self.visits], VE, _END - _CODES, False)
+        family = self.tables.parent[self.ids]
+        both = family >= 0
+        ids[self.place[both]] = family[both]
+        ids[self.place + self.tokens - 1] = self.ids
+        asked = (self.ids != UNK) & (self.timed | self.tables.mask_background)
+        units[self._each(self.place)] = np.repeat(asked, self.tokens)
+        firsts[self.place] = asked
+        return ids, positions, units, firsts
+
+    def _interval_tokens(self) -> Longs:
+        after = np.flatnonzero(self.later)
+        days = np.floor((self.start[after] - self.start[after - 1]) / DAY).astype(np.int64)
+        return FIRST_INTERVAL + intervals(days)
+
+    def _symbols(self) -> Longs:
+        """(T,) number of each code's family in its subject, -1 where there is none."""
+        family = np.where(self.timed, self.tables.symbol[self.ids], -1)
+        known = np.flatnonzero(family >= 0)
+        subject = self.events.subject[self.event[known]]
+        keys, number = np.unique(subject * (family.max(initial=0) + 1) + family[known], return_inverse=True)
+        owners = keys // (family.max(initial=0) + 1)
+        family[known] = number - np.searchsorted(owners, subject)
+        symbols = np.full(self.total, -1, dtype=np.int64)
+        symbols[self._each(self.place)] = np.repeat(family, self.tokens)
+        return symbols
+
+    def _channels(self, ids: Longs) -> dict[str, NDArray[np.float32]]:
+        """(T,) further inputs, NaN where a token has none; see `EventsTokenizer`."""
+        if not self.tables.channels:
+            return {}
+        time = np.full(len(self.length), np.nan)
+        time[self.visits] = self.start
+        when = np.repeat(time, self.length)
+        when[self._each(self.place)] = np.repeat(self.events.time[self.event], self.tokens)
+        when[self.ends - 1] = np.nan
+        number = np.full(len(self.length), np.nan)
+        number[self.visits] = self.order_in_subject
+        visit = np.repeat(number, self.length)
+        visit[self.ends - 1] = np.nan
+        lengths = np.diff(self.ends, prepend=0)
+        first = np.full(self.events.subjects, np.nan)
+        first[self.owner[::-1]] = self.start[::-1]
+        spoken = ~np.isnan(visit) & (ids >= FIRST_INTERVAL + len(INTERVALS))
+        found = {
+            "age": (when - np.repeat(self.events.birth, lengths)) / DAY / YEAR,
+            "time": (when - np.repeat(first, lengths)) / DAY,
+            "visit": visit,
+            "segment": np.where(spoken, 1 + np.nan_to_num(visit) % 2, 0),
+        }
+        return {name: found[name].astype(np.float32) for name in self.tables.channels}
+
+
+def visit_starts(ids: Ids) -> NDArray[np.intp]:
+    """Where each visit of a sequence begins: at its interval, or its [VS] where it has none."""
+    opens = np.flatnonzero(ids == VS)
+    before = ids[np.maximum(opens - 1, 0)]
+    return opens - ((before >= FIRST_INTERVAL) & (before < FIRST_INTERVAL + len(INTERVALS)))

@@ -1,0 +1,330 @@
+"""What `events.v1` learns from histories: codes frequent enough to keep, families for the others, value bins.
+
+A token stands for at least `min_subjects` people. Nothing else of the data is kept: no rare code, no single
+value (the edges of value bins lie between observed values and are rounded), no free text.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from seqmlm.errors import DataError, UsageError
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
+# CEHR-BERT's artificial time tokens (Pang et al. 2021): weeks, months, "long term" since the last visit.
+INTERVALS = (*(f"W{n}" for n in range(4)), *(f"M{n}" for n in range(1, 12)), "LT")
+BIRTH = "MEDS_BIRTH"
+
+# Vocabularies whose codes begin with their category; a code with a dot ("E11.9") is taken for one, too.
+_HIERARCHICAL = re.compile(r"(?:^|[/_ ])(?:ICD|ATC|ICPC|READ|OPCS)", re.IGNORECASE)
+_DOTTED = re.compile(r"[A-Z]?\d[0-9A-Z]{1,2}\.[0-9A-Z]{1,4}|[A-Z]?\d[0-9A-Z]{1,2}")
+_PREFIX = 3  # characters of a category
+
+_SAMPLED = 1024  # values of a code that its bins are made from
+_LONGEST_TEXT = 64
+_FAMILY_SHARE = 10  # one id of ten may go to families, where ids are short
+_DISTINCT = 5_000_000  # beyond this many codes, those of one subject so far are forgotten
+
+
+class EventLike(Protocol):
+    """What is read of an event; see `seqmlm.data.events.Event`."""
+
+    @property
+    def time(self) -> float | None: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def text(self) -> str | None: ...
+    @property
+    def visit(self) -> str | None: ...
+    @property
+    def kind(self) -> str: ...
+
+
+class HistoryLike(Protocol):
+    """What is read of a subject; see `seqmlm.data.events.History`."""
+
+    @property
+    def birth(self) -> float | None: ...
+    @property
+    def events(self) -> tuple[EventLike, ...]: ...
+    def code_spans(self) -> list[tuple[int, int]]: ...
+
+
+def is_birth(code: str) -> bool:
+    """Whether a code says that the subject was born: the age says that better than a token."""
+    return code.startswith(BIRTH) and code[len(BIRTH) :][:2] in ("", "//")
+
+
+def vocabulary_of(code: str) -> str:
+    """The vocabulary that a code is from: all up to its last "//"; "" where it names none."""
+    return code.rpartition("//")[0]
+
+
+@lru_cache(maxsize=1 << 16)
+def family(code: str) -> str:
+    """What a code is a case of: its first three characters in a hierarchical vocabulary, else the code.
+
+    >>> family("ICD10//I50.9"), family("LAB//2345-7")
+    ('ICD10//I50', 'LAB//2345-7')
+    """
+    vocabulary, _, own = code.rpartition("//")
+    if _HIERARCHICAL.search(vocabulary) or _DOTTED.fullmatch(own):
+        return f"{vocabulary}//{own[:_PREFIX]}"
+    return code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """What was learnt.
+
+    Args:
+        codes: kept codes, sorted.
+        texts: code to its kept values in words, sorted.
+        families: those with a token of their own, sorted.
+        kinds: kept visit classes, sorted.
+        edges: code to the ascending upper edges between its value bins (n edges make n + 1 bins).
+    """
+
+    codes: tuple[str, ...]
+    texts: Mapping[str, tuple[str, ...]]
+    families: tuple[str, ...]
+    kinds: tuple[str, ...]
+    edges: Mapping[str, tuple[float, ...]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
+        """What `to_dict` gave.
+
+        Raises:
+            KeyError, TypeError: it is something else.
+        """
+        lists = {name: tuple(values[name]) for name in ("codes", "families", "kinds")}
+        maps = {name: {code: tuple(own) for code, own in values[name].items()} for name in ("texts", "edges")}
+        return cls(**lists, **maps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How to learn.
+
+    Args:
+        min_subjects: a token is kept if it stands for as many people, at least 1.
+        bins: of a code's values, each with as many values as the others; at least 1.
+        families: every kept code is spelled with its family in front, so families need a token.
+        size: most ids there may be; None for no limit.
+    """
+
+    min_subjects: int
+    bins: int
+    families: bool
+    size: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("min_subjects", "bins"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"tokenizer option {name!r} must be at least 1, not {getattr(self, name)}")
+
+
+def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
+    """Learn a vocabulary from one history a subject, read once.
+
+    Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 subject numbers
+    and at most 1,024 of its values.
+
+    Raises:
+        DataError: no code is frequent enough.
+        UsageError: `size` leaves no room.
+    """
+    counts = _Counts(how.min_subjects)
+    for number, history in enumerate(histories):
+        counts.add(history, number)
+    kinds = tuple(sorted(kind for kind, n in counts.kinds.items() if n >= how.min_subjects))
+    room = sys.maxsize if how.size is None else how.size - len(SPECIAL) - len(INTERVALS) - len(kinds)
+    if room < 2:
+        raise UsageError(f"vocabulary_size = {how.size} leaves no room for codes; raise it")
+    edges, texts = _values(counts, how)
+    codes, used = _codes(counts, edges, texts, room - room // _FAMILY_SHARE, how)
+    if not codes:
+        raise DataError(
+            f"no code was seen in {how.min_subjects} subjects",
+            remedy="give more subjects, or for data that may be shown lower tokenizer.options.min_subjects",
+        )
+    return Vocabulary(
+        codes=tuple(sorted(codes)),
+        texts={code: texts[code] for code in sorted(codes & texts.keys())},
+        families=tuple(sorted(_families(counts, codes, how)[: room - used])),
+        kinds=kinds,
+        edges={code: edges[code] for code in sorted(codes & edges.keys())},
+    )
+
+
+class _Counts:
+    """In how many subjects what was seen."""
+
+    def __init__(self, enough: int) -> None:
+        self.enough = enough
+        self.codes: Counter[str] = Counter()
+        self.texts: Counter[tuple[str, str]] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self.rare: dict[str, list[int]] = {}  # code -> its subjects, while they are fewer than enough
+        self.values: dict[str, _Sample] = {}
+        self._random = random.Random(0)
+
+    def add(self, history: HistoryLike, subject: int) -> None:
+        codes, texts, kinds = set(), set(), set()
+        for event in history.events:
+            code, value, text = event.code, event.value, event.text
+            codes.add(code)
+            if text and len(text) <= _LONGEST_TEXT:
+                texts.add((code, text))
+            if value is not None:
+                sample = self.values.get(code)
+                if sample is None:
+                    sample = self.values[code] = _Sample(self._random)
+                sample.add(value, subject)
+            if event.kind:
+                kinds.add(event.kind)
+        codes = {code for code in codes if not is_birth(code)}
+        self.codes.update(codes)
+        self.texts.update(texts)
+        self.kinds.update(kinds)
+        for code in codes:
+            if self.codes[code] < self.enough:
+                self.rare.setdefault(code, []).append(subject)
+            else:
+                self.rare.pop(code, None)
+        if len(self.codes) > _DISTINCT or len(self.texts) > _DISTINCT:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.codes = Counter({code: n for code, n in self.codes.items() if n > 1})
+        self.texts = Counter({pair: n for pair, n in self.texts.items() if n > 1})
+        self.rare = {code: own for code, own in self.rare.items() if code in self.codes}
+        self.values = {code: own for code, own in self.values.items() if code in self.codes}
+
+
+class _Sample:
+    """Some of a code's values, each as likely as the others (Vitter 1985), and whose they are."""
+
+    __slots__ = ("_random", "_seen", "_subjects", "_values")
+
+    def __init__(self, source: random.Random) -> None:
+        self._random, self._seen = source, 0
+        self._values, self._subjects = array("d"), array("q")
+
+    def add(self, value: float, subject: int) -> None:
+        if value - value != 0.0:  # not a number, or infinite
+            return
+        self._seen += 1
+        if len(self._values) < _SAMPLED:
+            self._values.append(value)
+            self._subjects.append(subject)
+        elif (place := int(self._random.random() * self._seen)) < _SAMPLED:
+            self._values[place], self._subjects[place] = value, subject
+
+    def edges(self, how: Learning) -> tuple[float, ...]:
+        """Edges between bins that each stand for enough people; none where that leaves one bin."""
+        values, subjects = np.array(self._values), np.array(self._subjects)
+        order = np.argsort(values, kind="stable")
+        values, subjects = values[order], subjects[order]
+        edges: list[float] = []
+        start = 0
+        for cut in np.linspace(0, len(values), how.bins + 1)[1:-1].round().astype(int).tolist():
+            edge = _between(values, cut)
+            stop = 0 if edge is None else int(np.searchsorted(values, edge, side="right"))
+            inside, beyond = np.unique(subjects[start:stop]), np.unique(subjects[stop:])
+            if edge is not None and min(len(inside), len(beyond)) >= how.min_subjects:
+                edges.append(edge)
+                start = stop
+        return tuple(edges)
+
+
+def _between(values: Any, cut: int) -> float | None:
+    """A short number between the values before and from `cut` on, or before the run of equal ones there."""
+    high = float(values[cut])
+    first = int(np.searchsorted(values, high))
+    if first == 0:
+        return None
+    low = float(values[first - 1])
+    middle = low / 2 + high / 2
+    for digits in range(2, 6):
+        edge = float(f"{middle:.{digits}g}")
+        if low < edge < high:
+            return edge
+    return middle if low < middle < high else None
+
+
+def _values(
+    counts: _Counts, how: Learning
+) -> tuple[dict[str, tuple[float, ...]], dict[str, tuple[str, ...]]]:
+    """Edges between the bins of numbers, and values in words, by code."""
+    edges = {code: found for code, sample in counts.values.items() if (found := sample.edges(how))}
+    texts: dict[str, list[str]] = {}
+    for (code, text), n in counts.texts.items():
+        if n >= how.min_subjects:
+            texts.setdefault(code, []).append(text)
+    return edges, {code: tuple(sorted(own)) for code, own in texts.items()}
+
+
+def _codes(
+    counts: _Counts,
+    edges: Mapping[str, tuple[float, ...]],
+    texts: Mapping[str, tuple[str, ...]],
+    room: int,
+    how: Learning,
+) -> tuple[set[str], int]:
+    """Codes of enough subjects, the most frequent ones where not all have room; and the ids they take."""
+    kept, used = set(), 0
+    for _, code in sorted((-n, code) for code, n in counts.codes.items() if n >= how.min_subjects):
+        bins = len(edges[code]) + 1 if code in edges else 0
+        needed = 1 + bins + len(texts.get(code, ()))
+        if used + needed > room:
+            break
+        kept.add(code)
+        used += needed
+    return kept, used
+
+
+def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
+    """Families whose token will stand for enough people, the largest first.
+
+    Those of codes that are not kept; of all codes, where they are spelled with their family.
+    """
+    people: Counter[str] = Counter()
+    subjects: dict[str, set[int]] = {}
+    for code, n in counts.codes.items():
+        own = family(code)
+        if own == code:
+            continue
+        if n < how.min_subjects:
+            subjects.setdefault(own, set()).update(counts.rare[code])
+        elif how.families or code not in codes:
+            people[own] = max(people[own], n)
+    for own, found in subjects.items():
+        people[own] = max(people[own], len(found))
+    enough = [(-n, own) for own, n in people.items() if n >= how.min_subjects]
+    return [own for _, own in sorted(enough)]
+
+
+def spell(name: str) -> str:
+    """A code as a token without white space, which no code can turn into one of the vocabulary's own."""
+    text = re.sub(r"[%\s]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    text = re.sub(r"//Q(?=\d+$)", "//%51", text).replace("//=", "//%3D")
+    return f"%5B{text[1:]}" if text.startswith("[") else text
