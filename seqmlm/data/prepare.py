@@ -23,6 +23,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
 from seqmlm.data.store import RecordWriter, SequenceWriter
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import Units
 from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, StateError
 
@@ -34,7 +35,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Encoder(Protocol):
-    """The part of a tokenizer that preparing data needs."""
+    """The part of a tokenizer that preparing data needs; units are counted by its `units`, if it has any."""
 
     def encode_batch(self, raws: list[Any], /) -> list[Encoding]: ...
 
@@ -119,7 +120,7 @@ class _Maker:
         self._folder, self._tokenizer, self._space = folder, tokenizer, space
         self._max_length, self._split, self._problems = max_length, split, problems
         self._cut: Cut = cut or (lambda encoding, longest: windows(encoding, space, longest))
-        self._sequences = SequenceWriter(folder, max_length)
+        self._sequences = SequenceWriter(folder, max_length, getattr(tokenizer, "units", Units(space)))
         self._records = RecordWriter(folder)
         self._duplicates = self._characters = 0
 

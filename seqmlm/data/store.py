@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import Units
 
 SEQUENCES, RECORDS = "sequences.arrow", "records.arrow"
 LENGTHS, OWNERS, MARKS = "lengths.bin", "owners.bin", "marks.bin"  # plain numbers, until the rows are divided
@@ -66,9 +67,11 @@ class SequenceWriter:
     Args:
         folder: an existing folder.
         max_length: of a window, in tokens.
+        units: counts the units of the windows.
     """
 
-    def __init__(self, folder: Path, max_length: int) -> None:
+    def __init__(self, folder: Path, max_length: int, units: Units) -> None:
+        self._rule = units
         self.rows = self.tokens = self.units = 0
         self._limit = rows_per_batch(max_length)
         self._stream = _ArrowStream(folder / SEQUENCES)
@@ -100,7 +103,8 @@ class SequenceWriter:
         self._owners.write(origin[:, 0].tobytes())
         self.rows += len(lengths)
         self.tokens += int(offsets[-1])
-        self.units += _units(np.concatenate([e.groups for e in self._held]), offsets)
+        ids, groups = (np.concatenate([getattr(e, name) for e in self._held]) for name in ("ids", "groups"))
+        self.units += self._rule.count(ids, groups, offsets)
         self._held, self._origin = [], []
 
     def _columns(self) -> dict[str, NDArray[Any]]:
@@ -192,11 +196,3 @@ def _lists(offsets: NDArray[np.int32], values: NDArray[Any]) -> Any:
     if values.ndim == 2:
         inner = pa.FixedSizeListArray.from_arrays(inner, 2)
     return pa.ListArray.from_arrays(pa.array(offsets), inner)
-
-
-def _units(groups: NDArray[np.int32], offsets: NDArray[np.int32]) -> int:
-    """Units in rows laid end to end: runs of one group number, special tokens (-1) aside."""
-    starts = np.ones(len(groups), dtype=np.bool_)
-    starts[1:] = groups[1:] != groups[:-1]
-    starts[offsets[:-1][np.diff(offsets) > 0]] = True
-    return int(np.count_nonzero(starts & (groups >= 0)))

@@ -17,11 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.masking.base import number_units
-from seqmlm.engine.masking.corrupt import Corruptor, uniform_units
+from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.types import Encoding, Sequences, TokenSpace
+from seqmlm.engine.units import Prices, Units, unit_numbers
 from seqmlm.errors import UsageError
+
+__all__ = [
+    "BitsReport",
+    "UnitBits",
+    "masked_bits",
+    "memorization_gap",
+    "unigram",
+    "unit_bits",
+    "unit_numbers",
+    "units_of",
+]
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -55,19 +66,19 @@ class UnitBits:
     Args:
         sample: (U,) index of the unit's sequence, in the order the sequences were asked.
         unit: (U,) the unit's number within its sequence, 0-based in order of appearance, as in `units_of`.
-        tokens: (U,) tokens of the unit.
+        tokens: (U,) tokens of the unit; less than 1 where a token shows several units.
         bits, unigram_bits: (U,) -log2 p of the unit, by the model and by the unigram.
     """
 
     sample: Longs
     unit: Longs
-    tokens: Longs
+    tokens: Doubles
     bits: Doubles
     unigram_bits: Doubles
 
     def report(self) -> BitsReport:
         """Reduce to totals; NaN where nothing was masked."""
-        units, tokens = len(self.sample), int(self.tokens.sum())
+        units, tokens = len(self.sample), round(float(self.tokens.sum()))
         return BitsReport(
             bits_per_unit=_ratio(self.bits.sum(), units),
             unigram_bits_per_unit=_ratio(self.unigram_bits.sum(), units),
@@ -85,9 +96,12 @@ def masked_bits(
     unigram: Doubles,
     rate: float = 0.15,
     seed: int,
+    units: Units | None = None,
 ) -> BitsReport:
     """Evaluate a model on the sequences of `indices`; see `unit_bits` for the arguments."""
-    return unit_bits(conditionals, sequences, indices, unigram=unigram, rate=rate, seed=seed).report()
+    return unit_bits(
+        conditionals, sequences, indices, unigram=unigram, rate=rate, seed=seed, units=units
+    ).report()
 
 
 def unit_bits(
@@ -98,6 +112,7 @@ def unit_bits(
     unigram: Doubles,
     rate: float = 0.15,
     seed: int,
+    units: Units | None = None,
 ) -> UnitBits:
     """The cost of each masked unit.
 
@@ -105,70 +120,59 @@ def unit_bits(
 
     Args:
         sequences: validation sequences; those without an ordinary token are passed over.
-        unigram: (V,) probabilities from the *training* split, see `unigram`.
+        unigram: (K,) probabilities of letters in the *training* split, see `Units.frequencies`; where units
+            are groups of tokens these are the tokens' own.
         rate: share of the units of a sequence that is masked; at least one unit is.
         seed: names the choice of units.
+        units: how units are hidden and read back; None for groups of tokens.
 
     Raises:
         UsageError: a unigram of another size.
     """
-    if unigram.shape != (conditionals.space.size,):
-        raise UsageError(f"a unigram of shape {unigram.shape} for {conditionals.space.size} tokens")
+    rule = Units(conditionals.space) if units is None else units
+    if unigram.shape != (rule.letters,):
+        raise UsageError(f"a unigram of shape {unigram.shape} for {rule.letters} tokens")
     parts: list[UnitBits] = []
-    asked: deque[tuple[int, Encoding, Longs]] = deque()
+    asked: deque[tuple[int, Query]] = deque()
 
     def questions() -> Iterator[Query]:
         for index in indices:
-            encoding = sequences[index]
-            generator = rng(seed, 0, index, EVALUATION)
-            chosen = np.flatnonzero(uniform_units(encoding, conditionals.space, rate, generator))
-            if len(chosen):
-                asked.append((index, encoding, chosen))
-                yield Query(encoding=encoding, masked=chosen.astype(np.int32), asked=chosen.astype(np.int32))
+            query = rule.hide(sequences[index], rate, rng(seed, 0, index, EVALUATION))
+            if query is not None:
+                asked.append((index, query))
+                yield query
 
-    for answer in conditionals.ask(questions()):
-        index, encoding, chosen = asked.popleft()
-        parts.append(_by_unit(index, encoding, chosen, answer.log_probs.astype(np.float64), unigram))
+    for answer in conditionals.ask(questions(), full=rule.whole_rows):
+        index, query = asked.popleft()
+        parts.append(_by_unit(index, rule.read(query, answer), unigram))
     return _concatenated(parts)
 
 
-def _by_unit(index: int, encoding: Encoding, chosen: Longs, log_probs: Doubles, unigram: Doubles) -> UnitBits:
-    """Sum the tokens of each masked unit of one sequence."""
-    numbers, place = np.unique(unit_numbers(encoding)[chosen], return_inverse=True)
+def _by_unit(index: int, prices: Prices, unigram: Doubles) -> UnitBits:
+    """Sum the entries of each masked unit of one sequence."""
+    numbers, place = np.unique(prices.unit, return_inverse=True)
     with np.errstate(divide="ignore"):
-        unigram_bits = -np.log2(unigram[encoding.ids[chosen]])
+        unigram_bits = -np.log2(unigram[prices.letter])
     return UnitBits(
         sample=np.full(len(numbers), index, dtype=np.int64),
         unit=numbers.astype(np.int64),
-        tokens=np.bincount(place),
-        bits=np.bincount(place, weights=-log_probs / math.log(2)).astype(np.float64),
+        tokens=np.bincount(place, weights=prices.tokens).astype(np.float64),
+        bits=np.bincount(place, weights=-prices.log_probs / math.log(2)).astype(np.float64),
         unigram_bits=np.bincount(place, weights=unigram_bits).astype(np.float64),
     )
 
 
 def _concatenated(parts: list[UnitBits]) -> UnitBits:
     nothing = np.zeros(0, dtype=np.int64)
-    empty = UnitBits(sample=nothing, unit=nothing, tokens=nothing, bits=np.zeros(0), unigram_bits=np.zeros(0))
+    none = np.zeros(0)
+    empty = UnitBits(sample=nothing, unit=nothing, tokens=none, bits=none, unigram_bits=none)
     names = [f.name for f in fields(UnitBits)]
     return UnitBits(**{n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names})
 
 
-def unit_numbers(encoding: Encoding) -> Longs:
-    """(L,) the number of each token's unit, 0-based in order of appearance; -1 outside all units."""
-    inside = encoding.groups >= 0
-    numbers = np.full(len(encoding), -1, dtype=np.int64)
-    numbers[inside] = number_units(encoding.groups[inside])[0]
-    return numbers
-
-
 def units_of(encoding: Encoding, space: TokenSpace) -> list[tuple[int, ...]]:
     """The units of a sequence as tuples of their ordinary token ids; () for a unit of special tokens."""
-    numbers = unit_numbers(encoding)
-    units: list[list[int]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
-    ordinary = (numbers >= 0) & ~space.is_special[encoding.ids]
-    for number, token in zip(numbers[ordinary].tolist(), encoding.ids[ordinary].tolist(), strict=True):
-        units[number].append(token)
-    return [tuple(unit) for unit in units]
+    return Units(space).spelled(encoding)
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:
@@ -181,16 +185,11 @@ def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubl
         (V,) probabilities, 0 at special tokens.
     """
     if isinstance(source, np.ndarray):
-        if source.shape != (space.size,):
-            raise UsageError(f"token counts have shape {source.shape} for a vocabulary of {space.size}")
-        counts = source.astype(np.float64)
-    else:
-        counts = np.zeros(space.size)
-        for index in range(len(source)):
-            counts += np.bincount(source[index].ids, minlength=space.size)
-    smoothed: Doubles = np.where(space.is_special, 0.0, counts + 1)
-    smoothed /= smoothed.sum()
-    return smoothed
+        return Units(space).frequencies(source)
+    counts = np.zeros(space.size)
+    for index in range(len(source)):
+        counts += np.bincount(source[index].ids, minlength=space.size)
+    return Units(space).frequencies(counts)
 
 
 def memorization_gap(

@@ -58,14 +58,16 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
     frequencies = unigram(corpus.token_counts, space)
     masker = make_masker(config.masking, corpus.tokenizer)
     corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
+    units = corpus.tokenizer.units
     evaluator = Evaluator(
         corpus.validation,
         corpus.train,
-        frequencies,
+        units.frequencies(corpus.token_counts),
         records=config.train.evaluation_records,
         corruptor=corruptor,
         seed=config.seed,
         tokens_per_batch=tokens_per_row,
+        units=units,
     )
     return Parts(
         rows=rows,

@@ -11,8 +11,6 @@ import numpy as np
 
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.masking.corrupt import uniform_units
-from seqmlm.engine.query import Query
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
@@ -70,11 +68,14 @@ def sample_predictions(
     blocks = []
     for index in indices:
         raw, encoding = _spelled(tokenizer, sequences[index])
-        hidden = uniform_units(encoding, tokenizer.space, 0.15, rng(seed, 0, index, EVALUATION))
-        asked = np.flatnonzero(hidden).astype(np.int32)
-        answer = next(conditionals.ask([Query(encoding=encoding, masked=asked, asked=asked)], top=1))
+        query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
+        if query is None:
+            continue
+        answer = next(conditionals.ask([query], top=1))
         assert answer.top_ids is not None
-        blocks.append(domain.show(tokenizer, raw, encoding, asked, answer.top_ids[:, 0].astype(np.int32)))
+        blocks.append(
+            domain.show(tokenizer, raw, encoding, query.asked, answer.top_ids[:, 0].astype(np.int32))
+        )
     return "\n\n".join(blocks) + "\n"
 
 
@@ -89,10 +90,16 @@ def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
         if group < 0:
             continue
         start, end = encoding.spans[position].tolist() if encoding.spans is not None else (0, 0)
+        text = tokenizer.surface(token)
+        if last_end is not None and start < last_end and end - start == len(text):  # shows its end again
+            back = last_end - start
+            spans[position] = at - back, at - back + len(text)
+            pieces.append(text[back:])
+            at, last_group, last_end = at - back + len(text), group, end
+            continue
         if last_group is not None and group != last_group and start != last_end:
             pieces.append(" ")
             at += 1
-        text = tokenizer.surface(token)
         spans[position] = at, at + len(text)
         pieces.append(text)
         at, last_group, last_end = at + len(text), group, end

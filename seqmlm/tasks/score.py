@@ -23,8 +23,9 @@ from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.scoring import SequenceScore, window_scores
 from seqmlm.engine.types import Bools, Encoding
+from seqmlm.engine.units import Units
 from seqmlm.engine.windows import central_windows
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks import bundle
 from seqmlm.tasks.corpus import split_source
@@ -190,11 +191,11 @@ def score_records(
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
-    for scored in window_scores(ask, windows()):
+    for scored in window_scores(ask, windows(), model.tokenizer.units):
         first = waiting[0]
         first.scores.append(scored)
         if len(first.scores) == first.windows:
-            yield _record_score(waiting.popleft(), per_unit)
+            yield _record_score(waiting.popleft(), model.tokenizer.units if per_unit else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +215,7 @@ def _encoded(
     while batch := list(islice(stream, _RECORDS_TOKENIZED_TOGETHER)):
         try:
             yield from zip(batch, model.tokenizer.encode_batch([record.raw for record in batch]), strict=True)
-        except UnknownUnit:
+        except DataError:
             yield from _encoded_singly(model, batch, problems)
 
 
@@ -227,9 +228,13 @@ def _encoded_singly(
         except UnknownUnit as error:
             shown = model.domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
             problems.bad(shown, str(record.raw))
+        except DataError as error:
+            placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
+            problems.bad(placed, str(record.raw))
 
 
-def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
+def _record_score(pending: _Pending, rule: Units | None) -> RecordScore:
+    """The score, with that of each unit where `rule` says where units stand."""
     groups = np.concatenate([scored.groups for scored in pending.scores])
     log_probs = np.concatenate([scored.log_probs for scored in pending.scores])
     whole = SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups)
@@ -243,18 +248,17 @@ def _record_score(pending: _Pending, per_unit: bool) -> RecordScore:
         pll=whole.pll,
         bits_per_unit=bits,
         score=bits,
-        per_unit=_unit_scores(pending, whole) if per_unit else None,
+        per_unit=None if rule is None else _unit_scores(pending, whole, rule),
     )
 
 
-def _unit_scores(pending: _Pending, whole: SequenceScore) -> tuple[UnitScore, ...]:
+def _unit_scores(pending: _Pending, whole: SequenceScore, rule: Units) -> tuple[UnitScore, ...]:
     encoding, raw = pending.encoding, str(pending.record.raw)
-    spans = encoding.spans if encoding.spans is not None else np.zeros((len(encoding), 2), dtype=np.int32)
+    place = dict(zip(rule.numbers(encoding).tolist(), rule.spans(encoding).tolist(), strict=True))
     numbers, sums = whole.units
     scores = []
     for number, log_prob in zip(numbers.tolist(), sums.tolist(), strict=True):
-        own = spans[encoding.groups == number]
-        start, end = int(own[:, 0].min()), int(own[:, 1].max())
+        start, end = place[number]
         scores.append(UnitScore(unit=raw[start:end], start=start, end=end, surprisal=-log_prob / math.log(2)))
     return tuple(scores)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, StateError, UsageError
 
@@ -115,6 +116,16 @@ class Tokenizer(ABC):
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """The parts of a sequence, of at most `max_length` tokens each, that are trained on."""
         return windows(encoding, self.space, max_length)
+
+    @property
+    def units(self) -> Units:
+        """How the field's units are hidden and read back from answers; here they are groups of tokens."""
+        return Units(self.space)
+
+    @property
+    def overlap(self) -> int:
+        """How many neighbouring tokens show the same unit: above 1, a masker must hide all of them."""
+        return 1
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """An equally true form of a training sequence, of the same length; here the sequence itself."""

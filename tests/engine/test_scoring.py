@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqmlm.engine import scoring
+from seqmlm.engine import units
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.layout import lay_out
@@ -79,7 +79,7 @@ def test_very_long_sequences_are_asked_in_parts(ask: Conditionals, monkeypatch: 
     rng = np.random.default_rng(0)
     long = encoding(rng.integers(5, 20, 30).tolist(), np.cumsum(rng.random(30) < 0.5).tolist())
     whole, rows = list(pseudo_log_likelihood(ask, [long, long])), asked(long)
-    monkeypatch.setattr(scoring, "QUERY_TOKENS", 100)
+    monkeypatch.setattr(units, "QUERY_TOKENS", 100)
     assert len(list(pll_queries(long, SPACE))) == 10
     assert asked(long) == rows
     for score, expected in zip(pseudo_log_likelihood(ask, [long, long]), whole, strict=True):

@@ -71,7 +71,7 @@ def _read(
 ) -> Iterator[Record]:
     source, name = str(path), Path(path).name
     remembered = [""] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
-    for line, part in _parts(source, problems, max_bytes):
+    for line, part, _, _ in parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")
         raw = body.translate(table, delete).removesuffix(b"*")
         if not raw or not raw.isascii():
@@ -103,9 +103,22 @@ def _unusable(raw: bytes, body: bytes, source: str, line: int, problems: Problem
     problems.bad(error, body[:1000].decode("utf-8", "backslashreplace"))
 
 
-def _parts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (line of the header, a record's bytes without its `>`); one cut off by a fault is left out."""
-    under_way = _UnderWay(source, problems, max_bytes)
+def parts(
+    source: str, problems: Problems, max_bytes: int, spill: int | None = None
+) -> Iterator[tuple[int, bytes, bool, bool]]:
+    """Yield the bytes of every record without its `>`; one cut off by a fault is left without its end.
+
+    Args:
+        source: the file.
+        problems: receives text before the first `>`, and records that are too long.
+        max_bytes: longest record.
+        spill: a record of more bytes is handed on in several parts, and no record is too long; None hands
+            on whole records.
+
+    Returns:
+        (line of the header, bytes, whether they are the record's first, whether its last).
+    """
+    under_way = _UnderWay(source, problems, max_bytes, spill)
     stream = TextBlocks(source, problems, lambda: under_way.line)
     tail = b"\n"  # in front of the file, so that its first record begins like the others
     for block in stream:
@@ -114,17 +127,17 @@ def _parts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
         block = block.removesuffix(b"\n")
         first, last = block.find(b"\n>"), block.rfind(b"\n>")
         if first < 0:
-            under_way.extend(block)
+            yield from under_way.extend(block)
             continue
         yield from under_way.end(block[:first])
         if first < last:
             for part in block[first + 2 : last].split(b"\n>"):
-                if len(part) > max_bytes:
+                if len(part) > max_bytes and spill is None:
                     yield from under_way.end(part)
                 else:  # the ordinary case, without a call
-                    yield under_way.line, part
+                    yield under_way.line, part, True, True
                     under_way.line += part.count(b"\n") + 1
-        under_way.extend(block[last + 2 :])
+        yield from under_way.extend(block[last + 2 :])
     if not stream.broken:
         yield from under_way.end(b"")
 
@@ -132,23 +145,30 @@ def _parts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
 class _UnderWay:
     """The record whose end has not been read yet, and the line it began on."""
 
-    def __init__(self, source: str, problems: Problems, max_bytes: int) -> None:
+    def __init__(self, source: str, problems: Problems, max_bytes: int, spill: int | None) -> None:
         self.line = 1
-        self._source, self._problems, self._limit = source, problems, max_bytes
+        self._source, self._problems, self._limit, self._spill = source, problems, max_bytes, spill
+        self._spilled = False  # a part of it has been handed on
         self._held: list[bytes] = []
         self._size = self._lost = 0  # bytes held or dropped; line ends among the dropped
         self._begun = False  # the first ">" has been met
 
-    def extend(self, block: bytes) -> None:
-        """Add bytes of which the end is not in sight."""
+    def extend(self, block: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
+        """Add bytes of which the end is not in sight; yield what is held where that is much."""
         self._held.append(block)
         self._size += len(block)
-        if self._size > self._limit:  # only its first bytes stay, to name it by
+        if self._spill is not None and self._begun:
+            if self._size > self._spill and (self._spilled or b"\n" in block):
+                part = b"".join(self._held)
+                yield self.line, part, not self._spilled, False
+                self._held, self._size, self._spilled = [], 0, True
+                self._lost += part.count(b"\n")
+        elif self._size > self._limit:  # only its first bytes stay, to name it by
             head = b"".join(self._held)[:1000]
             self._lost += sum(part.count(b"\n") for part in self._held) - head.count(b"\n")
             self._held = [head]
 
-    def end(self, rest: bytes) -> Iterator[tuple[int, bytes]]:
+    def end(self, rest: bytes) -> Iterator[tuple[int, bytes, bool, bool]]:
         """Add the last bytes; yield the record unless it is too long or is text before the first `>`."""
         part = b"".join([*self._held, rest]) if self._held else rest
         lines, line, size = part.count(b"\n") + self._lost, self.line, self._size + len(rest)
@@ -160,11 +180,12 @@ class _UnderWay:
                 self._refuse_preamble(part)
             return
         self.line += lines + 1
-        if size > self._limit:
+        first, self._spilled = not self._spilled, False
+        if size > self._limit and self._spill is None:
             error = too_long(self._source, line, self._limit, "record")
             self._problems.bad(error, part[:1000].decode("utf-8", "backslashreplace"))
         else:
-            yield line, part
+            yield line, part, first, True
 
     def _refuse_preamble(self, part: bytes) -> None:
         blank = len(part) - len(part.lstrip())

@@ -67,6 +67,9 @@ class Masker(Protocol):
         replacement: what random tokens are drawn from: all ordinary tokens, those of the true token's
             class, or units. `global` ignores the true token, which the one-pass scores rely on; a masker
             that declares another one is a `Replacer`.
+
+    A masker made for tokens that overlap (each shows what its neighbours show too) says so with
+    `hides_overlap = True`; where tokens overlap, the others are refused.
     """
 
     name: ClassVar[str]

@@ -1,0 +1,158 @@
+"""DNA by byte-pair encoding over A C G T (Zhou et al. 2023, DNABERT-2): frequent stretches are one token."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tokenizers.base import read_card
+from seqmlm.tokenizers.kmer_block import SeveralBaseTokenizer
+from seqmlm.tokenizers.nucleotide import BASES, CLS, FIRST, SEP, SPECIALS, Flat, reverse_complement
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SMALLEST, LARGEST = 64, 4096
+
+_PIECE = 64  # bases that merges are counted in: the trainer looks through a whole word for every merge
+_PIECES = 1 << 16
+_PIECES_PER_LINE = 256
+
+Merges = list[tuple[str, str]]
+
+
+class DnaBpeTokenizer(SeveralBaseTokenizer):
+    """Merges of bases, learnt from the data; every N is a token of its own.
+
+    Args:
+        merges: pairs of tokens in the order learnt; `train` and `load` make them.
+        soft_mask_weight: see `NucleotideTokenizer`.
+    """
+
+    name: ClassVar[str] = "dna_bpe.v1"
+    trainable: ClassVar[bool] = True
+
+    def __init__(self, merges: Sequence[tuple[str, str]], *, soft_mask_weight: float = 0.1) -> None:
+        super().__init__(soft_mask_weight=soft_mask_weight)
+        self.merges: Merges = [(a, b) for a, b in merges]
+        self._tokens = (*SPECIALS, *BASES, *(a + b for a, b in self.merges))
+        vocabulary = {token: number for number, token in enumerate(self._tokens)}
+        self._backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=self.merges))
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        return self._tokens
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        vocabulary_size: int | None = None,
+        soft_mask_weight: float = 0.1,
+        **options: Any,
+    ) -> Self:
+        """Learn merges from sequences.
+
+        Args:
+            texts: read once; at most 4 million bases are kept, spread evenly over all of them.
+            vocabulary_size: the most ids there may be, the six special ones included. None fits it to the
+                data: 2 sqrt(bases), a multiple of 8 between 64 and 4,096 (DNABERT-2's).
+            soft_mask_weight: see `NucleotideTokenizer`.
+
+        Raises:
+            UsageError: an unknown option, or a vocabulary size without room for the bases.
+            DataError: no bases in the sequences.
+        """
+        if options:
+            raise UsageError(f"{cls.name} has no option {min(options)!r}; known: soft_mask_weight")
+        pieces, bases = _sampled(texts)
+        if not pieces:
+            raise DataError(
+                "there are no bases to learn a vocabulary from", remedy="give files with DNA in them"
+            )
+        size = vocabulary_size or min(max(math.ceil(2 * math.sqrt(bases) / 8) * 8, SMALLEST), LARGEST)
+        if size < FIRST + len(BASES):
+            raise UsageError(
+                f"{cls.name} needs a vocabulary_size of at least {FIRST + len(BASES)}; got {size}"
+            )
+        return cls(_learn(pieces, size - len(SPECIALS)), soft_mask_weight=soft_mask_weight)
+
+    def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
+        found = [one.ids for one in self._backend.encode_batch_fast([raw.upper() for raw in raws])]
+        bounds = np.concatenate([[0], np.cumsum([len(ids) + 2 for ids in found], dtype=np.int64)])
+        ids: Ids = np.empty(int(bounds[-1]), dtype=np.int32)
+        inner = np.ones(len(ids), dtype=np.bool_)
+        inner[bounds[:-1]] = inner[bounds[1:] - 1] = False
+        ids[inner] = [token for one in found for token in one]
+        ids[bounds[:-1]], ids[bounds[1:] - 1] = CLS, SEP
+        return self._encoded(ids, bounds.tolist(), flat)
+
+    def _other_strand(self, ids: Ids) -> Ids | None:
+        """The other strand encoded anew, where it has as many tokens."""
+        turned = reverse_complement("".join([self._tokens[token] for token in ids.tolist()]))
+        found = self._backend.encode(turned).ids
+        return np.array(found, dtype=np.int32) if len(found) == len(ids) else None
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        from seqmlm.tokenizers.nucleotide_hf import bpe
+
+        return bpe(self.tokens, self.merges)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        options = read_card(directory, expected=cls.name)["options"]
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        except Exception as error:  # the library raises bare Exceptions
+            raise StateError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from None
+        return cls(_merges_of(backend), **options)
+
+    def _content(self) -> Any:
+        return [list(pair) for pair in self.merges]
+
+
+def _merges_of(backend: tokenizers.Tokenizer) -> Merges:
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    return [(a, b) for a, b in merges]
+
+
+def _learn(pieces: Sequence[str], size: int) -> Merges:
+    """At most `size` - 4 merges."""
+    scratch = tokenizers.Tokenizer(models.BPE())
+    scratch.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, min_frequency=2, show_progress=False, initial_alphabet=list(BASES)
+    )
+    lines = (" ".join(pieces[i : i + _PIECES_PER_LINE]) for i in range(0, len(pieces), _PIECES_PER_LINE))
+    scratch.train_from_iterator(lines, trainer)
+    return _merges_of(scratch)
+
+
+def _sampled(texts: Iterable[str]) -> tuple[list[str], int]:
+    """Pieces of runs of bases, every so-many-th of them so that they are not too many, and all bases seen."""
+    kept: list[str] = []
+    bases, every = 0, 1
+    for seen, piece in enumerate(_pieces(texts)):
+        bases += len(piece)
+        if seen % every == 0:
+            kept.append(piece)
+            if len(kept) > _PIECES:
+                kept, every = kept[::2], every * 2
+    return kept, bases
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        for run in text.upper().split("N"):
+            for start in range(0, len(run), _PIECE):
+                yield run[start : start + _PIECE]

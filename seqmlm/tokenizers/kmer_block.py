@@ -1,0 +1,162 @@
+"""DNA as k-mers side by side, as the Nucleotide Transformer reads it (Dalla-Torre et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids
+from seqmlm.engine.units import Units
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.nucleotide import (
+    BASES,
+    CLS,
+    FIRST,
+    SEP,
+    SPECIALS,
+    Flat,
+    N,
+    NucleotideTokenizer,
+    kmer_complements,
+    kmers,
+)
+from seqmlm.tokenizers.nucleotide_units import SeveralBases, base_codes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class SeveralBaseTokenizer(NucleotideTokenizer):
+    """What tokenizers share whose tokens stand side by side and show one base or more."""
+
+    @cached_property
+    def _sizes(self) -> Ids:
+        """(V,) bases each token stands for; 0 for special tokens but N."""
+        sizes = [0] * N + [1] + [len(token) for token in self.tokens[FIRST:]]
+        return np.array(sizes, dtype=np.int32)
+
+    @cached_property
+    def units(self) -> Units:  # type: ignore[override]
+        return SeveralBases(self.space, base_codes(self.tokens, FIRST))
+
+    def _encoded(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
+        """Encodings of token ids laid end to end, [CLS] and [SEP] included.
+
+        Args:
+            ids: (T,) the ids. bounds: (R + 1,) where each sequence's begin. flat: the letters.
+        """
+        sizes = self._sizes[ids].astype(np.int64)
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
+        counts = np.diff(bounds)
+        spans = np.stack([begins, ends], axis=1) - np.repeat(begins[bounds[:-1]], counts)[:, None]
+        spans[sizes == 0] = 0
+        spans = spans.astype(np.int32)
+        groups = spans[:, 0].copy()
+        groups[ids < FIRST] = SPECIAL_GROUP
+        weights = None if self._weight == 1 else self._mean_weights(flat, sizes)
+        return [
+            Encoding(
+                ids=ids[a:b],
+                groups=groups[a:b],
+                spans=spans[a:b],
+                weights=None if weights is None else weights[a:b],
+            )
+            for a, b in pairwise(bounds)
+        ]
+
+    def _mean_weights(self, flat: Flat, sizes: np.ndarray[Any, Any]) -> Floats:
+        """(T,) the mean weight of each token's letters."""
+        if not (flat.letters > ord("Z")).any():
+            return np.ones(len(sizes), dtype=np.float32)
+        return _means(self._weights.take(flat.letters[flat.letters > 0]), sizes)
+
+    def _spans(self, ids: Ids, start: int) -> Ids:
+        ends = start + np.cumsum(self._sizes[ids])
+        return np.stack([ends - self._sizes[ids], ends], axis=1).astype(np.int32)
+
+    def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
+        return _means(np.repeat(weights, self._sizes[ids])[::-1], self._sizes[turned])
+
+
+class KmerBlockTokenizer(SeveralBaseTokenizer):
+    """Non-overlapping k-mers from left to right; what is left before an N or the end are single bases.
+
+    Args:
+        k: bases of a token, 2 to 8.
+        soft_mask_weight: see `NucleotideTokenizer`.
+
+    >>> tokenizer = KmerBlockTokenizer(k=3)
+    >>> [tokenizer.tokens[i] for i in tokenizer.encode("ACGTTNCCC").ids]
+    ['[CLS]', 'ACG', 'T', 'T', 'N', 'CCC', '[SEP]']
+    """
+
+    name: ClassVar[str] = "kmer_block.v1"
+
+    def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
+        super().__init__(soft_mask_weight=soft_mask_weight)
+        if not 2 <= k <= 8:
+            raise UsageError(f"k must lie between 2 and 8, not {k}")
+        self.k = k
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"k": self.k, **super().options}
+
+    @cached_property
+    def tokens(self) -> Sequence[str]:  # type: ignore[override]
+        return (*SPECIALS, *BASES, *kmers(self.k))
+
+    @property
+    def _first_kmer(self) -> int:
+        return FIRST + len(BASES)
+
+    def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
+        codes, total = flat.codes, len(flat.codes)
+        runs = np.flatnonzero(np.diff(codes < 4, prepend=False, append=False))  # start, end, start, end ...
+        starts, lengths = runs[::2], np.diff(runs)[::2]
+        # Counted from the start of its run of bases, and how much of the run k-mers cover.
+        offset, covered = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+        bases = codes < 4
+        offset[bases] = np.flatnonzero(bases) - np.repeat(starts, lengths)
+        covered[bases] = np.repeat(lengths // self.k * self.k, lengths)
+        heads = bases & (offset < covered) & (offset % self.k == 0)
+        kept = ~bases | heads | (offset >= covered)
+        ids = np.where(bases, codes + np.int32(FIRST), np.int32(N)).astype(np.int32)
+        at = np.flatnonzero(heads)
+        numbers = np.zeros(len(at), dtype=np.int32)
+        for step in range(self.k):
+            numbers = numbers * 4 + codes[at + step]
+        ids[at] = self._first_kmer + numbers
+        ids[flat.starts - 1], ids[flat.starts + flat.lengths] = CLS, SEP
+        kept[0] = kept[-1] = False
+        before = np.concatenate([[0], np.cumsum(kept)])
+        bounds = [*before[flat.starts - 1].tolist(), int(before[-1])]
+        return self._encoded(ids[kept], bounds, flat)
+
+    @cached_property
+    def _complement(self) -> Ids:
+        kmer = self._first_kmer + kmer_complements(self.k)
+        return np.concatenate([np.full(self._first_kmer, -1, dtype=np.int32), kmer])
+
+    def _other_strand(self, ids: Ids) -> Ids | None:
+        """k-mers only: with an N or single bases among them the other strand is cut elsewhere."""
+        turned = self._complement[ids[::-1]]
+        return None if (turned < 0).any() else turned
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        from seqmlm.tokenizers.nucleotide_hf import kmer_blocks
+
+        return kmer_blocks(self.tokens, self.k)
+
+
+def _means(values: Floats, sizes: np.ndarray[Any, Any]) -> Floats:
+    """(T,) means of consecutive `sizes` (T,) values each; 1 where the size is 0."""
+    ends = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    stop = np.cumsum(sizes)
+    means = (ends[stop] - ends[stop - sizes]) / np.maximum(sizes, 1)
+    return np.where(sizes == 0, 1.0, means).astype(np.float32)

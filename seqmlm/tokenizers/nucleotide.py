@@ -1,0 +1,217 @@
+"""What the DNA tokenizers share: the alphabet, soft-masked bases, and the other strand.
+
+`A C G T` are ordinary. `N` has an id of its own and is special: it carries no truth, so it is never masked,
+inserted, predicted or counted, but the model sees that something stands there. Lower case is a soft-masked
+repeat: the same ids, a smaller weight in the training loss (Benegas et al. 2023, GPN).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card
+
+BASES = "ACGT"
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "N")
+PAD, UNK, CLS, SEP, MASK, N = range(6)
+FIRST = len(SPECIALS)
+LETTERS = "ACGTN, upper or lower case"
+
+_BLOCK = 1 << 16  # letters looked up at a time: they fit the processor's cache
+_OTHER, _N_CODE = 5, 4
+_TO_OTHER_STRAND = str.maketrans("ACGTacgt", "TGCAtgca")
+
+
+def _codes() -> NDArray[np.int32]:
+    table = np.full(256, _OTHER, dtype=np.int32)
+    for code, letter in enumerate(BASES + "N"):
+        table[[ord(letter), ord(letter.lower())]] = code
+    return table
+
+
+# A letter's code: 0..3 for A C G T, 4 for N, 5 for anything else.
+_CODE = _codes()
+
+
+class Flat(NamedTuple):
+    """Sequences laid end to end, two places in front of each and two behind the last.
+
+    letters: (T,) their bytes, 0 at the places between. codes: (T,) 0..3 for bases, 4 for N, 5 between.
+    starts, lengths: (R,) where each sequence begins, and its letters.
+    """
+
+    letters: NDArray[np.uint8]
+    codes: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+class NucleotideTokenizer(Tokenizer):
+    """What the DNA tokenizers have in common; the letters are `ACGTN`, lower case for soft-masked bases.
+
+    Args:
+        soft_mask_weight: weight of a soft-masked base in the training loss, in [0, 1]; a token has the mean
+            of its bases. Evaluation and scores do not weigh, but ask only where the weight is above 0.
+
+    Raises:
+        UsageError: a weight outside [0, 1].
+    """
+
+    unit: ClassVar[str] = "base"
+    closed: ClassVar[bool] = True
+    augments: ClassVar[bool] = True
+
+    def __init__(self, *, soft_mask_weight: float = 0.1) -> None:
+        if not 0 <= soft_mask_weight <= 1:
+            raise UsageError(f"soft_mask_weight must lie in [0, 1], not {soft_mask_weight}")
+        self._weight = float(soft_mask_weight)
+        self._weights = np.ones(256, dtype=np.float32)
+        self._weights[ord("a") : ord("z") + 1] = self._weight
+
+    @cached_property
+    def space(self) -> TokenSpace:
+        return TokenSpace(
+            size=len(self.tokens),
+            pad=PAD,
+            mask=MASK,
+            unk=UNK,
+            start=CLS,
+            end=SEP,
+            special=tuple(range(FIRST)),
+        )
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"soft_mask_weight": self._weight}
+
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """Encode sequences; groups are the 0-based number of a token's first base, spans are its letters.
+
+        Raises:
+            UnknownUnit: a letter that is neither a base nor N.
+        """
+        encodings: list[Encoding] = []
+        for part in _parts(raws):
+            flat = _flatten(part)
+            if np.count_nonzero(flat.codes == _OTHER) > 2 * len(part) + 2:
+                index = next(i for i, raw in enumerate(part) if self.unknown(raw))
+                found = self.unknown(part[index])[0]
+                raise UnknownUnit(found, alphabet=LETTERS, index=len(encodings) + index)
+            encodings += self._encode(part, flat)
+        return encodings
+
+    @abstractmethod
+    def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
+        """Encode some sequences that hold nothing unknown."""
+
+    def unknown(self, raw: str) -> list[Unknown]:
+        codes = _CODE[np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)]
+        return [Unknown(i, raw[i]) for i in np.flatnonzero(codes == _OTHER).tolist()]
+
+    def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
+        """Either strand, with probability 1/2 each."""
+        return self.reverse_complement(encoding) if rng.random() < 0.5 else encoding
+
+    def reverse_complement(self, encoding: Encoding) -> Encoding:
+        """The encoding of the other strand, read in its own direction; of the same length.
+
+        Where the other strand has another number of tokens the encoding itself comes back. In a window that
+        several sequences share, each is turned in its place.
+        """
+        ids, groups = encoding.ids.copy(), encoding.groups.copy()
+        assert encoding.spans is not None
+        spans = encoding.spans.copy()
+        weights = None if encoding.weights is None else encoding.weights.copy()
+        for part in _between_edges(ids):
+            turned = self._other_strand(ids[part])
+            if turned is None:
+                return encoding
+            if weights is not None:
+                weights[part] = self._turned_weights(weights[part], ids[part], turned)
+            inside = np.flatnonzero(groups[part] >= 0)
+            shift = int(groups[part][inside[0]] - spans[part][inside[0], 0]) if len(inside) else 0
+            spans[part] = self._spans(turned, int(spans[part][0, 0]))
+            ids[part] = turned
+            groups[part] = np.where(turned < FIRST, SPECIAL_GROUP, spans[part][:, 0] + shift)
+        return replace(encoding, ids=ids, groups=groups, spans=spans, weights=weights)
+
+    @abstractmethod
+    def _other_strand(self, ids: Ids) -> Ids | None:
+        """Token ids of the reverse complement, or None where it has another number of tokens."""
+
+    @abstractmethod
+    def _spans(self, ids: Ids, start: int) -> Ids:
+        """(L, 2) spans of tokens of which the first begins at base `start`."""
+
+    @abstractmethod
+    def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
+        """(L,) the weights of the turned tokens."""
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        return cls(**read_card(directory, expected=cls.name)["options"])
+
+
+def reverse_complement(raw: str) -> str:
+    """The other strand of a sequence; N and case stay.
+
+    >>> reverse_complement("AACGn")
+    'nCGTT'
+    """
+    return raw[::-1].translate(_TO_OTHER_STRAND)
+
+
+def kmers(k: int) -> list[str]:
+    """All 4^k k-mers in alphabetical order: the number of a k-mer is its spelling in base 4."""
+    spelled = [""]
+    for _ in range(k):
+        spelled = [front + base for front in spelled for base in BASES]
+    return spelled
+
+
+def kmer_complements(k: int) -> Ids:
+    """(4^k,) the number of each k-mer's reverse complement."""
+    numbers = np.arange(4**k, dtype=np.int32)
+    turned = np.zeros_like(numbers)
+    for _ in range(k):
+        turned = turned * 4 + (3 - numbers % 4)
+        numbers //= 4
+    return turned.astype(np.int32)
+
+
+def _parts(raws: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Consecutive sequences of together about `_BLOCK` letters, one at least."""
+    first = size = 0
+    for number, raw in enumerate(raws):
+        if size and size + len(raw) > _BLOCK:
+            yield raws[first:number]
+            first, size = number, 0
+        size += len(raw) + 2
+    if first < len(raws):
+        yield raws[first:]
+
+
+def _flatten(raws: Sequence[str]) -> Flat:
+    text = "\0\0".join(["", *raws, ""])
+    letters = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
+    lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
+    starts = 2 + np.cumsum(lengths + 2) - (lengths + 2)
+    return Flat(letters, _CODE.take(letters), starts, lengths)
+
+
+def _between_edges(ids: Ids) -> Iterator[slice]:
+    """The stretches between [CLS], [SEP] and [PAD]."""
+    edge = (ids == CLS) | (ids == SEP) | (ids == PAD)
+    places = np.flatnonzero(np.diff(edge.astype(np.int8), prepend=1, append=1))
+    for start, stop in zip(places[::2].tolist(), places[1::2].tolist(), strict=True):
+        yield slice(start, stop)
