@@ -13,16 +13,32 @@ from seqmlm.errors import UsageError
 TRUTH = "truth.json"
 
 
-def write_sample(out: Path, name: str, lines: Iterable[str], truth: Mapping[str, Any]) -> Sample:
-    """Write the data file `name` and `truth.json` into the folder `out`, made if missing."""
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / name, "w", encoding="utf-8", newline="\n") as handle:
-        handle.writelines(line + "\n" for line in lines)
+def write_sample(
+    out: Path, name: str, lines: Iterable[str] | Mapping[str, Iterable[str]], truth: Mapping[str, Any]
+) -> Sample:
+    """Write the data `name` and `truth.json` into the folder `out`, made if missing.
+
+    Args:
+        out: the folder.
+        name: of the data file; of the folder of data files, where there are several.
+        lines: of the file; or of each file, by its path below the folder.
+        truth: see `write_truth`.
+    """
+    files = (
+        {f"{name}/{inner}": own for inner, own in lines.items()}
+        if isinstance(lines, Mapping)
+        else {name: lines}
+    )
+    for file, own in files.items():
+        path = out / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="\n") as handle:
+            handle.writelines(line + "\n" for line in own)
     return Sample(files=(out / name,), truth=write_truth(out, truth))
 
 
 def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
-    """Write `truth.json` alone, for a sample whose data is not one file of lines.
+    """Write `truth.json` alone, for a sample whose data is not made of lines.
 
     Every top-level key has its line, and so has every item of a top-level list of objects, so that people can
     read it and `diff` can compare it.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError, nearest
 
-Outcome = Literal["token", "unit", "run"]
+Outcome = Literal["token", "unit", "run", "symbol"]
 Replacement = Literal["global", "class", "unit"]
 
 
@@ -62,8 +62,8 @@ class Masker(Protocol):
 
     Attributes:
         name: versioned name it is stored under.
-        outcome: whether [MASK] / random / keep is drawn for each token, once for all tokens of a unit, or
-            once for each run of neighbouring positions.
+        outcome: whether [MASK] / random / keep is drawn for each token, once for all tokens of a unit,
+            once for each run of neighbouring positions, or once for all units of a symbol.
         replacement: what random tokens are drawn from: all ordinary tokens, those of the true token's
             class, or units. `global` ignores the true token, which the one-pass scores rely on; a masker
             that declares another one is a `Replacer`.

@@ -106,7 +106,10 @@ class Corruptor:
         """(M,) a number in [0, 1) for each position, shared by those that share an outcome."""
         if self.masker.outcome == "token":
             return rng.random(len(positions))
-        if self.masker.outcome == "unit":
+        if self.masker.outcome == "symbol" and encoding.symbols is not None:
+            numbers, count = number_units(_named(encoding, positions))
+            return rng.random(count)[numbers]
+        if self.masker.outcome in ("unit", "symbol"):
             numbers, count = number_units(encoding.groups[positions])
             return rng.random(count)[numbers]
         run = np.cumsum(np.diff(positions, prepend=-1) > 1)  # neighbours have the same number
@@ -117,6 +120,13 @@ class Corruptor:
         if self._below is None:
             return ordinary[(uniform * len(ordinary)).astype(np.intp)]
         return ordinary[np.searchsorted(self._below, uniform, side="right")]
+
+
+def _named(encoding: Encoding, positions: NDArray[np.intp]) -> Ids:
+    """(M,) a number for each position: its symbol's where it has one, else one of its unit's own."""
+    assert encoding.symbols is not None
+    symbols, groups = encoding.symbols[positions], encoding.groups[positions]
+    return np.where(symbols >= 0, symbols, groups + (int(symbols.max(initial=-1)) + 1)).astype(np.int32)
 
 
 def _cumulative(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArray[np.float64]:

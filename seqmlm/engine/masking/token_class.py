@@ -1,0 +1,163 @@
+"""`token_class.v1`: units by the class of their tokens, and names so that they cannot be copied from nearby.
+
+An identifier that stands elsewhere in the sequence is copied, not understood; DOBF (Roziere et al. 2021)
+hides all occurrences at once. Commas and brackets are easy and many; a rate for each class spends the budget
+where there is something to learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.masking.base import Outcome, RateMasker, Replacement, check_share, number_units
+from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
+from seqmlm.errors import UsageError, nearest
+
+Shares = NDArray[np.float64]
+
+
+class TokenClass(RateMasker):
+    """Selects whole units; how often is a matter of their class, how much altogether is not.
+
+    A sequence of n eligible tokens has n * `rate` of them selected in expectation: unit u, of class c, is
+    selected with probability min(1, f * rate of c), f being the same for all units of the sequence. With
+    probability `together` the units of one symbol (the occurrences of an identifier in its scope) are tied:
+    all of them are selected or none is, with the mean of their probabilities, which keeps the expectation.
+    Otherwise they are selected one by one. At least one unit is selected.
+
+    [MASK], random or kept is drawn once for all selected tokens of a symbol, and once for every other unit:
+    an occurrence that was kept would give the others away. A random token comes in half of the cases from the
+    tokens of the same class in the sequence, else from the whole vocabulary.
+
+    Args:
+        rate: expected share of tokens to select, in [0, 1].
+        space: the vocabulary.
+        classes: names of the classes, in the order of their numbers; the tokenizer knows them.
+        class_rates: how often each class is selected, against the others; likewise.
+        rates: changes to those, by name; a class with 0 is never selected.
+        together: probability that a symbol's occurrences are tied, in [0, 1].
+        in_class: probability that a random token comes from the same class, in [0, 1].
+
+    Raises:
+        UsageError: a class that does not exist, a rate below 0, or no class with a rate above 0.
+    """
+
+    name: ClassVar[str] = "token_class.v1"
+    outcome: ClassVar[Outcome] = "symbol"
+    replacement: ClassVar[Replacement] = "class"
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        space: TokenSpace,
+        classes: Sequence[str] = (),
+        class_rates: Mapping[str, float] | None = None,
+        rates: Mapping[str, float] | None = None,
+        together: float = 0.5,
+        in_class: float = 0.5,
+    ) -> None:
+        super().__init__(rate=rate, space=space)
+        self.together, self.in_class = check_share("together", together), check_share("in_class", in_class)
+        wanted = {**dict.fromkeys(classes, 1.0), **(class_rates or {}), **(rates or {})}
+        for name, value in wanted.items():
+            if name not in classes:
+                raise UsageError(f"masking.options.rates: no class {name!r}{nearest(name, classes)}")
+            if not 0 <= value < np.inf:
+                raise UsageError(f"masking.options.rates: {name} must be a number from 0 on, not {value}")
+        if classes and not any(wanted.values()):
+            raise UsageError("masking.options.rates: every class has rate 0, so nothing could be selected")
+        # The last place is for tokens without a class (-1), and for sequences without classes.
+        self._rates = np.array([*(wanted[name] for name in classes), 1.0], dtype=np.float64)
+        self._ordinary = space.ordinary
+        self._is_special = space.is_special
+
+    def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
+        """(L,) positions to predict; none where every eligible class has rate 0."""
+        selected = np.zeros(len(eligible), dtype=np.bool_)
+        inner = eligible.nonzero()[0]
+        numbers, count = number_units(encoding.groups[inner])
+        if not count:
+            return selected
+        first = np.zeros(count, dtype=np.intp)
+        first[numbers[::-1]] = inner[::-1]  # the first token of a unit speaks for it
+        sizes = np.bincount(numbers, minlength=count).astype(np.float64)
+        rates = self._class_rates(encoding, first)
+        if not rates.any():
+            return selected
+        shares = _shares(rates, sizes, self.rate * len(inner))
+        units = self._draw(shares, sizes, encoding, first, rng)
+        if not units.any():
+            candidates = rates.nonzero()[0]
+            units[candidates[int(rng.random() * len(candidates))]] = True
+        selected[inner] = units[numbers]
+        return selected
+
+    def _class_rates(self, encoding: Encoding, positions: NDArray[np.intp]) -> Shares:
+        if encoding.classes is None:
+            return np.ones(len(positions))
+        classes = encoding.classes[positions]
+        known = (classes >= 0) & (classes < len(self._rates) - 1)
+        return self._rates[np.where(known, classes, -1)]
+
+    def _draw(
+        self,
+        shares: Shares,
+        sizes: Shares,
+        encoding: Encoding,
+        first: NDArray[np.intp],
+        rng: np.random.Generator,
+    ) -> Bools:
+        """(U,) the selected units."""
+        alone = rng.random(len(shares))
+        if encoding.symbols is not None and self.together:
+            named = ((encoding.symbols[first] >= 0) & (shares > 0)).nonzero()[0]
+            _, symbols = np.unique(encoding.symbols[first[named]], return_inverse=True)
+            tokens = np.bincount(symbols, weights=sizes[named])
+            means = np.bincount(symbols, weights=(shares * sizes)[named]) / tokens
+            tied = (rng.random(len(means)) < self.together)[symbols]
+            shares = shares.copy()
+            shares[named[tied]] = means[symbols[tied]]
+            alone[named[tied]] = rng.random(len(means))[symbols[tied]]
+        units: Bools = alone < shares
+        return units
+
+    def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
+        """(S,) ids for the positions `swapped`: of the same class in this sequence, or of the vocabulary."""
+        uniform, inside = rng.random(len(swapped)), rng.random(len(swapped)) < self.in_class
+        ids = self._ordinary[(uniform * len(self._ordinary)).astype(np.intp)]
+        if encoding.classes is None:
+            return ids
+        classes = encoding.classes[swapped]
+        ordinary = ~self._is_special[encoding.ids] & (encoding.groups >= 0)
+        for number in np.unique(classes[inside]).tolist():
+            pool = encoding.ids[ordinary & (encoding.classes == number)]
+            here = inside & (classes == number)
+            ids[here] = pool[(uniform[here] * len(pool)).astype(np.intp)]
+        return ids
+
+    def selection_rate(self, space: TokenSpace) -> Floats:
+        """(V,) NaN for ordinary ids, which may be of several classes; the common rate if there is one."""
+        rates = super().selection_rate(space)
+        if len(set(self._rates[:-1].tolist())) > 1:
+            rates[~space.is_special] = np.nan
+        return rates
+
+
+def _shares(rates: Shares, sizes: Shares, budget: float) -> Shares:
+    """(U,) min(1, f * rates), with f such that sum(shares * sizes) = budget, or all 1 if it takes more."""
+    shares = np.zeros(len(rates))
+    free = rates > 0
+    while free.any():
+        factor = (budget - sizes[shares == 1].sum()) / (rates * sizes)[free].sum()
+        full = free & (factor * rates >= 1)
+        if not full.any():
+            shares[free] = factor * rates[free]
+            break
+        shares[full] = 1
+        free &= ~full
+    return shares

@@ -1,0 +1,203 @@
+"""`code.v1`: byte-level BPE inside the atoms of source code; units, classes and symbols from a lexer.
+
+Two layers, so that the ids need no parser:
+
+    atoms   names, numbers, operators, quotes, line breaks with their indentation: one regular expression for
+            all languages, run by the `tokenizers` library. BPE never crosses an atom. A single space belongs
+            to the atom behind it, so the text can be spelled back from the ids, and the Hugging Face form
+            gives the same ids without any lexer.
+    lexer   groups atoms into lexer tokens ("&" "&" is one operator in Java; a name is one atom) and says what
+            they are. A lexer changes units, classes and symbols, never ids.
+
+The unit is the lexer token; in strings, comments and docstrings it is a word (a run without white space, of
+at most 16 atoms), so that units stay comparable and a page of prose is not hidden at once. A line break with
+the indentation behind it (NEWLINE, INDENT and DEDENT in one) is a unit of class "whitespace"; white space
+inside a line belongs to no unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import Regex, pre_tokenizers, processors
+
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.lexers import Lexer, lex
+from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
+from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer
+from seqmlm.tokenizers.words import count_words, fitted_size
+
+DEFAULT_VOCABULARY = 8192
+_LONGEST_RUN = 16  # atoms of a unit of prose
+_NUMBER = (
+    r"0[xX][0-9a-fA-F_]+|0[oObB][0-7_]+"
+    r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+\-]?[0-9][0-9_]*)?[jJ]?"
+)
+_OPERATOR = r"\*\*=?|//=?|>>=?|<<=?|\.\.\.|->|:=|[-+*/%&|\^=<>!@]=|\"\"\"|'''"
+_ATOM = rf" ?(?:{_OPERATOR})| ?(?:{_NUMBER})| ?\w+| ?[^\s\w]|\s*[\r\n]\s*|\s+(?!\S)|\s+"
+# What `\\s` means to the regular expressions of the `tokenizers` library.
+_SPACES = np.array(
+    [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
+)
+_IS_PROSE = np.zeros(len(CLASSES), dtype=np.bool_)
+_IS_PROSE[list(PROSE)] = True
+
+
+class CodeTokenizer(BpeTokenizer):
+    """See the module.
+
+    Args:
+        backend: a trained tokenizer; `train` and `load` make it.
+        lexer: see `seqmlm.tokenizers.lexers.lex`.
+    """
+
+    name: ClassVar[str] = "code.v1"
+    unit: ClassVar[str] = "lexer token"
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, lexer: Lexer = "auto") -> None:
+        super().__init__(backend)
+        lex("", lexer)  # an unknown lexer is an error now, not at the first text
+        self._lexer: Lexer = lexer
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"lexer": self._lexer}
+
+    @property
+    def masking_facts(self) -> Mapping[str, Any]:
+        return {"classes": CLASSES, "class_rates": RATES}
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        vocabulary_size: int | None = None,
+        lexer: Lexer = "auto",
+        **options: Any,
+    ) -> Self:
+        """Learn a vocabulary from source texts.
+
+        Args:
+            texts: read once.
+            vocabulary_size: the most ids; None fits it to the text (`words.fitted_size`), 8,192 at most.
+            lexer: kept for `encode`; learning needs none.
+
+        Raises:
+            UsageError: an unknown option or lexer, or a vocabulary size that leaves no room.
+            DataError: no words in the texts.
+        """
+        if options:
+            raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lexer")
+        lex("", lexer)
+        pre_tokenizer = cls._pre_tokenizer()
+        counts = count_words(map(str, texts), None, pre_tokenizer)
+        if not counts:
+            raise DataError(
+                "there is no source text to learn a vocabulary from", remedy="give files with code"
+            )
+        size = min(fitted_size(counts), DEFAULT_VOCABULARY) if vocabulary_size is None else vocabulary_size
+        if size < cls._smallest():
+            raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
+        backend = tokenizers.Tokenizer(cls._learn(counts, size))
+        backend.pre_tokenizer, backend.decoder = pre_tokenizer, cls._decoder()
+        backend.add_special_tokens(list(SPECIAL))
+        backend.post_processor = cls._post_processor()
+        return cls(backend, lexer=lexer)
+
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """Encode source texts; groups are units, classes and symbols the lexer's, spans without spaces in
+        front.
+
+        The pieces of one character that takes several tokens all have that character's span.
+        """
+        found = self._backend.encode_batch([str(raw) for raw in raws])
+        return [self._encoding(raw, one) for raw, one in zip(raws, found, strict=True)]
+
+    def _encoding(self, raw: str, found: Any) -> Encoding:
+        ids = np.array(found.ids, dtype=np.int32)
+        spans = np.fromiter(chain.from_iterable(found.offsets), np.int32, 2 * len(ids)).reshape(-1, 2)
+        # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
+        atoms = np.nan_to_num(np.array(found.word_ids, dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
+        return _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
+
+    @classmethod
+    def _post_processor(cls) -> Any:
+        return processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+
+    @classmethod
+    def _normalizer(cls, lowercase: bool) -> Any:
+        return None
+
+    @classmethod
+    def _pre_tokenizer(cls) -> Any:
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_ATOM), behavior="isolated"), bytes_of])
+
+
+def _encoding(raw: str, tokens: Lexed, ids: Ids, spans: Ids, pieces: Ids) -> Encoding:
+    """Units, classes and symbols of BPE tokens from the lexer tokens they lie in.
+
+    Args:
+        raw: the text.
+        tokens: its lexer tokens.
+        ids: (L,) BPE tokens.
+        spans: (L, 2) with the space in front of an atom, which is taken off here, in place.
+        pieces: (L,) number of each token's atom, -1 for special ones.
+    """
+    first = np.diff(pieces, prepend=-2) != 0
+    number = np.cumsum(first) - 1  # (L,) of the atom, special ones counted too
+    atoms = _atoms(raw, spans[first, 0], spans[np.append(first[1:], True), 1])
+    special = pieces[first] < 0
+    spans[first, 0] += atoms.led
+    spans[:, 1] = np.maximum(spans[:, 0], spans[:, 1])
+    begins = spans[first, 0]
+    owner = np.searchsorted(tokens.starts, begins, side="right") - 1
+    inside = ~special & (owner >= 0) & (begins < np.append(tokens.ends, 0)[owner])
+    classes = np.where(inside, np.append(tokens.classes, 0)[owner], WHITESPACE).astype(np.int16)
+    symbols = np.where(inside, np.append(tokens.symbols, -1)[owner], -1).astype(np.int32)
+    units = _units(owner, inside, inside & _IS_PROSE[classes], atoms)
+    units[special | (~inside & ~atoms.breaks) | (atoms.blank & ~atoms.breaks)] = SPECIAL_GROUP
+    classes[special] = SPECIAL_GROUP
+    return Encoding(
+        ids=ids, groups=units[number], classes=classes[number], spans=spans, symbols=symbols[number]
+    )
+
+
+class _Atoms(NamedTuple):
+    """(A,) what the atoms of a text begin with and consist of."""
+
+    led: Bools  # one space in front
+    blank: Bools  # white space only
+    breaks: Bools  # white space with a line break
+
+
+def _atoms(raw: str, begins: Ids, ends: Ids) -> _Atoms:
+    text = np.frombuffer((raw + "\0\0").encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    lines = np.flatnonzero((text == 10) | (text == 13))
+    is_space = np.isin(text, _SPACES) if not raw.isascii() else (text == 32) | ((text >= 9) & (text <= 13))
+    blank = is_space[begins] & (is_space[begins + 1] | (ends - begins == 1))
+    breaks = blank & (np.searchsorted(lines, ends) > np.searchsorted(lines, begins))
+    return _Atoms((text[begins] == 32) & ~blank & (ends > begins), blank, breaks)
+
+
+def _units(owner: NDArray[np.intp], inside: Bools, prose: Bools, atoms: _Atoms) -> Ids:
+    """(A,) the number of each atom's unit: lexer tokens, in prose words."""
+    new = np.ones(len(owner), dtype=np.bool_)
+    new[1:] = ~inside[1:] | ~inside[:-1] | (owner[1:] != owner[:-1])
+    new[1:] |= prose[1:] & (atoms.led[1:] | atoms.blank[1:] | atoms.blank[:-1])
+    at = np.arange(len(new))
+    begun = np.maximum.accumulate(np.where(new, at, 0))
+    new |= prose & ((at - begun) % _LONGEST_RUN == 0)
+    units: Ids = (np.cumsum(new) - 1).astype(np.int32)
+    return units

@@ -1,0 +1,39 @@
+"""Lexers: what the tokens of a programming language are, which role each has, and what a name names."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.lexers.classes import Lexed
+from seqmlm.tokenizers.lexers.generic import lex_generic
+from seqmlm.tokenizers.lexers.python import lex_python, parse
+from seqmlm.tokenizers.lexers.tree_sitter import available, lex_tree_sitter
+
+Lexer = Literal["auto", "python", "generic", "tree-sitter"]
+
+
+def lex(text: str, lexer: Lexer = "auto") -> Lexed:
+    """The lexer tokens of a source text.
+
+    Args:
+        text: the source; a `SourceText` knows its language, any other text is Python if it parses as that.
+        lexer: "auto" takes the Python lexer for Python and the generic one for everything else, so that it
+            gives the same on every machine; "tree-sitter" takes its parser where there is one for the
+            language (the same tokens, better roles); the others are taken whatever the language.
+
+    Raises:
+        UsageError: an unknown lexer, or "tree-sitter" without its wheels.
+    """
+    if lexer not in get_args(Lexer):
+        raise UsageError(f"lexer must be one of {', '.join(get_args(Lexer))}, not {lexer!r}")
+    language = getattr(text, "language", "")
+    if lexer == "python" or (lexer != "generic" and language == "python"):
+        return lex_python(text)
+    if lexer == "tree-sitter" and language:
+        parsed = available(language) or not available("java")
+        return lex_tree_sitter(text, language) if parsed else lex_generic(text, language)
+    if lexer == "generic" or language:
+        return lex_generic(text, language)
+    tree = parse(text)
+    return lex_generic(text) if tree is None else lex_python(text, tree)

@@ -1,0 +1,97 @@
+"""The classes a lexer token can have, in the fixed order their numbers come from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import Ids
+
+CLASSES = (
+    "whitespace",
+    "keyword",
+    "operator",
+    "punctuation",
+    "definition",
+    "parameter",
+    "use",
+    "attribute",
+    "call",
+    "import",
+    "type",
+    "exception",
+    "number",
+    "string",
+    "comment",
+    "docstring",
+)
+(
+    WHITESPACE,
+    KEYWORD,
+    OPERATOR,
+    PUNCTUATION,
+    DEFINITION,
+    PARAMETER,
+    USE,
+    ATTRIBUTE,
+    CALL,
+    IMPORT,
+    TYPE,
+    EXCEPTION,
+    NUMBER,
+    STRING,
+    COMMENT,
+    DOCSTRING,
+) = range(len(CLASSES))
+
+IDENTIFIERS = (DEFINITION, PARAMETER, USE, ATTRIBUTE, CALL, IMPORT, TYPE, EXCEPTION)
+PROSE = (STRING, COMMENT, DOCSTRING)
+"""Classes of tokens that hold words: there a word is the unit."""
+
+RATES = {
+    "whitespace": 0.01,
+    "keyword": 0.10,
+    "operator": 0.25,
+    "punctuation": 0.03,
+    "definition": 0.30,
+    "parameter": 0.25,
+    "use": 0.25,
+    "attribute": 0.25,
+    "call": 0.25,
+    "import": 0.25,
+    "type": 0.50,
+    "exception": 0.40,
+    "number": 0.15,
+    "string": 0.15,
+    "comment": 0.15,
+    "docstring": 0.15,
+}
+"""How often each class is masked against the others: what is hard to guess, and worth knowing, more often."""
+
+
+class Lexed(NamedTuple):
+    """A text's lexer tokens, ascending and disjoint; between them lies white space only.
+
+    starts, ends: (K,) half-open character offsets into the text.
+    classes: (K,) numbers of `CLASSES`.
+    symbols: (K,) number of what an identifier names, from 0 in order of appearance; -1 elsewhere.
+    """
+
+    starts: Ids
+    ends: Ids
+    classes: NDArray[np.int16]
+    symbols: Ids
+
+
+def lexed(starts: list[int], ends: list[int], classes: list[int], names: list[Any]) -> Lexed:
+    """A `Lexed` of lists; equal `names` become equal symbols, None becomes -1."""
+    numbers: dict[Any, int] = {None: -1}
+    symbols = [numbers.setdefault(name, len(numbers) - 1) for name in names]
+    return Lexed(
+        np.array(starts, dtype=np.int32),
+        np.array(ends, dtype=np.int32),
+        np.array(classes, dtype=np.int16),
+        np.array(symbols, dtype=np.int32),
+    )

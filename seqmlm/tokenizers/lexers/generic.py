@@ -1,0 +1,161 @@
+"""Other languages: one regular expression for what nearly all of them share, and roles by neighbourhood.
+
+Languages differ in what begins a comment; apart from that, strings, numbers, names and operators look alike
+enough. Roles are guesses from the tokens beside a name (`x(`, `.x`, `class X`, `new X`); a symbol is a
+spelling, because scopes would take a parser.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from seqmlm.tokenizers.lexers.classes import (
+    ATTRIBUTE,
+    CALL,
+    COMMENT,
+    DEFINITION,
+    EXCEPTION,
+    IMPORT,
+    KEYWORD,
+    NUMBER,
+    OPERATOR,
+    PUNCTUATION,
+    STRING,
+    TYPE,
+    USE,
+    Lexed,
+    lexed,
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SLASHES = r"//[^\r\n]*|/\*.*?(?:\*/|\Z)"
+_HASH = r"\#[^\r\n]*"
+_DASHES = r"--[^\r\n]*"
+_COMMENTS = {
+    **dict.fromkeys(("ruby", "perl", "shell", "r", "julia"), _HASH),
+    "php": rf"{_SLASHES}|{_HASH}",
+    "lua": rf"--\[\[.*?(?:\]\]|\Z)|{_DASHES}",
+    "sql": rf"{_DASHES}|/\*.*?(?:\*/|\Z)",
+    "haskell": rf"{{-.*?(?:-}}|\Z)|{_DASHES}",
+    "": rf"{_SLASHES}|\#[ !][^\r\n]*",
+}
+_STRINGS = r'"""(?:[^\\"]|\\.|"(?!""))*"""' + "".join(
+    rf"|{q}[^{q}\\{n}]*(?:\\(?:\r\n|.)[^{q}\\{n}]*)*{q}"
+    for q, n in (('"', r"\r\n"), ("'", r"\r\n"), ("`", ""))
+)
+_NUMBER = (
+    r"0[xX][0-9a-fA-F_]+[uUlLnN]*|0[bB][01_]+[uUlLnN]*"
+    r"|(?:[0-9][0-9_]*(?:\.[0-9][0-9_]*|\.(?![.\w]))?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?[a-zA-Z]{0,3}"
+)
+_OPERATORS = (
+    r">>>=|<<=|>>=|>>>|\.\.\.|\.\.=|===|!==|<=>|\*\*=|&&=|\|\|=|\?\?=|->|=>|<-|::|:=|\+\+|--|&&|\|\||\?\?|\?\."
+    r"|<<|>>|\*\*|\.\.|<>|[-+*/%&|^=<>!~]=|[-+*/%&|^=<>!~?@$]"
+)
+_MARKS = r"[.,:;()\[\]{}\\]"
+
+_KEYWORDS = _words(
+    """
+    abstract alignas alignof as asm assert async await break case catch chan class const constexpr
+    continue debugger def default defer defined delete do done elif else elsif elseif end ensure enum
+    esac except explicit export extends extern fallthrough false final finally fn for foreach friend
+    from fun func function global go goto if implements import in include inline instanceof interface
+    internal is let local loop match mod module move mut mutable namespace native new nil null None
+    nullptr of operator out override package private protected pub public range readonly ref register
+    repeat require rescue return sealed select self Self sizeof static strictfp struct super switch
+    synchronized template then this throw throws trait transient true True False try type typedef
+    typename typeof union unless unsafe until use using val var virtual volatile when where while with
+    yield begin undefined SELECT FROM WHERE INSERT UPDATE DELETE CREATE TABLE INTO VALUES JOIN ON
+    """
+)
+_WORD_OPERATORS = frozenset(("and", "or", "not", "xor", "AND", "OR", "NOT"))
+_TYPES = _words(
+    """
+    bool boolean byte char double float int long short signed unsigned void string str number any object
+    int8 int16 int32 int64 uint uint8 uint16 uint32 uint64 uintptr float32 float64 complex64 complex128
+    rune error i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 isize usize size_t auto
+    """
+)
+_DEFINES = _words(
+    """
+    class interface struct enum union trait def func fn function fun type typedef namespace module
+    package let var val const mod
+    """
+)
+_REACHES = frozenset((".", "->", "::", "?."))
+_IMPORTS = frozenset(("import", "package", "use", "using", "require", "include"))
+_NUMBERS = range(1, 8)
+_COMMENT, _STRING, _NAME, _NUMERIC, _OPERATOR, _MARK, _OTHER = _NUMBERS
+
+
+@cache
+def _pattern(language: str) -> re.Pattern[str]:
+    comments = _COMMENTS.get(language, _SLASHES)
+    return re.compile(
+        rf"({comments})|({_STRINGS})|([^\W\d][\w]*)|({_NUMBER})|({_OPERATORS})|({_MARKS})|(\S)", re.DOTALL
+    )
+
+
+def lex_generic(text: str, language: str = "") -> Lexed:
+    """Cut source of any language into lexer tokens; roles are guesses, symbols are spellings.
+
+    Args:
+        text: the source.
+        language: a key of `seqmlm.tokenizers.lexers.source.LANGUAGES`; "" where unknown.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    classes: list[int] = []
+    names: list[str | None] = []
+    plain = {_COMMENT: COMMENT, _STRING: STRING, _NUMERIC: NUMBER, _OPERATOR: OPERATOR, _OTHER: PUNCTUATION}
+    before, last_line, importing = "", 0, False
+    for match in _pattern(language).finditer(text):
+        kind = match.lastindex or _OTHER
+        start, stop = match.span()
+        name = None
+        if kind == _NAME:
+            value = match.group()
+            importing = importing and "\n" not in text[last_line:start]
+            number = _role(value, before, text[stop : stop + 1], importing)
+            if number not in (KEYWORD, OPERATOR):
+                name = value
+            elif value in _IMPORTS:
+                importing, last_line = True, stop
+            before = value
+        elif kind == _MARK:
+            value = match.group()
+            number = PUNCTUATION
+            importing = importing and value != ";"
+            before = value
+        else:
+            number = plain[kind]
+            before = text[start:stop] if kind == _OPERATOR else before if kind == _COMMENT else ""
+        starts.append(start)
+        ends.append(stop)
+        classes.append(number)
+        names.append(name)
+    return lexed(starts, ends, classes, names)
+
+
+def _role(value: str, before: str, after: str, importing: bool) -> int:
+    if before in _REACHES and not importing:
+        return CALL if after == "(" else ATTRIBUTE
+    if value in _KEYWORDS:
+        return KEYWORD
+    if value in _WORD_OPERATORS:
+        return OPERATOR
+    if importing:
+        return IMPORT
+    if before in _DEFINES:
+        return DEFINITION
+    if value in _TYPES:
+        return TYPE
+    if value.endswith(("Exception", "Error")) and value[:1].isupper():
+        return EXCEPTION
+    if before == "new" or (before in ("extends", "implements", "throws") and value[:1].isupper()):
+        return TYPE
+    return CALL if after == "(" else USE

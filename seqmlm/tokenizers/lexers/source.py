@@ -1,0 +1,58 @@
+"""Source text that remembers its language, which a file's name tells and its text does not."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+LANGUAGES = {
+    "python": (".py", ".pyi", ".pyw"),
+    "java": (".java",),
+    "javascript": (".js", ".jsx", ".mjs", ".cjs"),
+    "typescript": (".ts", ".tsx"),
+    "go": (".go",),
+    "c": (".c", ".h"),
+    "cpp": (".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx"),
+    "csharp": (".cs",),
+    "rust": (".rs",),
+    "kotlin": (".kt", ".kts"),
+    "scala": (".scala",),
+    "swift": (".swift",),
+    "php": (".php",),
+    "ruby": (".rb",),
+    "perl": (".pl", ".pm"),
+    "shell": (".sh", ".bash"),
+    "r": (".r",),
+    "julia": (".jl",),
+    "lua": (".lua",),
+    "sql": (".sql",),
+    "haskell": (".hs",),
+}
+_OF_SUFFIX = {suffix: language for language, suffixes in LANGUAGES.items() for suffix in suffixes}
+
+
+class SourceText(str):
+    """The text of a file or a piece of one: a `str` that knows its language.
+
+    >>> SourceText("x = 1", "python").language
+    'python'
+    """
+
+    __slots__ = ("language",)
+    language: str
+
+    def __new__(cls, text: str, language: str = "") -> SourceText:
+        made = super().__new__(cls, text)
+        made.language = language
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        return str(self), self.language
+
+
+def language_of(name: str) -> str:
+    """The language a file's name speaks of; "" where it says nothing.
+
+    >>> language_of("src/Main.java"), language_of("README")
+    ('java', '')
+    """
+    return _OF_SUFFIX.get(PurePath(name).suffix.lower(), "")

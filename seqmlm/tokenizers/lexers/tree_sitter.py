@@ -1,0 +1,122 @@
+"""Roles by tree-sitter for Java, JavaScript and Go, where its wheels are installed (extra `tree-sitter`).
+
+The lexer tokens, and with them ids, units and spans, are those of the generic lexer; the parser only says
+better what a name is. So a model reads the same tokens with and without the wheels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.lexers.classes import (
+    ATTRIBUTE,
+    CALL,
+    DEFINITION,
+    IDENTIFIERS,
+    IMPORT,
+    PARAMETER,
+    TYPE,
+    USE,
+    Lexed,
+)
+from seqmlm.tokenizers.lexers.generic import lex_generic
+from seqmlm.tokenizers.lexers.positions import Positions
+
+PARSED = ("java", "javascript", "go")
+_TYPES = ("type_identifier", "integral_type", "floating_point_type", "boolean_type", "void_type")
+_NAMES = ("identifier", "property_identifier", "field_identifier", "package_identifier", *_TYPES)
+# The role of a name by what it is part of; "field" names the parent's field it fills.
+_ROLES = {
+    ("formal_parameter", "name"): PARAMETER,
+    ("parameter_declaration", "name"): PARAMETER,
+    ("formal_parameters", None): PARAMETER,
+    ("method_declaration", "name"): DEFINITION,
+    ("function_declaration", "name"): DEFINITION,
+    ("method_definition", "name"): DEFINITION,
+    ("class_declaration", "name"): DEFINITION,
+    ("interface_declaration", "name"): DEFINITION,
+    ("constructor_declaration", "name"): DEFINITION,
+    ("variable_declarator", "name"): DEFINITION,
+    ("type_spec", "name"): DEFINITION,
+    ("var_spec", "name"): DEFINITION,
+    ("const_spec", "name"): DEFINITION,
+    ("field_declaration", "name"): DEFINITION,
+    ("method_invocation", "name"): CALL,
+    ("call_expression", "function"): CALL,
+    ("field_access", "field"): ATTRIBUTE,
+    ("member_expression", "property"): ATTRIBUTE,
+    ("selector_expression", "field"): ATTRIBUTE,
+    ("scoped_identifier", "name"): IMPORT,
+    ("import_declaration", None): IMPORT,
+    ("import_specifier", "name"): IMPORT,
+}
+
+
+def available(language: str) -> bool:
+    """Whether the wheels for this language are installed."""
+    names = ("tree_sitter", f"tree_sitter_{language}")
+    return language in PARSED and all(importlib.util.find_spec(name) is not None for name in names)
+
+
+def lex_tree_sitter(text: str, language: str) -> Lexed:
+    """The generic lexer's tokens with roles from the syntax tree.
+
+    Raises:
+        UsageError: the wheels for this language are not installed.
+    """
+    made = lex_generic(text, language)
+    positions = Positions(text)
+    roles = {positions.offset((1, at)): role for at, role in _roles(_parser(language), _flat(text))}
+    for number, start in enumerate(made.starts.tolist()):
+        role = roles.get(start)
+        if role is not None and made.classes[number] in IDENTIFIERS:
+            made.classes[number] = role
+    return made
+
+
+def _flat(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def _roles(parser: Any, data: bytes) -> Iterator[tuple[int, int]]:
+    """(byte offset, role) of every name, without recursion: a file may nest deeply."""
+    cursor = parser.parse(data).walk()
+    while True:
+        node = cursor.node
+        if node.child_count == 0 and node.type in _NAMES:
+            yield node.start_byte, _role(node, cursor.field_name)
+        if cursor.goto_first_child() or cursor.goto_next_sibling():
+            continue
+        while cursor.goto_parent():
+            if cursor.goto_next_sibling():
+                break
+        else:
+            return
+
+
+def _role(node: Any, field: str | None) -> int:
+    parent = node.parent
+    kind = None if parent is None else parent.type
+    if kind in ("selector_expression", "member_expression") and field != "operand" and field != "object":
+        around = parent.parent
+        called = around is not None and around.type == "call_expression"
+        return CALL if called and around.child_by_field_name("function") == parent else ATTRIBUTE
+    found = _ROLES.get((kind or "", field))
+    return found if found is not None else TYPE if node.type in _TYPES else USE
+
+
+@cache
+def _parser(language: str) -> Any:
+    if not available(language):
+        raise UsageError(
+            f"the lexer 'tree-sitter' has no parser for {language or 'text of unknown language'!r} here; "
+            f"pip install 'seqmlm[tree-sitter]' brings those for {', '.join(PARSED)}, lexer=auto needs none"
+        )
+    sitter = importlib.import_module("tree_sitter")
+    grammar = importlib.import_module(f"tree_sitter_{language}")
+    return sitter.Parser(sitter.Language(grammar.language()))
