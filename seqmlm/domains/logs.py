@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.data.loglines import LogLines
 from seqmlm.data.readers.logs import READERS
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Ids
+
+if TYPE_CHECKING:
+    from seqmlm.tokenizers.base import Tokenizer
 
 _ROTATED = tuple(f".{number}" for number in range(100))
 _SUFFIXES = (".log", ".txt", ".out", ".err", ".jsonl", ".ndjson", ".csv", ".tsv", *_ROTATED)
@@ -48,6 +52,11 @@ class LogsDomain(Domain):
         raw = record.raw
         known = isinstance(raw, LogLines) and raw.times
         return raw.times[0] if known else record.line
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """As `Domain.show`, with a mark where a line ends."""
+        text = raw.text if isinstance(raw, LogLines) else str(raw)
+        return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """A service's log from a state machine, with labelled faults; n requests, 2,000 by default."""

@@ -60,11 +60,13 @@ HEADERS: Mapping[str, Header] = {
     ),
     # RFC 3164, and the form with an ISO time that newer daemons write: time, host, tag with process.
     "syslog": Header(
-        rf"(?:<\d{{1,3}}>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) \S+ \S+: ))"
+        rf"(?:<\d{{1,3}}>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|"
+        rf"{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) \S+ \S+: ))"
         rf"{_FRACTION}{_ZONE} \S+ (?: ?-- )?(?:{_TAG}|[^\s:\[]+(?: [^\s:\[]+){{1,3}}(?:\[\d+\])?: )?"
     ),
     "apache_error": Header(
-        rf"\[([A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_HMS}(?:\.\d+)? \d{{4}})()()\] \[[^\]]*\] (?:\[pid [^\]]*\] )?"
+        rf"\[([A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_HMS}(?:\.\d+)? \d{{4}})()()\] "
+        r"\[[^\]]*\] (?:\[pid [^\]]*\] )?"
     ),
     "access": Header(
         rf"\S+ \S+ \S.*? ?\[(\d\d/[A-Z][a-z]{{2}}/\d{{4}}:{_HMS})() ?([+-]\d{{4}})\] ",
@@ -75,7 +77,8 @@ HEADERS: Mapping[str, Header] = {
     "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - {_LEVEL} +\[.*?\] - "),
     "openstack": Header(rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ {_LEVEL} \S+ (?:\[[^\]]*\] )?"),
     "iso": Header(
-        rf"\[?({_DAY}[T ]{_HMS}){_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?(?:\[?{_LEVEL}\]?(?![\w.]):?[ \t]*(?:[-|] )?)?",
+        rf"\[?({_DAY}[T ]{_HMS}){_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"
+        rf"(?:\[?{_LEVEL}\]?(?![\w.]):?[ \t]*(?:[-|] )?)?",
         doubtful=True,
     ),
     "epoch": Header(r"\[?(\d{10}(?=[.\]\s])|\d{13}|\d{16}|\d{19})(?:\.(\d+))?()\]?[ \t]+", doubtful=True),

@@ -20,8 +20,8 @@ HELD_LINES = 1 << 20
 """Most lines of open sessions together."""
 
 _USUAL = (
-    r"\bblk_-?\d+",
-    r"\breq-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    r"blk_-?\d+",
+    r"req-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     r"\b(?:request|req|trace|session|transaction|correlation|job)[-_]?id\"?[=:] ?\"?([\w.-]+)",
     r"\b(?:request|req|trace|session|job|txn)=([\w.-]+)",
 )
