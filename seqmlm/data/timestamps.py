@@ -17,7 +17,8 @@ NAN = float("nan")
 DAY = 86400.0
 
 _REMEMBERED = 1 << 16
-_MONTHS = {m: i for i, m in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
+_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {m: i for i, m in enumerate(_NAMES, 1)}
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?", re.ASCII)
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", re.ASCII)
@@ -28,7 +29,7 @@ _MONTH = r"(?P<b>[A-Za-z]{3})"
 _SHAPES = tuple(
     re.compile(shape, re.ASCII)
     for shape in (
-        rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_CLOCK}{_ZONE}",  # ISO 8601, BGL, nginx errors
+        rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_CLOCK}{_ZONE}",  # ISO 8601, BGL
         rf"{_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE}",  # RFC 3164: no year
         rf"(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {_CLOCK}",  # HDFS
         rf"(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_CLOCK}",  # Spark
@@ -44,10 +45,10 @@ _NUMBER = re.compile(r"\d{9,19}(?:\.\d+)?", re.ASCII)
 class Clock(dict[str, float]):
     """Text of a time to seconds since 1970-01-01 UTC; not a number where it cannot be read.
 
-    Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset), RFC 3164
-    ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the seconds,
-    milli-, micro- or nanoseconds of the epoch. Times are to be asked for in the order of the lines: where they
-    have no year, December to January begins a new one.
+    Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset),
+    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the
+    seconds, milli-, micro- or nanoseconds of the epoch. Times are to be asked for in the order of the lines:
+    where they have no year, December to January begins a new one.
 
     Args:
         zone: of times that name none: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").

@@ -2,8 +2,8 @@
 
 A request walks through a state machine (`seqmlm.domains.logs_sample_machine`) and writes a line per state;
 many are under way at a time, and background tasks write in between. A fault leaves a line out, adds one,
-swaps two, waits long before one, or adds one that nothing else writes; each breaks the machine's rules (or, if
-slow, its pauses), so a model that knows the machine can find it.
+swaps two, waits long before one, or adds one that nothing else writes; each breaks the machine's rules (or,
+if slow, its pauses), so a model that knows the machine can find it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A step of a request: the template it writes and the mean pause before it, in seconds."""
+    """A step of a request: the template it writes and the median pause before it, in seconds."""
 
     name: str
     template: str

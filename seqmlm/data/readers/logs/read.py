@@ -85,9 +85,9 @@ def read_logs(
         kind: name of a format in `KINDS`; "auto" tells it by the first lines.
         path: the file.
         problems: receives what cannot be read.
-        session: expression whose group 1, else whole match, is the id of the session a line belongs to (a line
-            with several belongs to each); "none" for windows; "auto" takes ids that a field names, or usual
-            ones (blk_1, request_id=...) where most of the first lines have them, unless a window is given.
+        session: expression whose group 1, else whole match, is the id of a line's session (a line with
+            several belongs to each); "none" for windows; "auto" takes ids that a field names, or usual ones
+            (blk_1, request_id=...) where most of the first lines have them, unless a window is given.
         window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said.
         step: from one window to the next, in the same kind; None for windows side by side.
         session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file.
@@ -322,7 +322,7 @@ class _Reading:
                         "a line of a session file that is not event ids",
                         source=self._source,
                         line=line,
-                        remedy="event ids are whole numbers with spaces between them; name the format the file has",
+                        remedy="event ids are whole numbers between spaces; name the format the file has",
                     )
                     self._problems.bad(error, text)
                     continue

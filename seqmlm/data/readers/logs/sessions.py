@@ -45,7 +45,7 @@ def pattern_of(session: str) -> re.Pattern[str]:
 
 
 def usual_pattern(first: Events) -> re.Pattern[str] | None:
-    """The usual form of session ids that these lines have, if any: in three quarters of them, four lines an id."""
+    """The usual form of ids that three quarters of these lines have, if any, with four lines an id."""
     texts = first.whole[:_LOOKED_AT]
     for expression in _USUAL:
         pattern = re.compile(expression)

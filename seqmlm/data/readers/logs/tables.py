@@ -109,9 +109,7 @@ class Table:
                 times=[clock[" ".join(parts)] for parts in zip(*(columns[i] for i in times), strict=True)]
                 if times
                 else None,
-                sessions=None
-                if session is None
-                else [(value,) if value else () for value in columns[session]],
+                sessions=None if session is None else [_ids(value) for value in columns[session]],
                 labels=None if label is None else list(columns[label]),
                 whole=messages,
             )
@@ -136,6 +134,10 @@ class Table:
                 continue
             if fields and fields != [""]:
                 yield self._feed.start, fields
+
+
+def _ids(value: str) -> tuple[str, ...]:
+    return (value,) if value else ()
 
 
 class _Feed:
