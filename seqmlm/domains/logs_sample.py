@@ -78,7 +78,7 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
         for number, (time, state) in enumerate(zip(request.times, request.states, strict=True))
     ]
     written: list[tuple[float, Request | None, str, str]] = [
-        (time, request, component, f"request_id={request.session} {request.texts[number]}")
+        (time, request, component, f"{request.texts[number]} request_id={request.session}")
         for time, request, number, component in entries
     ]
     written += _background(begins[-1], rng)

@@ -30,14 +30,14 @@ def _template(name: str, component: str, text: str) -> Template:
 
 
 TEMPLATES = (
-    _template("accept_get", "gateway", "accepted GET /articles/{number} from {address}"),
-    _template("accept_post", "gateway", "accepted POST /orders from {address}"),
+    _template("accept_get", "gateway", "GET accepted from {address} for /articles/{number}"),
+    _template("accept_post", "gateway", "POST accepted from {address} for /orders"),
     _template("token", "auth", "token of user {user} verified in {millis} ms"),
     _template("expired", "auth", "token of user {user} expired, asking for a new one"),
     _template("hit", "cache", "hit for key article:{number}"),
     _template("miss", "cache", "miss for key article:{number}"),
-    _template("query", "store", "query {number} sent to replica {small}"),
-    _template("rows", "store", "query {number} returned {small} rows"),
+    _template("query", "store", "sent query {number} to replica {small}"),
+    _template("rows", "store", "got {small} rows of query {number}"),
     _template("fill", "cache", "stored key article:{number} for {small} minutes"),
     _template("valid", "orders", "order {number} is valid, {small} items"),
     _template("reserve", "stock", "reserved {small} pieces of article {number}"),

@@ -81,7 +81,7 @@ def windows(events: Iterator[Events], window: Window, source: str, problems: Pro
     """Cut a stream of events into windows; every line is in one at least, and in overlapping ones in each.
 
     Windows are made stretch by stretch: a stretch ends with its 16th window, and the next one begins with
-    the line behind it. So windows that overlap are of one stretch, and a split never has a line on both sides.
+    the line behind it. So windows that overlap are of one stretch; a split has no line on both sides.
 
     Raises:
         DataError: windows by time of a log without times.
