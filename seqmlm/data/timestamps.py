@@ -130,10 +130,11 @@ class Clock(dict[str, float]):
                 self._year -= 1
         elif self._month - month > 6:
             self._year += 1
-            self.clear()  # the same text now means another time
-            self._days.clear()
         elif self._month and month - self._month > 6:
             return self._year - 1  # a late line of the old year
+        if month != self._month:
+            self.clear()  # by the time this text comes again, it may be that of another year
+            self._days.clear()
         self._month = month
         return self._year
 

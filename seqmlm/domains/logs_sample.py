@@ -26,6 +26,7 @@ from seqmlm.domains.logs_sample_machine import (
     TEMPLATES,
     TEXT_OF,
     TRANSITIONS,
+    UNSEEN,
     UNSEEN_WORDS,
     allowed,
 )
@@ -178,7 +179,7 @@ def _ways(states: list[str], kind: str) -> list[tuple[list[str], tuple[int, ...]
 
 def _message(state: str, rng: np.random.Generator) -> str:
     if not state:
-        return " ".join(words[int(rng.integers(len(words)))] for words in UNSEEN_WORDS)
+        return UNSEEN.format(*(words[int(rng.integers(len(words)))] for words in UNSEEN_WORDS))
     return _filled(TEXT_OF[TEMPLATE_OF[state]].text, rng)
 
 

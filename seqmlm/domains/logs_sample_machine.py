@@ -110,10 +110,12 @@ TRANSITIONS: tuple[tuple[str, str, float], ...] = (
     ("answer_post", END, 1.0),
 )
 
-# Lines that only faults write: a verb and two nouns, so that hardly any of them is written twice.
+# Lines that only faults write ("StaleLeaseError: bucket vanished"): so many that few are written twice.
+UNSEEN = "{0}{1}Error: {2} {3}"
 UNSEEN_WORDS = (
-    ("corrupt", "orphaned", "unreadable", "stale", "duplicate", "truncated", "poisoned", "misaligned"),
-    ("segment", "descriptor", "journal", "lease", "snapshot", "checksum", "bucket", "pointer"),
+    ("Corrupt", "Orphaned", "Unreadable", "Stale", "Duplicate", "Truncated", "Poisoned", "Misaligned"),
+    ("Segment", "Descriptor", "Journal", "Lease", "Snapshot", "Checksum", "Cursor", "Page"),
+    ("bucket", "pointer", "replica", "ledger", "shard", "index", "lock", "record"),
     ("detached", "rejected", "overflowed", "abandoned", "quarantined", "diverged", "leaked", "vanished"),
 )
 
