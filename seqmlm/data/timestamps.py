@@ -1,0 +1,204 @@
+"""Times as logs write them to seconds since 1970-01-01 UTC: one parser, a dictionary that remembers.
+
+Logs repeat their seconds, so a `Clock` is a dictionary from the text of a time to its value: a time seen
+before costs one look-up, and a new one no datetime object unless its zone has summer time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
+
+from seqmlm.errors import UsageError
+
+NAN = float("nan")
+DAY = 86400.0
+
+_REMEMBERED = 1 << 16
+_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {m: i for i, m in enumerate(_NAMES, 1)}
+_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?", re.ASCII)
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", re.ASCII)
+
+_CLOCK = r"(?P<h>\d\d)[:.]?(?P<mi>\d\d)[:.]?(?P<s>\d\d)(?:[.,](?P<f>\d+))?"
+_ZONE = r"(?: ?(?P<z>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?))?"
+_MONTH = r"(?P<b>[A-Za-z]{3})"
+_SHAPES = tuple(
+    re.compile(shape, re.ASCII)
+    for shape in (
+        rf"(?P<y>\d{{4}})[-./](?P<mo>\d\d)[-./](?P<d>\d\d)[-T ]{_CLOCK}{_ZONE}",  # ISO 8601, BGL
+        rf"{_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE}",  # RFC 3164: no year
+        rf"(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) {_CLOCK}",  # HDFS
+        rf"(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_CLOCK}",  # Spark
+        rf"(?P<d>\d\d)/{_MONTH}/(?P<y>\d{{4}}):{_CLOCK}{_ZONE}",  # access logs
+        rf"[A-Za-z]{{3}} {_MONTH} +(?P<d>\d\d?) {_CLOCK}{_ZONE} (?P<y>\d{{4}})",  # ctime, Apache errors
+        rf"{_MONTH} +(?P<d>\d\d?),? (?P<y>\d{{4}}) {_CLOCK}{_ZONE}",
+        r"(?P<y>\d{4})-(?P<mo>\d\d)-(?P<d>\d\d)",
+    )
+)
+_NUMBER = re.compile(r"\d{9,19}(?:\.\d+)?", re.ASCII)
+
+
+class Clock(dict[str, float]):
+    """Text of a time to seconds since 1970-01-01 UTC; not a number where it cannot be read.
+
+    Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset),
+    RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the
+    seconds, milli-, micro- or nanoseconds of the epoch. Times are to be asked for in the order of the lines:
+    where they have no year, December to January begins a new one.
+
+    Args:
+        zone: of times that name none: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").
+        year: of the first time without a year; None takes the latest that does not lie after `latest`.
+        latest: seconds; when the log was last written to. None for now.
+
+    Raises:
+        UsageError: an unknown zone.
+
+    >>> Clock()["1970-01-02T00:00:00.5+01:00"]
+    82800.5
+    """
+
+    def __init__(self, zone: str = "UTC", year: int | None = None, latest: float | None = None) -> None:
+        super().__init__()
+        self._zone = find_zone(zone)
+        self._year, self._month = year, 0
+        self._latest = latest
+        self._last = 0  # the shape that fitted last is tried first
+        self._regular = False  # whether the last text ended in its clock, and all days have 24 hours
+        self._days: dict[str, float] = {}  # text before the hour to midnight, where no zone moves the clock
+
+    def __missing__(self, text: str) -> float:
+        cut = -8 if text[-3:-2] == ":" else -6
+        midnight = self._days.get(text[:cut])
+        value = NAN if midnight is None else midnight + _within(text[cut:])
+        if value != value:
+            value = self._parse(text)
+            if self._regular and len(self._days) < _REMEMBERED:
+                self._days[text[:cut]] = value - _within(text[cut:])
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[text] = value
+        return value
+
+    def _parse(self, text: str) -> float:
+        text, self._regular = text.strip(), False
+        for at in (self._last, *range(len(_SHAPES))):
+            if found := _SHAPES[at].fullmatch(text):
+                self._last = at
+                return self._value(found)
+        return epoch(float(text)) if _NUMBER.fullmatch(text) else NAN
+
+    def _value(self, found: re.Match[str]) -> float:
+        part = found.groupdict()
+        month = _MONTHS.get(part["b"].lower(), 0) if part.get("b") else int(part["mo"])
+        day = int(part["d"])
+        hour, minute, second = (int(part.get(name) or 0) for name in ("h", "mi", "s"))
+        if not (0 < month < 13 and 0 < day < 32 and hour < 24 and minute < 60 and second < 61):
+            return NAN
+        within = hour * 3600.0 + minute * 60.0 + second + float("0." + (part.get("f") or ""))
+        zone = part.get("z")
+        self._regular = (
+            isinstance(self._zone, float) and bool(part.get("s")) and found.end("s") == found.end()
+        )
+        if "y" in part:
+            year = int(part["y"])
+            year += (2000 if year < 70 else 1900) if len(part["y"]) == 2 else 0
+        else:
+            year = self._year_of(month, day, within)
+        return self._utc(days(year, month, day), within, zone)
+
+    def _utc(self, day: int, within: float, zone: str | None) -> float:
+        local = day * DAY + within
+        if zone is not None:
+            return local - offset(zone)
+        if isinstance(self._zone, float):
+            return local - self._zone
+        wall = datetime.fromtimestamp(local, UTC).replace(tzinfo=self._zone)
+        there = wall.utcoffset()
+        return local - (there.total_seconds() if there is not None else 0.0)
+
+    def _year_of(self, month: int, day: int, within: float) -> int:
+        """The year of a time without one; January after December begins the next."""
+        if self._year is None:
+            latest = time.time() if self._latest is None else self._latest
+            self._year = datetime.fromtimestamp(latest, UTC).year
+            if days(self._year, month, day) * DAY + within > latest + DAY:
+                self._year -= 1
+        elif self._month - month > 6:
+            self._year += 1
+        elif self._month and month - self._month > 6:
+            return self._year - 1  # a late line of the old year
+        if month != self._month:
+            self.clear()  # by the time this text comes again, it may be that of another year
+            self._days.clear()
+        self._month = month
+        return self._year
+
+
+def _within(clock: str) -> float:
+    """Seconds since midnight of "HH:MM:SS" or "HHMMSS"; not a number for anything else."""
+    digits = clock.replace(":", "")
+    if len(digits) != 6 or not digits.isdecimal() or clock.count(":") not in (0, 2):
+        return NAN
+    hour, minute, second = int(digits[:2]), int(digits[2:4]), int(digits[4:])
+    return hour * 3600.0 + minute * 60.0 + second if hour < 24 and minute < 60 and second < 61 else NAN
+
+
+def epoch(value: float) -> float:
+    """A number of seconds, milli-, micro- or nanoseconds of the epoch as seconds; told by its size.
+
+    >>> epoch(1117838570), epoch(1117838570_000), epoch(1117838570_000_000_000)
+    (1117838570.0, 1117838570.0, 1117838570.0)
+    """
+    size = abs(value)
+    scale = 1.0 if size < 1e11 else 1e3 if size < 1e14 else 1e6 if size < 1e17 else 1e9
+    return value / scale
+
+
+def days(year: int, month: int, day: int) -> int:
+    """Days from 1970-01-01 to a date of the Gregorian calendar (Hinnant, days_from_civil).
+
+    A day the month does not have runs on into the next.
+    """
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+
+
+def offset(zone: str) -> float:
+    """Seconds east of UTC that "Z", "UTC", "GMT", "+02:00", "-0530" or "+02" stands for."""
+    if found := _OFFSET.fullmatch(zone):
+        sign, hours, minutes = found.groups()
+        return (int(hours) * 3600.0 + int(minutes or 0) * 60.0) * (-1 if sign == "-" else 1)
+    return 0.0
+
+
+def find_zone(name: str) -> float | tzinfo:
+    """Seconds east of UTC, or a zone with rules.
+
+    Raises:
+        UsageError: no such zone.
+    """
+    if name.upper() in ("Z", "UTC", "GMT") or _OFFSET.fullmatch(name):
+        return offset(name.upper())
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise UsageError(
+            f"unknown time zone {name!r}: give UTC, an offset such as +02:00, or a name such as Europe/Berlin"
+        ) from None
+
+
+def duration(text: str) -> float | None:
+    """Seconds of "90s", "5m", "1.5h", "2d", "500ms"; None where it is no duration.
+
+    >>> duration("5m")
+    300.0
+    """
+    found = _DURATION.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,212 @@
+"""The built-in log sample: requests to a service, interleaved, one in twenty with a labelled fault.
+
+A request walks through a state machine (`seqmlm.domains.logs_sample_machine`) and writes a line per state;
+many are under way at a time, and background tasks write in between. A fault leaves a line out, adds one,
+swaps two, waits long before one, or adds one that nothing else writes; each breaks the machine's rules (or,
+if slow, its pauses), so a model that knows the machine can find it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.domains.base import Sample
+from seqmlm.domains.logs_sample_machine import (
+    BACKGROUND,
+    END,
+    PAUSE_OF,
+    START,
+    STATES,
+    TEMPLATE_OF,
+    TEMPLATES,
+    TEXT_OF,
+    TRANSITIONS,
+    UNSEEN,
+    UNSEEN_WORDS,
+    allowed,
+)
+from seqmlm.domains.samples import checked_count, write_sample
+
+DEFAULT_COUNT = 2000
+KINDS = ("missing", "extra", "reordered", "slow", "unseen")
+FAULTY = 1 / 20
+"""Share of requests with a fault."""
+
+FILE = "service.log"
+
+_BEGIN = datetime(2024, 3, 4, 6, 0, 0, tzinfo=UTC)
+_BETWEEN_REQUESTS = 0.1  # seconds, on average; several requests are under way at a time
+_BETWEEN_BACKGROUND = 2.0
+_SLOWER = 60.0
+_SPREAD = 0.3  # of the logarithm of a pause
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as it will be written.
+
+    session: its id.
+    states: what it went through; "" for a line no state writes.
+    texts: the messages.
+    times: seconds from the beginning of the file.
+    kind: of its fault, or "normal".
+    at: numbers of its lines that show the fault.
+    lines: 1-based lines of the file, once written.
+    """
+
+    session: str
+    states: list[str]
+    texts: list[str]
+    times: list[float]
+    kind: str = "normal"
+    at: tuple[int, ...] = ()
+    lines: list[int] = field(default_factory=list)
+
+
+def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
+    """`n` requests in the order they begin, and all lines of the file."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    begins = np.cumsum(rng.exponential(_BETWEEN_REQUESTS, n)).tolist()
+    requests = [_request(begin, rng) for begin in begins]
+    entries = [
+        (time, request, number, TEXT_OF[TEMPLATE_OF[state]].component if state else "core")
+        for request in requests
+        for number, (time, state) in enumerate(zip(request.times, request.states, strict=True))
+    ]
+    written: list[tuple[float, Request | None, str, str]] = [
+        (time, request, component, f"{request.texts[number]} request_id={request.session}")
+        for time, request, number, component in entries
+    ]
+    written += _background(begins[-1], rng)
+    written.sort(key=lambda entry: entry[0])
+    lines: list[str] = []
+    for time, request, component, text in written:
+        lines.append(_line(time, component, text))
+        if request is not None:
+            request.lines.append(len(lines))
+    return requests, lines
+
+
+def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
+    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+    return {
+        "schema": "seqmlm.sample.logs.v1",
+        "domain": "logs",
+        "seed": seed,
+        "n": n,
+        "file": FILE,
+        "positions": "1-based lines of the file",
+        "templates": [asdict(template) for template in (*TEMPLATES, *BACKGROUND)],
+        "states": [asdict(state) for state in STATES],
+        "transitions": [list(transition) for transition in TRANSITIONS],
+        "sessions": [
+            {"session": r.session, "kind": r.kind, "states": r.states, "lines": r.lines} for r in requests
+        ],
+        "anomalies": [
+            {"kind": r.kind, "session": r.session, "lines": [r.lines[i] for i in r.at]}
+            for r in requests
+            if r.kind != "normal"
+        ],
+    }
+
+
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write `service.log` and `truth.json` into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    requests, lines = draw(count, seed)
+    return write_sample(out, FILE, lines, truth(count, seed, requests))
+
+
+def _request(begin: float, rng: np.random.Generator) -> Request:
+    states = _walk(rng)
+    kind, at, slow = "normal", (0,), -1
+    if rng.random() < FAULTY:
+        kind = KINDS[int(rng.integers(len(KINDS)))]
+        states, at = _broken(states, kind, rng)
+        slow = at[0] if kind == "slow" else -1
+    pauses = [PAUSE_OF.get(state, 0.02) * float(rng.lognormal(0.0, _SPREAD)) for state in states]
+    pauses = [max(pause, 1e-4) * (_SLOWER if i == slow else 1.0) for i, pause in enumerate(pauses)]
+    return Request(
+        session=f"{int(rng.integers(1 << 48)):012x}",
+        states=states,
+        texts=[_message(state, rng) for state in states],
+        times=(begin + np.cumsum(pauses)).tolist(),
+        kind=kind,
+        at=() if kind == "normal" else at,
+    )
+
+
+def _walk(rng: np.random.Generator) -> list[str]:
+    states: list[str] = []
+    state = START
+    while True:
+        ways = [(to, share) for here, to, share in TRANSITIONS if here == state]
+        place = np.searchsorted(np.cumsum([share for _, share in ways]), rng.random(), side="right")
+        state = ways[min(int(place), len(ways) - 1)][0]
+        if state == END:
+            return states
+        states.append(state)
+
+
+def _broken(states: list[str], kind: str, rng: np.random.Generator) -> tuple[list[str], tuple[int, ...]]:
+    """The states with a fault of a kind, and the lines that show it."""
+    if kind == "slow":
+        # Where a pause is long enough to stand out among those of other lines.
+        longest = max(range(1, len(states)), key=lambda i: PAUSE_OF[states[i]])
+        return states, (longest,)
+    if kind == "unseen":
+        at = int(rng.integers(1, len(states)))
+        return [*states[:at], "", *states[at:]], (at,)
+    ways = [way for way in _ways(states, kind) if not allowed([TEMPLATE_OF[state] for state in way[0]])]
+    return ways[int(rng.integers(len(ways)))]
+
+
+def _ways(states: list[str], kind: str) -> list[tuple[list[str], tuple[int, ...]]]:
+    """Every way to leave out, add or swap lines between the first and the last."""
+    inner = range(1, len(states) - 1)
+    if kind == "missing":
+        return [([*states[:i], *states[i + 1 :]], (i,)) for i in inner]
+    if kind == "extra":
+        names = [state.name for state in STATES]
+        return [([*states[:i], name, *states[i:]], (i,)) for i in inner for name in names]
+    return [([*states[:i], states[i + 1], states[i], *states[i + 2 :]], (i, i + 1)) for i in inner[:-1]]
+
+
+def _message(state: str, rng: np.random.Generator) -> str:
+    if not state:
+        return UNSEEN.format(*(words[int(rng.integers(len(words)))] for words in UNSEEN_WORDS))
+    return _filled(TEXT_OF[TEMPLATE_OF[state]].text, rng)
+
+
+def _filled(text: str, rng: np.random.Generator) -> str:
+    number, small, cents, byte, user = (int(v) for v in rng.integers((90000, 20, 90, 250, 400)))
+    return text.format(
+        number=number + 1000,
+        small=small + 1,
+        cents=cents + 10,
+        address=f"10.0.{byte % 8}.{byte}",
+        user=f"u{user:04d}",
+        millis=small + cents,
+        hex=f"0x{number:08x}",
+    )
+
+
+def _background(end: float, rng: np.random.Generator) -> list[tuple[float, None, str, str]]:
+    found: list[tuple[float, None, str, str]] = []
+    time = 0.0
+    while time < end:
+        template = BACKGROUND[int(rng.integers(len(BACKGROUND)))]
+        found.append((time, None, template.component, _filled(template.text, rng)))
+        time += float(rng.exponential(_BETWEEN_BACKGROUND))
+    return found
+
+
+def _line(time: float, component: str, text: str) -> str:
+    at = (_BEGIN + timedelta(seconds=time)).isoformat(timespec="microseconds")
+    process = 100 + sum(map(ord, component))
+    return f"{at} shop1 {component}[{process}]: {text}"

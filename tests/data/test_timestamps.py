@@ -1,0 +1,129 @@
+"""Times as logs write them, against datetime; years and zones that are not written."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.timestamps import Clock, days, duration, epoch
+from seqmlm.errors import UsageError
+
+moments = st.datetimes(datetime(1990, 1, 1), datetime(2035, 12, 31))
+FORMS = (
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y/%m/%d %H:%M:%S",
+    "%Y-%m-%d-%H.%M.%S",
+    "%y%m%d %H%M%S",
+    "%y/%m/%d %H:%M:%S",
+    "%d/%b/%Y:%H:%M:%S",
+    "%a %b %d %H:%M:%S %Y",
+    "%b %d, %Y %H:%M:%S",
+)
+
+
+@given(st.lists(moments, min_size=1, max_size=5), st.sampled_from(FORMS), st.integers(-14, 14))
+def test_as_datetime_reads_them(times: list[datetime], form: str, hours: int):
+    zone = timezone(timedelta(hours=hours))
+    clock = Clock(f"{hours:+03d}:00")
+    for moment in times * 2:
+        moment = moment.replace(microsecond=0)
+        assert clock[moment.strftime(form)] == moment.replace(tzinfo=zone).timestamp()
+
+
+@given(moments.map(lambda m: m.replace(microsecond=m.microsecond // 1000 * 1000)), st.sampled_from(".,"))
+def test_fractions_and_offsets(moment: datetime, point: str):
+    text = moment.isoformat(timespec="milliseconds").replace(".", point)
+    clock = Clock("Asia/Tokyo")  # of no matter to a time that names its zone
+    wanted = moment.replace(tzinfo=UTC).timestamp()
+    for zone, seconds in (("Z", 0), ("+02:00", 7200), ("-0530", -19800), (" +01", 3600)):
+        assert clock[text + zone] == pytest.approx(wanted - seconds, abs=1e-6)
+
+
+@given(st.datetimes(datetime(2001, 1, 1), datetime(2035, 1, 1)))
+def test_zones_with_summer_time(moment: datetime):
+    moment = moment.replace(microsecond=0)
+    there = moment.replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
+    assert Clock("Europe/Berlin")[moment.isoformat()] == there
+
+
+@given(st.dates(date(1600, 1, 1), date(2400, 1, 1)))
+def test_days_are_those_of_the_calendar(day: date):
+    assert days(day.year, day.month, day.day) == day.toordinal() - date(1970, 1, 1).toordinal()
+
+
+@given(st.integers(10**9, 4 * 10**9), st.sampled_from([1, 1000, 10**6, 10**9]))
+def test_numbers_of_the_epoch(seconds: int, unit: int):
+    assert epoch(seconds * unit) == Clock()[str(seconds * unit)] == seconds
+
+
+def test_numbers_are_no_clocks():
+    clock = Clock()  # "120000" and "121500" end these numbers, as if they were clocks
+    assert [clock["1117120000"], clock["1117121500"]] == [1117120000, 1117121500]
+
+
+def at(*parts: int) -> float:
+    return datetime(*parts, tzinfo=UTC).timestamp()  # type: ignore[arg-type, misc]
+
+
+def test_a_year_that_turns():
+    clock = Clock(year=2023)
+    lines = ["Dec 31 23:59:59", "Jan  1 00:00:01", "Dec 31 23:59:58", "Feb 29 12:00:00", "Dec 30 00:00:00"]
+    assert [clock[text] for text in lines] == [
+        at(2023, 12, 31, 23, 59, 59),
+        at(2024, 1, 1, 0, 0, 1),
+        at(2023, 12, 31, 23, 59, 58),  # a late line of the old year
+        at(2024, 2, 29, 12),
+        at(2023, 12, 30),
+    ]
+
+
+def test_the_same_text_a_year_later():
+    clock = Clock(year=2020)
+    months = ["Mar", "Aug", "Dec"]
+    for year in (2020, 2021, 2022):
+        for number, month in zip((3, 8, 12), months, strict=True):
+            assert clock[f"{month} 01 10:00:00"] == at(year, number, 1, 10)
+
+
+def test_a_year_is_the_latest_possible():
+    latest = at(2024, 1, 5)
+    assert Clock(latest=latest)["Dec 20 10:00:00"] == at(2023, 12, 20, 10)
+    assert Clock(latest=latest)["Jan  3 10:00:00"] == at(2024, 1, 3, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "2024-13-01 00:00:00", "2024-01-01 25:00:00", "Foo 12 10:00:00", "12"],
+)
+def test_what_is_no_time(text: str):
+    clock = Clock("Europe/Berlin")
+    assert math.isnan(clock[text])
+    assert math.isnan(clock[text])
+
+
+def test_memory_is_bounded():
+    clock = Clock()
+    for number in range(70_000):
+        clock[f"{1_500_000_000 + number}"]
+    assert len(clock) <= 1 << 16
+
+
+def test_durations_and_zones():
+    assert [duration(t) for t in ("500ms", "90s", "5m", "5min", "1.5h", "2d", "7", "x")] == [
+        0.5,
+        90,
+        300,
+        300,
+        5400,
+        172800,
+        None,
+        None,
+    ]
+    with pytest.raises(UsageError, match="unknown time zone"):
+        Clock("Mars/Olympus")
