@@ -69,10 +69,11 @@ class Tokenizer(ABC):
 
     A subclass sets `name` and `unit`; `trainable` where its vocabulary is learnt, `closed` where a piece
     outside the alphabet is an error rather than an unknown token; `augments` where a sequence can be said
-    otherwise (the other strand of a genome) during training. Both `cls()` (not trainable) and
-    `cls.train(texts, **options)` give a ready one. It is an entry point in `seqmlm.tokenizers`.
-    Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
-    and then `str(raw)` is the text that spans point into.
+    otherwise (the other strand of a genome) during training; `sensitive_options` for options that keep what
+    only few records hold out of the vocabulary, the defaults where data are sensitive. Both `cls()` (not
+    trainable) and `cls.train(texts, **options)` give a ready one. It is an entry point in
+    `seqmlm.tokenizers`. Raw is a `str` wherever the field has text; a field with structured records (visits,
+    events) takes those, and then `str(raw)` is the text that spans point into.
     """
 
     name: ClassVar[str]
@@ -80,6 +81,7 @@ class Tokenizer(ABC):
     trainable: ClassVar[bool] = False
     closed: ClassVar[bool] = False
     augments: ClassVar[bool] = False
+    sensitive_options: ClassVar[Mapping[str, Any]] = {}
 
     @property
     @abstractmethod
