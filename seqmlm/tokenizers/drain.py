@@ -105,10 +105,18 @@ class Templates:
     Args:
         templates: words of each, `WILD` where they vary, in the order of first appearance.
         options: of the tree they are found in.
+        similarity: share of a template's words a line must have to be one of its lines; None for that of the
+            options, 1 for lines that would not have changed the template.
     """
 
-    def __init__(self, templates: Sequence[Words], options: DrainOptions | None = None) -> None:
+    def __init__(
+        self,
+        templates: Sequence[Words],
+        options: DrainOptions | None = None,
+        similarity: float | None = None,
+    ) -> None:
         self.options = options or DrainOptions()
+        self.similarity = self.options.similarity if similarity is None else similarity
         self._templates = tuple(templates)
         self._tree = _Tree(self.options)
         for number, words in enumerate(self._templates):
@@ -138,7 +146,7 @@ class Templates:
     def _search(self, words: Words) -> int:
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
-            if share >= self.options.similarity:
+            if share >= self.similarity:
                 return best
         exact = [
             (template.count(WILD), number)
@@ -223,7 +231,9 @@ class Drain:
         appearance."""
         return commonest(self._tallies, self.max_templates, min_lines, min_sources)
 
-    def freeze(self, *, min_lines: int = 1, min_sources: int = 1) -> Templates:
+    def freeze(
+        self, *, min_lines: int = 1, min_sources: int = 1, similarity: float | None = None
+    ) -> Templates:
         """What was learnt, as it will stay.
 
         A constant word of a template is in every line of it. So, with templates of few sources left out, no
@@ -232,9 +242,11 @@ class Drain:
         Args:
             min_lines: templates of fewer lines are left out.
             min_sources: templates seen in fewer sources are left out.
+            similarity: of the frozen templates.
         """
         kept = self._commonest(min_lines, min_sources)
-        return Templates(list(dict.fromkeys(self._templates[number] for number in kept)), self.options)
+        different = dict.fromkeys(self._templates[number] for number in kept)
+        return Templates(list(different), self.options, similarity)
 
 
 class Tally:

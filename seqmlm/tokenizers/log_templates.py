@@ -54,6 +54,8 @@ class TemplateOptions:
     Args:
         patterns: further kinds of values, name (capital letters) to regular expression.
         depth, similarity, max_children: of Drain (`DrainOptions`).
+        match_similarity: share of a template's words that makes a line one of its own once training is over;
+            None for `similarity`, 1 for lines that differ from a training line in values only.
         max_templates: the most templates kept.
         min_lines: templates of fewer lines are not kept; their lines are `<NEW>`.
         min_sessions: templates seen in fewer sessions or windows are not kept.
@@ -64,6 +66,7 @@ class TemplateOptions:
     depth: int = 4
     similarity: float = 0.4
     max_children: int = 100
+    match_similarity: float | None = None
     max_templates: int = 4096
     min_lines: int = 1
     min_sessions: int = 1
@@ -81,6 +84,10 @@ class TemplateOptions:
             if name not in known:
                 raise UsageError(f"templates.v1 has no option {name!r}{nearest(name, known)}")
         return cls(**options)
+
+    def __post_init__(self) -> None:
+        if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
+            raise UsageError(f"match_similarity must lie in (0, 1], not {self.match_similarity}")
 
     @property
     def drain(self) -> DrainOptions:
@@ -216,8 +223,9 @@ class TemplateTokenizer(Tokenizer):
             else:
                 for line in lines:
                     drain.add(values.words(line), number)
-        templates = drain.freeze(min_lines=chosen.min_lines, min_sources=chosen.min_sessions)
-        kept = keys.freeze(min_lines=chosen.min_lines, min_sources=chosen.min_sessions)
+        enough = {"min_lines": chosen.min_lines, "min_sources": chosen.min_sessions}
+        templates = drain.freeze(**enough, similarity=chosen.match_similarity)
+        kept = keys.freeze(**enough)
         if not len(templates) and not kept:
             raise DataError(
                 "there are no log lines to learn templates from",
@@ -260,7 +268,8 @@ class TemplateTokenizer(Tokenizer):
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']!r} is not known")
             options = TemplateOptions.of(card["options"])
-            templates = Templates([tuple(words) for words in content["templates"]], options.drain)
+            words = [tuple(words) for words in content["templates"]]
+            templates = Templates(words, options.drain, options.match_similarity)
             return cls(templates, content["keys"], options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(f"{directory / FILE} cannot be read: {error}") from None
