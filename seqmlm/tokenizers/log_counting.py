@@ -8,6 +8,7 @@ from typing import Any
 from seqmlm.tokenizers.drain import Tally, commonest
 
 _KEYS_FOLLOWED = 1 << 20
+_LINES_FOLLOWED = 100_000
 
 
 class Keys:
@@ -39,20 +40,41 @@ class Keys:
 
 
 def fresh_lines(raws: Iterable[Any]) -> Iterator[tuple[Any, Sequence[str]]]:
-    """Each window with those of its lines that the window before it does not end with.
+    """Each window or session with those of its lines that were in none before.
 
-    Where windows slide, a line is in several of them; counted in each, one secret line would look common.
-    Sessions of event ids do not slide. Lines without times that only happen to be equal are passed over too.
+    Windows slide, and a line may belong to several sessions: counted in each, one secret line would look
+    common. A line is known by its text and time; where there are no times, a window is without what the one
+    before it ends with. Event ids are all taken. Other lines that happen to be equal are passed over too, which
+    only makes counts smaller.
     """
-    before: Any = None
+    seen, before = _Seen(), None
     for raw in raws:
-        lines = lines_of(raw)
+        lines, times = lines_of(raw), getattr(raw, "times", None)
         if getattr(raw, "keys", False):
             yield raw, lines
-            continue
-        shared = 0 if before is None else _overlap(_timed(before), _timed(raw))
-        yield raw, lines[shared:]
-        before = raw
+        elif times is not None:
+            yield raw, [line for line, time in zip(lines, times, strict=True) if seen.add((time, line))]
+        else:
+            yield raw, lines[0 if before is None else _overlap(before, lines) :]
+            before = lines
+
+
+class _Seen:
+    """The last 100,000 to 200,000 lines, by hash."""
+
+    def __init__(self) -> None:
+        self._now: set[int] = set()
+        self._then: set[int] = set()
+
+    def add(self, line: tuple[float, str]) -> bool:
+        """Whether the line is new."""
+        key = hash(line)
+        if key in self._now or key in self._then:
+            return False
+        if len(self._now) >= _LINES_FOLLOWED:
+            self._now, self._then = set(), self._now
+        self._now.add(key)
+        return True
 
 
 def _overlap(before: Sequence[Any], after: Sequence[Any]) -> int:
@@ -63,11 +85,6 @@ def _overlap(before: Sequence[Any], after: Sequence[Any]) -> int:
         if before[start] == after[0] and before[start:] == after[: len(before) - start]:
             return len(before) - start
     return 0
-
-
-def _timed(raw: Any) -> Sequence[Any]:
-    lines, times = lines_of(raw), getattr(raw, "times", None)
-    return lines if times is None else list(zip(lines, times, strict=True))
 
 
 def lines_of(raw: Any) -> Sequence[str]:

@@ -170,6 +170,15 @@ def test_sliding_windows_are_learnt_once():
     assert fresh == [text for text, _ in lines]
     apart = [window("a", "b"), window("a", "b", times=(0.0, 1.0)), window("a", "b", times=(5.0, 6.0))]
     assert [len(new) for _, new in fresh_lines(apart)] == [2, 2, 2]
+    untimed = [window("a", "b", "c"), window("b", "c", "d"), window("c", "d"), window("x", "a")]
+    assert [list(new) for _, new in fresh_lines(untimed)] == [["a", "b", "c"], ["d"], [], ["x", "a"]]
+
+
+def test_a_line_of_several_sessions_is_learnt_once(monkeypatch: pytest.MonkeyPatch):
+    sessions = [window("ask all", f"only {i}", times=(1.0, 2.0 + i)) for i in range(12)]
+    assert [len(new) for _, new in fresh_lines(sessions)] == [2, *[1] * 11]
+    monkeypatch.setattr("seqmlm.tokenizers.log_counting._LINES_FOLLOWED", 3)
+    assert sum(len(new) for _, new in fresh_lines(sessions * 2)) > 24  # the memory of lines is bounded
 
 
 @pytest.mark.parametrize("times", [False, True])
