@@ -1,0 +1,298 @@
+"""Drain: log templates from a stream of lines, by a tree of fixed depth (He et al., ICWS 2017).
+
+A line is a tuple of words, its values already replaced by marks. It goes down a tree by its number of words
+and its first words, and meets the few templates kept in that leaf; it joins the most similar one, whose words
+become `<*>` where they differ, or founds a new one. Lines of other lengths never share a template.
+
+`Drain` learns; `Templates` is what it has learnt, frozen: matching changes nothing, ids are places in a list
+in the order of first appearance, and the tree is a function of that list, so the list is all there is to
+store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import eq
+
+from seqmlm.errors import UsageError
+
+WILD = "<*>"
+_REMEMBERED = 1 << 16
+
+Words = tuple[str, ...]
+_Path = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainOptions:
+    """The parameters of the method, named as in the paper.
+
+    Args:
+        depth: levels of the tree, root and leaf included: depth - 3 leading words are told apart.
+        similarity: share of a template's words that a line must have in the same places to join it.
+        max_children: words told apart at one node; further ones share a branch.
+
+    Raises:
+        UsageError: a value out of range.
+    """
+
+    depth: int = 4
+    similarity: float = 0.4
+    max_children: int = 100
+
+    def __post_init__(self) -> None:
+        if self.depth < 3:
+            raise UsageError(f"depth must be at least 3, not {self.depth}")
+        if not 0 < self.similarity <= 1:
+            raise UsageError(f"similarity must lie in (0, 1], not {self.similarity}")
+        if self.max_children < 2:
+            raise UsageError(f"max_children must be at least 2, not {self.max_children}")
+
+
+class _Tree:
+    """Finds the leaf of a line; a leaf is a list of templates.
+
+    A node is named by its path from the root: the number of words, then the branch at each leading word.
+    """
+
+    def __init__(self, options: DrainOptions) -> None:
+        self._levels = options.depth - 3
+        self._most = options.max_children
+        self._branches: dict[_Path, set[str]] = {}
+        self._leaves: dict[_Path, list[int]] = {}
+
+    def leaf(self, words: Words) -> list[int]:
+        """The one leaf for the line while learning: at each node its own branch, else the shared one."""
+        path: _Path = (len(words),)
+        for word in self._leading(words):
+            path = (*path, word if word in self._branches.get(path, ()) else WILD)
+        return self._leaves.get(path, [])
+
+    def leaves(self, words: Words) -> list[list[int]]:
+        """Every leaf that may know the line, its own branches before the shared ones."""
+        paths: list[_Path] = [(len(words),)]
+        for word in self._leading(words):
+            paths = [(*path, branch) for path in paths for branch in dict.fromkeys((word, WILD))]
+        return [self._leaves[path] for path in paths if path in self._leaves]
+
+    def insert(self, words: Words, template: int) -> None:
+        """Put a template into its leaf, made where missing."""
+        path: _Path = (len(words),)
+        for word in self._leading(words):
+            branches = self._branches.setdefault(path, set())
+            branch = self._branch(branches, word)
+            branches.add(branch)
+            path = (*path, branch)
+        self._leaves.setdefault(path, []).append(template)
+
+    def _leading(self, words: Words) -> Words:
+        return words[: min(self._levels, len(words) - 1)] if words else words
+
+    def _branch(self, branches: set[str], word: str) -> str:
+        """Words with digits, and those that come when a node is full, share a branch."""
+        if word in branches:
+            return word
+        if any(map(str.isdigit, word)):
+            return WILD
+        # The last place is kept for the shared branch.
+        return word if len(branches) + (WILD not in branches) < self._most else WILD
+
+
+class Templates:
+    """Frozen templates; the id of one is its place.
+
+    Args:
+        templates: words of each, `WILD` where they vary, in the order of first appearance.
+        options: of the tree they are found in.
+        similarity: share of a template's words a line must have to be one of its lines; None for that of the
+            options, 1 for lines that would not have changed the template.
+    """
+
+    def __init__(
+        self,
+        templates: Sequence[Words],
+        options: DrainOptions | None = None,
+        similarity: float | None = None,
+    ) -> None:
+        self.options = options or DrainOptions()
+        self.similarity = self.options.similarity if similarity is None else similarity
+        self._templates = tuple(templates)
+        self._tree = _Tree(self.options)
+        for number, words in enumerate(self._templates):
+            self._tree.insert(words, number)
+        self._known: dict[Words, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def __getitem__(self, template: int) -> Words:
+        return self._templates[template]
+
+    def match(self, words: Words) -> int:
+        """The id of the template that fits a line best, -1 where none does.
+
+        A template fits with `similarity` of its words in place, or where all its constant words are (a
+        template of few constants would else not know its own lines).
+        """
+        found = self._known.get(words)
+        if found is None:
+            found = self._search(words)
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[words] = found
+        return found
+
+    def _search(self, words: Words) -> int:
+        for leaf in self._tree.leaves(words):
+            best, share = _most_similar(leaf, self._templates, words)
+            if share >= self.similarity:
+                return best
+        exact = [
+            (template.count(WILD), number)
+            for leaf in self._tree.leaves(words)
+            for number in leaf
+            if _all_constants(template := self._templates[number], words)
+        ]
+        return min(exact)[1] if exact else -1
+
+
+class Drain:
+    """Learns templates.
+
+    Args:
+        options: of the method.
+        max_templates: the most that are kept. Twice as many are followed; beyond that the rarest are
+            forgotten, so that memory is bounded and a noisy beginning does not fill the list.
+    """
+
+    def __init__(self, options: DrainOptions | None = None, max_templates: int = 4096) -> None:
+        if max_templates < 1:
+            raise UsageError(f"max_templates must be at least 1, not {max_templates}")
+        self.options = options or DrainOptions()
+        self.max_templates = max_templates
+        self._templates: list[Words] = []
+        self._tallies: list[Tally] = []
+        self._tree = _Tree(self.options)
+        self._settled: dict[int, dict[Words, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def add(self, words: Words, source: int = 0) -> int:
+        """Learn a line.
+
+        Args:
+            words: of the line.
+            source: number of the session it is from; `freeze` can ask in how many a template was seen.
+
+        Returns:
+            Number of the template it joined; numbers change only when the rarest are forgotten.
+        """
+        number = self._settled.setdefault(len(words), {}).get(words)
+        if number is None:
+            number = self._learn(words)
+        self._tallies[number].add(source)
+        return number
+
+    def _learn(self, words: Words) -> int:
+        best, share = _most_similar(self._tree.leaf(words), self._templates, words)
+        if share < self.options.similarity:
+            if len(self._templates) >= 2 * self.max_templates:
+                self._forget_rare()
+            self._append(words, Tally())
+            self._settled[len(words)] = {}
+            return len(self._templates) - 1
+        merged = _merged(self._templates[best], words)
+        if merged != self._templates[best]:
+            self._templates[best] = merged
+            self._settled[len(words)] = {}
+        # Until some template of this length changes, the line once more changes nothing.
+        settled = self._settled[len(words)]
+        if len(settled) >= _REMEMBERED:
+            settled.clear()
+        settled[words] = best
+        return best
+
+    def _append(self, words: Words, tally: Tally) -> None:
+        self._tree.insert(words, len(self._templates))
+        self._templates.append(words)
+        self._tallies.append(tally)
+
+    def _forget_rare(self) -> None:
+        kept = [(self._templates[number], self._tallies[number]) for number in self._commonest()]
+        self._templates, self._tallies = [], []
+        self._tree, self._settled = _Tree(self.options), {}
+        for words, tally in kept:
+            self._append(words, tally)
+
+    def _commonest(self, min_lines: int = 1, min_sources: int = 1) -> list[int]:
+        """The `max_templates` with most lines (of equals the older ones), in the order of first
+        appearance."""
+        return commonest(self._tallies, self.max_templates, min_lines, min_sources)
+
+    def freeze(
+        self, *, min_lines: int = 1, min_sources: int = 1, similarity: float | None = None
+    ) -> Templates:
+        """What was learnt, as it will stay.
+
+        A constant word of a template is in every line of it. So, with templates of few sources left out, no
+        word that only few sources have is in the list.
+
+        Args:
+            min_lines: templates of fewer lines are left out.
+            min_sources: templates seen in fewer sources are left out.
+            similarity: of the frozen templates.
+        """
+        kept = self._commonest(min_lines, min_sources)
+        different = dict.fromkeys(self._templates[number] for number in kept)
+        return Templates(list(different), self.options, similarity)
+
+
+class Tally:
+    """How often something was seen, and in how many sources; a source's lines come together."""
+
+    __slots__ = ("_last", "lines", "sources")
+
+    def __init__(self) -> None:
+        self.lines = self.sources = 0
+        self._last = -1
+
+    def add(self, source: int) -> None:
+        """Count one line of a source (its number, not negative)."""
+        self.lines += 1
+        if source != self._last:
+            self.sources += 1
+            self._last = source
+
+
+def commonest(tallies: Sequence[Tally], most: int, min_lines: int = 1, min_sources: int = 1) -> list[int]:
+    """The `most` numbers with most lines (of equals the smaller), ascending; rarer ones than asked left
+    out."""
+    enough = [n for n, one in enumerate(tallies) if one.lines >= min_lines and one.sources >= min_sources]
+    return sorted(sorted(enough, key=lambda number: (-tallies[number].lines, number))[:most])
+
+
+def _most_similar(leaf: Iterable[int], templates: Sequence[Words], words: Words) -> tuple[int, float]:
+    """The template with most words in place; among equals the one with more `WILD`, then the older.
+
+    Returns:
+        Its number and the share of its words that are the line's; (-1, -1) where there are no templates.
+    """
+    best, most, wilds = -1, -1, -1
+    for number in leaf:
+        template = templates[number]
+        same = sum(map(eq, template, words))
+        if same > most or (same == most and template.count(WILD) > wilds):
+            best, most, wilds = number, same, template.count(WILD)
+    if best < 0:
+        return -1, -1.0
+    return best, most / len(words) if words else 1.0
+
+
+def _all_constants(template: Words, words: Words) -> bool:
+    return all(mine in (WILD, theirs) for mine, theirs in zip(template, words, strict=True))
+
+
+def _merged(template: Words, words: Words) -> Words:
+    return tuple(mine if mine == theirs else WILD for mine, theirs in zip(template, words, strict=True))

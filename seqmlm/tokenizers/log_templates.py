@@ -1,0 +1,315 @@
+"""Logs, a line a token: what a line says apart from its values is its template; those are the vocabulary.
+
+Templates come from our own Drain, run over the training stream and frozen: ids are those of the order of
+first appearance, are saved as JSON with the model, and never change afterwards. A line that fits no template
+is `<NEW>`: an ordinary id, so that it has a probability like any other line (a small one: in training it was
+there only for lines too rare to be kept), and its text is where its span points. Session files have no
+messages but event ids; those are the vocabulary as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.errors import DataError, StateError, UsageError, nearest
+from seqmlm.tokenizers.base import Tokenizer, Unknown, read_card
+from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
+from seqmlm.tokenizers.log_counting import Keys, fresh_lines, lines_of
+from seqmlm.tokenizers.log_values import LogValues
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+NEW = "<NEW>"
+GAPS = {  # seconds since the line before, from which each is used
+    "<GAP 10ms>": 0.01,
+    "<GAP 100ms>": 0.1,
+    "<GAP 1s>": 1.0,
+    "<GAP 10s>": 10.0,
+    "<GAP 1m>": 60.0,
+    "<GAP 10m>": 600.0,
+    "<GAP 1h>": 3600.0,
+    "<GAP 6h>": 21_600.0,
+    "<GAP 1d>": 86_400.0,
+    "<GAP 1w>": 604_800.0,
+}
+FILE = "log_templates.json"
+_FORMAT = 1
+_PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateOptions:
+    """Options of `templates.v1`.
+
+    Args:
+        patterns: further kinds of values, name (capital letters) to regular expression.
+        depth, similarity, max_children: of Drain (`DrainOptions`).
+        match_similarity: share of a template's words that makes a line one of its own once training is over;
+            None for `similarity`, 1 for lines that differ from a training line in values only.
+        max_templates: the most templates kept.
+        min_lines: templates of fewer lines are not kept; their lines are `<NEW>`.
+        min_sessions: templates seen in fewer sessions or windows are not kept.
+        time_gaps: a token for the time since the line before, where there are times and it is 10 ms or more.
+    """
+
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    depth: int = 4
+    similarity: float = 0.4
+    max_children: int = 100
+    match_similarity: float | None = None
+    max_templates: int = 4096
+    min_lines: int = 1
+    min_sessions: int = 1
+    time_gaps: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Options by name.
+
+        Raises:
+            UsageError: an unknown name.
+        """
+        known = {one.name for one in fields(cls)}
+        for name in options:
+            if name not in known:
+                raise UsageError(f"templates.v1 has no option {name!r}{nearest(name, known)}")
+        return cls(**options)
+
+    def __post_init__(self) -> None:
+        if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
+            raise UsageError(f"match_similarity must lie in (0, 1], not {self.match_similarity}")
+
+    @property
+    def drain(self) -> DrainOptions:
+        return DrainOptions(depth=self.depth, similarity=self.similarity, max_children=self.max_children)
+
+
+class TemplateTokenizer(Tokenizer):
+    """One token a line, `[CLS]` in front and `[SEP]` behind.
+
+    Raw is anything with `lines`, `times` and `keys` (a window or session of a log), or a text of lines. Made
+    by `train` or `load`.
+
+    Args:
+        templates: words of each template, in id order.
+        keys: event ids, in id order.
+        options: how they were made, and how lines are read.
+    """
+
+    name: ClassVar[str] = "templates.v1"
+    unit: ClassVar[str] = "log line"
+    trainable: ClassVar[bool] = True
+    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10}
+
+    def __init__(
+        self, templates: Templates, keys: Sequence[str] = (), options: TemplateOptions | None = None
+    ) -> None:
+        self._options = options or TemplateOptions()
+        self._values = LogValues(self._options.patterns)
+        self._templates, self._keys = templates, tuple(keys)
+        gaps = tuple(GAPS) if self._options.time_gaps else ()
+        self._first = len(SPECIAL) + 1 + len(gaps)
+        known = (" ".join(templates[number]) for number in range(len(templates)))
+        self._tokens = (*SPECIAL, NEW, *gaps, *known, *self._keys)
+        first_key = self._first + len(templates)
+        self._key_ids = {key: first_key + number for number, key in enumerate(self._keys)}
+        self._space = TokenSpace(
+            size=len(self._tokens),
+            pad=_PAD,
+            mask=_MASK,
+            unk=None,
+            start=_CLS,
+            end=_SEP,
+            special=tuple(range(len(SPECIAL))),
+        )
+
+    @property
+    def space(self) -> TokenSpace:
+        return self._space
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        """(V,) templates as text, event ids as the file has them."""
+        return self._tokens
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return asdict(self._options)
+
+    def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
+        """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`.
+
+        Gap tokens belong to no line: their group is -1, their span empty.
+        """
+        lines = [lines_of(raw) for raw in raws]
+        counts = np.fromiter(map(len, lines), dtype=np.int64, count=len(lines))
+        ids = np.fromiter(chain.from_iterable(map(self._ids, raws, lines)), np.int32, int(counts.sum()))
+        gaps = self._gaps(raws, counts)
+        return _laid_out(ids, gaps, lines, counts)
+
+    def _ids(self, raw: Any, lines: Sequence[str]) -> Iterator[int]:
+        if getattr(raw, "keys", False):
+            find = self._key_ids.get
+            return (find(line, _NEW) for line in lines)
+        words, match, first = self._values.words, self._templates.match, self._first
+        found = (match(words(line)) for line in lines)
+        return (first + number if number >= 0 else _NEW for number in found)
+
+    def _gaps(self, raws: Sequence[Any], counts: Ids) -> Ids | None:
+        """(N,) the gap token in front of each of the batch's N lines, 0 for none; or None."""
+        if not self._options.time_gaps:
+            return None
+        gaps = np.zeros(int(counts.sum()), dtype=np.int32)
+        done = 0
+        for raw, count in zip(raws, counts.tolist(), strict=True):
+            times = getattr(raw, "times", None)
+            if times is not None and count > 1:
+                waited = np.diff(np.asarray(times, dtype=np.float64))
+                # Differences of times in seconds since 1970 are right to a microsecond.
+                level = np.searchsorted([*GAPS.values()], waited + 1e-6, side="right")
+                gaps[done + 1 : done + count] = np.where(level > 0, _NEW + level, 0)
+            done += count
+        return gaps
+
+    def unknown(self, raw: Any) -> list[Unknown]:
+        """The lines that fit no template, with their text."""
+        lines = lines_of(raw)
+        found, offset = [], 0
+        for line, token in zip(lines, self._ids(raw, lines), strict=True):
+            if token == _NEW:
+                found.append(Unknown(offset, line))
+            offset += len(line) + 1
+        return found
+
+    @classmethod
+    def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
+        """Learn templates (or event ids) from windows and sessions, in their order.
+
+        Lines that a window shares with the one before it (sliding windows) are learnt once.
+
+        Args:
+            texts: read once; memory is bounded by `max_templates`.
+            vocabulary_size: the most ids there may be, specials and `<NEW>` included; None leaves
+                `max_templates` to say.
+            options: see `TemplateOptions`.
+
+        Raises:
+            UsageError: an unknown option, one out of range, or a vocabulary size that leaves no room.
+            DataError: no lines, or none frequent enough.
+        """
+        chosen = TemplateOptions.of(options)
+        most = chosen.max_templates
+        if vocabulary_size is not None:
+            reserved = len(SPECIAL) + 1 + (len(GAPS) if chosen.time_gaps else 0)
+            most = min(most, vocabulary_size - reserved)
+            if most < 1:
+                raise UsageError(
+                    f"{cls.name} needs a vocabulary_size above {reserved}; got {vocabulary_size}"
+                )
+        values, drain, keys = LogValues(chosen.patterns), Drain(chosen.drain, most), Keys(most)
+        for number, (raw, lines) in enumerate(fresh_lines(texts)):
+            if getattr(raw, "keys", False):
+                keys.add(lines, number)
+            else:
+                for line in lines:
+                    drain.add(values.words(line), number)
+        enough = {"min_lines": chosen.min_lines, "min_sources": chosen.min_sessions}
+        templates = drain.freeze(**enough, similarity=chosen.match_similarity)
+        kept = keys.freeze(**enough)
+        if not len(templates) and not kept:
+            raise DataError(
+                "there are no log lines to learn templates from",
+                remedy="give files with log lines in them, or lower min_lines and min_sessions",
+            )
+        return cls(templates, kept, chosen)
+
+    def spell(self, raw: Any) -> str:
+        """The lines as `hf` takes them: "E12" is the twelfth template or event id; gaps, `<NEW>` as named."""
+        ids = self.encode(raw).ids[1:-1].tolist()
+        return " ".join(_spelled(self._tokens, self._first)[token] for token in ids)
+
+    def hf(self) -> PreTrainedTokenizerFast:
+        """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
+
+        A template cannot be spelled in a Hugging Face tokenizer, which knows no Drain.
+        """
+        from seqmlm.tokenizers.log_templates_hf import fast_template_tokenizer
+
+        return fast_template_tokenizer(_spelled(self._tokens, self._first))
+
+    def _content(self) -> Any:
+        return {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
+
+    def _all_templates(self) -> Iterator[tuple[str, ...]]:
+        return (self._templates[number] for number in range(len(self._templates)))
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        content = {"format": _FORMAT, **self._content()}
+        (directory / FILE).write_text(
+            json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        card = read_card(directory, expected=cls.name)
+        try:
+            content = json.loads((directory / FILE).read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']!r} is not known")
+            options = TemplateOptions.of(card["options"])
+            words = [tuple(words) for words in content["templates"]]
+            templates = Templates(words, options.drain, options.match_similarity)
+            return cls(templates, content["keys"], options)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{directory / FILE} cannot be read: {error}") from None
+
+
+def _spelled(tokens: Sequence[str], first: int) -> list[str]:
+    return [*tokens[:first], *(f"E{number}" for number in range(1, len(tokens) - first + 1))]
+
+
+def _laid_out(ids: Ids, gaps: Ids | None, lines: Sequence[Sequence[str]], counts: Ids) -> list[Encoding]:
+    """Encodings of a batch as views of common arrays.
+
+    Args:
+        ids: (N,) of all lines, one record after the other.
+        gaps: (N,) the token in front of each line, 0 for none; or None.
+        lines: of each record.
+        counts: (R,) number of lines of each record.
+    """
+    record = np.repeat(np.arange(len(counts)), counts)
+    width = np.ones(len(ids), dtype=np.int64) if gaps is None else 1 + (gaps > 0)
+    upto = np.concatenate([[0], np.cumsum(width)])
+    firsts = np.concatenate([[0], np.cumsum(counts)])
+    # Every record has two special tokens; a line stands behind its gap.
+    at = upto[1:] + 2 * record
+    edges = upto[firsts] + 2 * np.arange(len(firsts))
+    size = int(edges[-1])
+    placed = np.full(size, _SEP, dtype=np.int32)
+    groups = np.full(size, SPECIAL_GROUP, dtype=np.int32)
+    spans = np.zeros((size, 2), dtype=np.int32)
+    placed[edges[:-1]], placed[at] = _CLS, ids
+    groups[at] = np.arange(len(ids)) - firsts[record]
+    lengths = np.fromiter(map(len, chain.from_iterable(lines)), dtype=np.int64, count=len(ids))
+    ends = np.cumsum(lengths + 1)
+    before = np.concatenate([[0], ends])[firsts[:-1]]
+    spans[at, 1] = ends - 1 - before[record]
+    spans[at, 0] = spans[at, 1] - lengths
+    if gaps is not None:
+        waits = np.flatnonzero(gaps)
+        placed[at[waits] - 1] = gaps[waits]
+        spans[at[waits] - 1] = spans[at[waits], :1]
+    return [
+        Encoding(ids=placed[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges.tolist())
+    ]

@@ -1,0 +1,246 @@
+"""Values in log lines become marks in one pass: what is left is what the program always writes.
+
+    Received block blk_-16089 of size 911 from /10.250.14.224
+    Received block blk_<ID> of size <NUM> from /<IP>
+
+One compiled alternation finds every kind of value; of those at the leftmost place the first one wins. No
+built-in value holds white space and none looks beyond its word, so a line may be cut at white space first and
+each word looked up in a table of those seen before; digits are all alike to every alternative, so words that
+differ only in digits share one entry of a second table. Both tables are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from seqmlm.engine.types import Ids
+from seqmlm.errors import UsageError
+
+_HEX = "[0-9A-Fa-f]"
+_EDGE = r"(?<![0-9A-Za-z])", r"(?![0-9A-Za-z])"
+_UNITS = {
+    "DUR": r"(?:ns|us|µs|ms|msecs?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)",
+    "SIZE": r"(?:[KMGTP]i?[Bb]?|[kmgt]i?[Bb]|B|[Bb]ytes?)",
+}
+# In order of precedence. Each alternative needs a digit, "/", "\" or "@": see `_VALUE_LIKE`.
+_KINDS: tuple[tuple[str, str], ...] = (
+    ("URL", r"(?<![A-Za-z])[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s\"'<>|]*[^\s\"'<>|.,;:!?)\]}]"),
+    ("EMAIL", r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}(?![\w@])"),
+    ("ID", rf"{_EDGE[0]}{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}{_EDGE[1]}"),
+    ("MAC", rf"(?<![0-9A-Za-z:])(?:{_HEX}{{2}}[:-]){{5}}{_HEX}{{2}}(?![0-9A-Za-z:])"),
+    (
+        "TIME",
+        rf"{_EDGE[0]}(?:[0-9]{{4}}[-/.][0-9]{{2}}[-/.][0-9]{{2}}"
+        rf"(?:[T_-][0-9]{{2}}[:.][0-9]{{2}}[:.][0-9]{{2}}(?:[.,][0-9]+)?(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?"
+        rf"|[0-9]{{1,2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.,][0-9]+)?)(?![0-9A-Za-z:])",
+    ),
+    (
+        "IP",
+        r"(?<![0-9A-Za-z.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]{1,5}|/[0-9]{1,2})?"
+        r"(?![0-9A-Za-z]|\.[0-9])",
+    ),
+    (
+        "IP",
+        rf"(?<![0-9A-Za-z:.])(?=[A-Fa-f:]{{0,30}}[0-9])"
+        rf"(?:(?:{_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}"
+        rf"|(?:{_HEX}{{1,4}}(?::{_HEX}{{1,4}}){{0,6}})?::(?:{_HEX}{{1,4}}(?::{_HEX}{{1,4}}){{0,6}})?)"
+        rf"(?:/[0-9]{{1,3}})?(?![0-9A-Za-z:])",
+    ),
+    (
+        "PATH",
+        r"(?<![\w/<>.])(?:[A-Za-z]:\\[^\s\"'<>|:*?,;)\]]+|~?(?:/[\w.@%+~$#=-]+){2,}/?(?:\?[^\s\"'<>]*)?)",
+    ),
+    ("HEX", rf"{_EDGE[0]}0[xX]{_HEX}+{_EDGE[1]}"),
+    ("ID", r"(?<=[A-Za-z][_-])-?[0-9][0-9A-Za-z_-]*"),
+    (
+        "HEX",
+        rf"{_EDGE[0]}(?=[0-9]*[A-Fa-f])(?=[A-Fa-f]*[0-9])(?:{_HEX}{{2}}(?::{_HEX}{{2}}){{7,}}|{_HEX}{{8,}})"
+        rf"{_EDGE[1]}",
+    ),
+    *((kind, rf"{_EDGE[0]}[-+]?[0-9]+(?:\.[0-9]+)?{unit}{_EDGE[1]}") for kind, unit in _UNITS.items()),
+    ("NUM", rf"{_EDGE[0]}[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?%?{_EDGE[1]}"),
+)
+KINDS = tuple(dict.fromkeys(kind for kind, _ in _KINDS))
+_VALUE_LIKE = re.compile(r"[0-9/\\@<]")
+_VALUE_WORD = re.compile(r"[^\s0-9/\\@<]*[0-9/\\@<]\S*")
+_NAME = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
+_ZEROS = str.maketrans("123456789", "0" * 9)
+_Place = tuple[int, int, str]  # start and end of a value, and what is put there
+_NONE = np.zeros((0, 4), dtype=np.int32)
+_TABLE, _LONGEST = 1 << 16, 256  # words remembered, and the longest worth it
+
+
+def mark(kind: str) -> str:
+    """How a kind of value is written in a normalised line."""
+    return f"<{kind}>"
+
+
+class Marked(NamedTuple):
+    """A normalised text and where its marks came from.
+
+    text: the text with marks.
+    marks: (M, 4) for each mark where it begins and ends in `text`, and where its value began and ended in the
+        text this was made from; ascending.
+    """
+
+    text: str
+    marks: Ids
+
+
+class LogValues:
+    """Replaces values by marks.
+
+    Args:
+        patterns: further kinds of values, name to regular expression; looked for before the built-in ones, in
+            this order. Names are capital letters and underscores; a name of `KINDS` adds to that kind.
+
+    Raises:
+        UsageError: a name that cannot be a mark, an expression that does not compile or fits the empty text.
+
+    >>> LogValues().line("took 12 ms for /10.0.0.7:8080 (sha1=da39a3ee5e6b4b0d)")
+    'took <NUM> ms for /<IP> (sha1=<HEX>)'
+    """
+
+    def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
+        self.patterns = dict(patterns or {})
+        self.kinds = tuple(dict.fromkeys((*KINDS, *self.patterns)))
+        self._own = _own_pattern(self.patterns)
+        self._own_marks = {f"_own{number}": mark(kind) for number, kind in enumerate(self.patterns)}
+        # A mark that stands in the text already stays, and counts as a mark wherever it came from.
+        literal = ("", mark(f"(?:{'|'.join(map(re.escape, self.kinds))})"))
+        self._built_in = re.compile("|".join(f"({text})" for _, text in (literal, *_KINDS)))
+        self._marks = tuple(mark(kind) for kind, _ in _KINDS)
+        self._words = _Words(self)
+
+    def words(self, line: str) -> tuple[str, ...]:
+        """The words (runs without white space) of the normalised line."""
+        if self._own is not None:
+            line = self._own.sub(self._own_mark, line)
+        return tuple(map(self._words.__getitem__, line.split()))
+
+    def line(self, line: str) -> str:
+        """The normalised line; white space stays as it is."""
+        return self.marked(line).text
+
+    def marked(self, line: str) -> Marked:
+        """The normalised line, with the way back to the characters of the given one."""
+        if self._own is None:
+            return _spell(line, self._places(line))
+        first = _spell(line, [(*found.span(), self._own_mark(found)) for found in self._own.finditer(line)])
+        second = _spell(first.text, self._places(first.text))
+        back = original(first, second.marks[:, 2:])
+        return Marked(second.text, np.concatenate([second.marks[:, :2], back], axis=1))
+
+    def _places(self, text: str) -> list[_Place]:
+        """The built-in values of a line, word by word."""
+        places: list[_Place] = []
+        for word in _VALUE_WORD.finditer(text):
+            start = word.start()
+            for first, last, put in self._words.places(word[0]):
+                places.append((start + first, start + last, put))
+        return places
+
+    def find(self, word: str) -> list[_Place]:
+        """The built-in values of a word, without looking it up."""
+        return [(*found.span(), self._mark(found)) for found in self._built_in.finditer(word)]
+
+    def _mark(self, found: re.Match[str]) -> str:
+        number = found.lastindex
+        assert number is not None
+        return found[0] if number == 1 else self._marks[number - 2]
+
+    def _own_mark(self, found: re.Match[str]) -> str:
+        assert found.lastgroup is not None  # the outermost group closes last
+        return self._own_marks[found.lastgroup]
+
+
+class _Words(dict[str, str]):
+    """Words seen before, normalised; `table[word]` normalises a new one."""
+
+    def __init__(self, values: LogValues) -> None:
+        super().__init__()
+        self._values = values
+        self._shapes: dict[str, tuple[str, list[_Place]] | None] = {}
+
+    def __missing__(self, word: str) -> str:
+        normal = word if word.isalpha() or _VALUE_LIKE.search(word) is None else self._known(word)[0]
+        if len(word) <= _LONGEST:
+            if len(self) >= _TABLE:
+                self.clear()
+            self[word] = normal
+        return normal
+
+    def places(self, word: str) -> list[_Place]:
+        """Where in the word there are values."""
+        return self._known(word)[1]
+
+    def _known(self, word: str) -> tuple[str, list[_Place]]:
+        if len(word) > _LONGEST:
+            return self._fresh(word)
+        shape = word.translate(_ZEROS)
+        if shape not in self._shapes:
+            if len(self._shapes) >= _TABLE:
+                self._shapes.clear()
+            fresh = self._fresh(shape)
+            # Digits that stay are the word's own: then the shape says too little.
+            self._shapes[shape] = None if "0" in fresh[0] else fresh
+        known = self._shapes[shape]
+        return self._fresh(word) if known is None else known
+
+    def _fresh(self, word: str) -> tuple[str, list[_Place]]:
+        places = self._values.find(word)
+        return _spell(word, places).text, places
+
+
+def original(marked: Marked, spans: Ids) -> Ids:
+    """Where spans of a normalised text stood before; a part of a mark is its whole value.
+
+    Args:
+        marked: the normalised text.
+        spans: (T, 2) half-open offsets into it.
+
+    Returns:
+        (T, 2) offsets into the other text.
+    """
+    marks = marked.marks
+    if not len(marks):
+        return spans
+    # The last mark that begins before each offset; in front of the first one nothing has moved.
+    at = np.searchsorted(marks[:, 0], spans, side="left") - 1
+    inside = (at >= 0) & (spans < marks[at, 1])
+    moved = spans + np.where(at >= 0, marks[at, 3] - marks[at, 1], 0)
+    return np.where(inside, marks[at, (2, 3)], moved).astype(np.int32)
+
+
+def _spell(text: str, places: Iterable[_Place]) -> Marked:
+    pieces: list[str] = []
+    marks: list[tuple[int, int, int, int]] = []
+    done = size = 0
+    for start, end, put in places:
+        pieces += (text[done:start], put)
+        size += start - done
+        marks.append((size, size + len(put), start, end))
+        size += len(put)
+        done = end
+    return Marked("".join((*pieces, text[done:])), np.array(marks, dtype=np.int32) if marks else _NONE)
+
+
+def _own_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
+    for name, text in patterns.items():
+        if _NAME.fullmatch(name) is None:
+            raise UsageError(
+                f"patterns: {name!r} cannot be a mark; use capital letters and underscores (JOB_NAME)"
+            )
+        try:
+            compiled = re.compile(text)
+        except re.error as error:
+            raise UsageError(f"patterns: {name} is not a regular expression: {error}") from None
+        if compiled.match("") is not None:
+            raise UsageError(f"patterns: {name} fits the empty text, so it would be everywhere")
+    if not patterns:
+        return None
+    return re.compile("|".join(f"(?P<_own{n}>{text})" for n, text in enumerate(patterns.values())))

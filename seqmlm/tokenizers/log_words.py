@@ -1,0 +1,252 @@
+"""Logs without templates: WordPiece on lines whose values have become marks (LAnoBERT, Lee et al. 2023).
+
+The units are words and punctuation marks; a mark such as `<NUM>` is one token. Nothing has to be parsed, so a
+line unlike any training line is still spelled and scored word by word. The vocabulary is learnt from the log
+itself: that is what made most of the difference in LAnoBERT's tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, models, pre_tokenizers
+
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
+from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.tokenizers.base import Unknown
+from seqmlm.tokenizers.drain import Tally
+from seqmlm.tokenizers.log_counting import fresh_lines, lines_of
+from seqmlm.tokenizers.log_values import LogValues, Marked, mark, original
+from seqmlm.tokenizers.subword import SPECIAL, WordPieceTokenizer
+from seqmlm.tokenizers.words import LONGEST_WORD, fitted_size
+
+_LETTERS = tuple(map(chr, range(33, 127)))
+_DISTINCT_WORDS = 1_000_000
+_REMEMBERED = 1 << 14
+_CLS, _SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+
+
+class _Part(NamedTuple):
+    """A normalised line encoded, its `[SEP]` included.
+
+    ids: (K,).
+    words: (K,) number of the word inside the line, -1 for the special token.
+    spans: (K, 2) offsets into the line.
+    count: words of the line.
+    """
+
+    ids: Ids
+    words: Ids
+    spans: Ids
+    count: int
+
+
+_START = _Part(np.array([_CLS], np.int32), np.array([SPECIAL_GROUP], np.int32), np.zeros((1, 2), np.int32), 0)
+
+
+class LogWordTokenizer(WordPieceTokenizer):
+    """Words of normalised log lines; `[CLS]` in front, `[SEP]` behind every line.
+
+    Raw is anything with `lines` (a window or session of a log), or a text of lines; spans point into
+    `"\\n".join(lines)`. Every printable ASCII letter is in the vocabulary, so a new word of those is spelled
+    and never `[UNK]`. Case is kept.
+
+    Args:
+        backend: a trained tokenizer; `train` and `load` make it.
+        patterns: further kinds of values, name (capital letters) to regular expression.
+        min_sessions: what `train` was told.
+    """
+
+    name: ClassVar[str] = "log_words.v1"
+    unit: ClassVar[str] = "word"
+    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10}
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        patterns: Mapping[str, str] | None = None,
+        min_sessions: int = 1,
+    ) -> None:
+        super().__init__(backend)
+        self._values, self._min_sessions = LogValues(patterns), min_sessions
+        self._known: dict[str, _Part] = {}
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"patterns": self._values.patterns, "min_sessions": self._min_sessions}
+
+    def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
+        """Encode windows or sessions; groups number the words, spans are characters of the raw lines.
+
+        A mark's span is the value it stands for; the pieces of a word with part of a value have their own.
+        """
+        if not len(raws):
+            return []
+        records = [list(lines_of(raw)) or [""] for raw in raws]
+        marked = list(map(self._values.marked, chain.from_iterable(records)))
+        parts = self._parts([one.text for one in marked])
+        lines, taken = iter(parts), []
+        for record in records:
+            taken += [_START, *(next(lines) for _ in record)]
+        sizes = np.fromiter((len(part.ids) for part in taken), np.int64, len(taken))
+        words = np.concatenate([part.words for part in taken])
+        first_part = np.cumsum([0, *(len(record) + 1 for record in records)])
+        edges = np.concatenate([[0], np.cumsum(sizes)])[first_part]
+        groups = words + np.repeat(_word_bases(taken, first_part), sizes).astype(np.int32)
+        ids = np.concatenate([part.ids for part in taken])
+        groups[self.space.is_special[ids]] = SPECIAL_GROUP
+        spans = self._raw_spans(records, marked, taken, sizes)
+        spans[words < 0] = 0
+        return [
+            Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges.tolist())
+        ]
+
+    def _parts(self, lines: Sequence[str]) -> list[_Part]:
+        """Normalised lines encoded; equal ones once."""
+        new = [line for line in dict.fromkeys(lines) if line not in self._known]
+        if len(self._known) + len(new) > _REMEMBERED:
+            self._known, new = {}, list(dict.fromkeys(lines))
+        for line, found in zip(new, self._backend.encode_batch(new, add_special_tokens=False), strict=True):
+            words = np.array([*found.word_ids, SPECIAL_GROUP], dtype=np.int32)
+            self._known[line] = _Part(
+                np.array([*found.ids, _SEP], dtype=np.int32),
+                words,
+                np.array([*found.offsets, (0, 0)], dtype=np.int32),
+                int(words.max()) + 1,
+            )
+        return [self._known[line] for line in lines]
+
+    def _raw_spans(
+        self,
+        records: Sequence[Sequence[str]],
+        marked: Sequence[Marked],
+        taken: Sequence[_Part],
+        sizes: Ids,
+    ) -> Ids:
+        """(T, 2) spans in each record's raw lines, taken back for all lines of the batch at once."""
+        is_line = np.array([part is not _START for part in taken])
+        raw_lines = chain.from_iterable(records)
+        lengths = np.array(
+            [(len(one.text) + 1, len(line) + 1) for one, line in zip(marked, raw_lines, strict=True)]
+        )
+        # Both texts begin with a line end, so that each line's own can be the mark that sets its offset.
+        bases = np.concatenate([[[1, 1]], 1 + np.cumsum(lengths, axis=0)])[:-1]
+        table = []
+        for one, (new, old) in zip(marked, bases.tolist(), strict=True):
+            table.append(np.array([[new - 1, new, old - 1, old]]))
+            if len(one.marks):
+                table.append(one.marks + np.array([new, new, old, old]))
+        whole = Marked("", np.concatenate(table))
+        of_part = np.zeros(len(taken), dtype=np.int64)
+        of_part[is_line] = bases[:, 0]
+        spans = np.concatenate([part.spans for part in taken]) + np.repeat(of_part, sizes)[:, None]
+        first_line = np.cumsum([0, *map(len, records)])[:-1]
+        starts = np.repeat(bases[first_line, 1], [len(record) + 1 for record in records])
+        return (original(whole, spans) - np.repeat(starts, sizes)[:, None]).astype(np.int32)
+
+    def unknown(self, raw: Any) -> list[Unknown]:
+        """The words that come out as the unknown token."""
+        text, encoding = "\n".join(lines_of(raw)), self.encode(raw)
+        assert encoding.spans is not None
+        places = encoding.spans[encoding.ids == self.space.unk].tolist()
+        return [Unknown(start, text[start:end]) for start, end in places]
+
+    def spell(self, raw: Any) -> str:
+        """The normalised lines as `hf` takes them, `[SEP]` between them."""
+        return " [SEP] ".join(map(self._values.line, lines_of(raw)))
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[Any],
+        *,
+        vocabulary_size: int | None = None,
+        patterns: Mapping[str, str] | None = None,
+        min_sessions: int = 1,
+        **options: Any,
+    ) -> Self:
+        """Learn a vocabulary from windows and sessions.
+
+        Args:
+            texts: read once; memory grows with the number of distinct words only, up to a million.
+            vocabulary_size: the most ids, specials, marks and letters included; None fits it to the text.
+            patterns: further kinds of values.
+            min_sessions: words seen in fewer windows or sessions teach the vocabulary nothing.
+
+        Raises:
+            UsageError: an unknown option, or a vocabulary size that leaves no room.
+            DataError: no words.
+        """
+        if options:
+            known = ("min_sessions", "patterns")
+            raise UsageError(f"{cls.name} has no option {min(options)!r}{nearest(min(options), known)}")
+        values = LogValues(patterns)
+        marks = [mark(kind) for kind in values.kinds]
+        cut = _cut(marks)
+        counts = _count(texts, values, cut, min_sessions)
+        if not counts:
+            raise DataError(
+                "there are no log lines to learn a vocabulary from",
+                remedy="give files with log lines in them, or lower min_sessions",
+            )
+        backend = tokenizers.Tokenizer(_vocabulary(cls, counts, marks, vocabulary_size))
+        backend.pre_tokenizer = cut
+        backend.decoder = cls._decoder()
+        backend.add_special_tokens(list(SPECIAL))
+        backend.post_processor = cls._post_processor()
+        return cls(backend, patterns=patterns, min_sessions=min_sessions)
+
+
+def _cut(marks: Iterable[str]) -> Any:
+    """Cuts a normalised line into marks, words and single punctuation marks."""
+    words = rf"{'|'.join(map(re.escape, marks))}|\w{{1,{LONGEST_WORD}}}|[^\w\s]"
+    return pre_tokenizers.Split(Regex(words), behavior="removed", invert=True)
+
+
+def _count(texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int) -> dict[str, int]:
+    """Words of the normalised lines with their counts, sorted by spelling."""
+    tallies: dict[str, Tally] = {}
+    known: dict[str, list[str]] = {}
+    for number, (_, lines) in enumerate(fresh_lines(texts)):
+        for line in map(values.line, lines):
+            if line not in known:
+                if len(known) >= _REMEMBERED:
+                    known.clear()
+                known[line] = [word for word, _ in cut.pre_tokenize_str(line)]
+            for word in known[line]:
+                tally = tallies.get(word)
+                if tally is None:
+                    tally = tallies[word] = Tally()
+                tally.add(number)
+        if len(tallies) > _DISTINCT_WORDS:
+            tallies = {word: tally for word, tally in tallies.items() if tally.lines > 1}
+    return {word: tallies[word].lines for word in sorted(tallies) if tallies[word].sources >= min_sessions}
+
+
+def _vocabulary(
+    kind: type[WordPieceTokenizer], counts: Mapping[str, int], marks: Sequence[str], size: int | None
+) -> Any:
+    """A WordPiece model: specials, marks, all printable ASCII letters, then what the words teach."""
+    fixed = [*SPECIAL, *marks, *_LETTERS, *("##" + letter for letter in _LETTERS)]
+    words = {word: n for word, n in counts.items() if word not in marks}
+    size = fitted_size(words) if size is None else size
+    if size < len(fixed):
+        raise UsageError(f"log_words.v1 needs a vocabulary_size of at least {len(fixed)}; got {size}")
+    learnt = tokenizers.Tokenizer(kind._learn(words, size)).get_vocab() if words else {}
+    pieces = list(dict.fromkeys([*fixed, *sorted(learnt, key=learnt.__getitem__)]))[:size]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    return models.WordPiece(vocab=vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+
+
+def _word_bases(taken: Sequence[_Part], first_part: Ids) -> Ids:
+    """(P,) number of the first word of each part inside its record."""
+    before = np.concatenate([[0], np.cumsum([part.count for part in taken])])
+    of_record = np.repeat(before[first_part[:-1]], np.diff(first_part))
+    bases: Ids = before[:-1] - of_record
+    return bases

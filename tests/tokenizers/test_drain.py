@@ -1,0 +1,162 @@
+"""Drain: against a direct transcription of the method, frozen for good, and bounded."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.drain import WILD, Drain, DrainOptions, Templates
+
+words = st.lists(st.sampled_from(["a", "b", "c", "d1", "e", "<NUM>"]), max_size=5).map(tuple)
+streams = st.lists(words, max_size=60)
+
+
+class Plain:
+    """The method as the paper tells it, no table of settled lines: nested dictionaries and lists of words."""
+
+    def __init__(self, depth: int, similarity: float, max_children: int) -> None:
+        self.inner, self.similarity, self.most = depth - 3, similarity, max_children
+        self.root: dict = {}
+        self.templates: list[list[str]] = []
+
+    def add(self, line: tuple[str, ...]) -> int:
+        found = self.search(line)
+        if found is None:
+            self.templates.append(list(line))
+            self.insert(line)
+            return len(self.templates) - 1
+        template = self.templates[found]
+        template[:] = [a if a == b else WILD for a, b in zip(template, line, strict=True)]
+        return found
+
+    def search(self, line):
+        node = self.root.get(len(line))
+        for word in line[: min(self.inner, max(len(line) - 1, 0))]:
+            node = None if node is None else node.get(word, node.get(WILD))
+        best, best_key = None, (-1.0, -1)
+        for number in node or []:
+            template = self.templates[number]
+            same = sum(a == b for a, b in zip(template, line, strict=True))
+            key = (same / len(line) if line else 1.0, template.count(WILD))
+            if key > best_key:
+                best, best_key = number, key
+        return best if best_key[0] >= self.similarity else None
+
+    def insert(self, line):
+        inner = min(self.inner, max(len(line) - 1, 0))
+        if not inner:
+            self.root.setdefault(len(line), []).append(len(self.templates) - 1)
+            return
+        node = self.root.setdefault(len(line), {})
+        for level, word in enumerate(line[:inner], start=1):
+            full = len(node) + (WILD not in node) >= self.most
+            key = word if word in node or not (full or any(c.isdigit() for c in word)) else WILD
+            node = node.setdefault(key, {} if level < inner else [])
+        node.append(len(self.templates) - 1)
+
+
+@given(
+    stream=streams,
+    depth=st.integers(3, 6),
+    similarity=st.sampled_from([0.2, 0.4, 0.7, 1.0]),
+    children=st.integers(2, 5),
+)
+@settings(max_examples=200)
+def test_equals_the_method_written_out(stream, depth, similarity, children):
+    drain = Drain(DrainOptions(depth=depth, similarity=similarity, max_children=children))
+    plain = Plain(depth, similarity, children)
+    for line in stream + stream:
+        assert drain.add(line) == plain.add(line)
+    assert [list(one) for one in drain._templates] == plain.templates
+
+
+@given(stream=streams, other=streams)
+@settings(max_examples=100)
+def test_frozen_ids_never_change_by_matching(stream, other):
+    drain = Drain()
+    for line in stream:
+        drain.add(line)
+    frozen = drain.freeze()
+    first = [frozen.match(line) for line in stream]
+    for line in other + stream:
+        frozen.match(line)
+    # In another order, in another object, after other lines: the same.
+    again = Templates([frozen[number] for number in range(len(frozen))], frozen.options)
+    backwards = [again.match(line) for line in reversed(stream)][::-1]
+    assert first == backwards == [frozen.match(line) for line in stream]
+    assert all(-1 <= number < len(frozen) for number in first)
+
+
+@given(stream=streams)
+@settings(max_examples=100)
+def test_a_template_knows_a_line_with_all_its_constants(stream):
+    drain = Drain()
+    for line in stream:
+        drain.add(line)
+    frozen = drain.freeze()
+    for number in range(len(frozen)):
+        line = tuple("zz9" if word == WILD else word for word in frozen[number])
+        assert frozen.match(line) >= 0
+
+
+@given(line=words, count=st.integers(1, 30))
+def test_equal_lines_in_any_number_are_one_template(line, count):
+    drain = Drain()
+    assert {drain.add(line, source) for source in range(count)} == {0}
+    assert drain.freeze()[0] == line
+
+
+def test_lines_merge_and_new_ones_are_told():
+    drain = Drain()
+    for user in ("ann", "bob"):
+        drain.add(("session", "opened", "for", user))
+    drain.add(("disk", "is", "full"))
+    frozen = drain.freeze()
+    assert [frozen[0], frozen[1]] == [("session", "opened", "for", WILD), ("disk", "is", "full")]
+    assert frozen.match(("session", "opened", "for", "eve")) == 0
+    assert frozen.match(("disk", "is", "empty")) == 1
+    assert frozen.match(("kernel", "panic", "now")) == -1
+    assert frozen.match(("disk", "full")) == -1
+    exact = drain.freeze(similarity=1.0)
+    assert exact.match(("session", "opened", "for", "eve")) == 0
+    assert exact.match(("disk", "is", "empty")) == -1
+
+
+def test_memory_is_bounded_and_the_common_templates_stay():
+    source = random.Random(0)
+    drain = Drain(max_templates=20)
+    common = [(f"w{chr(97 + i)}", *"xyz") for i in range(10)]
+    for number in range(3000):
+        drain.add(("".join(source.choices("abcdefgh", k=9)), "noise", str(number)))
+        drain.add(common[number % 10])
+        assert len(drain) <= 40
+    frozen = drain.freeze()
+    assert len(frozen) == 20
+    assert {frozen.match(line) for line in common} <= set(range(20))
+    assert len({frozen.match(line) for line in common}) == len({drain.add(line) for line in common})
+
+
+def test_templates_of_few_sources_are_left_out():
+    drain = Drain()
+    for session in range(12):
+        drain.add(("a", "common", "line"), session)
+        drain.add(("rare", "thing", "s3cret"), session // 6)
+        drain.add(("once", "in", "a", "while"), 3)
+    frozen = drain.freeze(min_sources=10)
+    assert [frozen[number] for number in range(len(frozen))] == [("a", "common", "line")]
+    assert frozen.match(("rare", "thing", "s3cret")) == -1
+    assert len(drain.freeze(min_lines=12)) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [{"depth": 2}, {"similarity": 0.0}, {"similarity": 1.1}, {"max_children": 1}]
+)
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        DrainOptions(**options)
+    with pytest.raises(UsageError, match="max_templates"):
+        Drain(max_templates=0)

@@ -1,0 +1,284 @@
+"""templates.v1: a line a token, ids frozen with the model, unseen lines kept apart with their text."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, ModernBertConfig
+
+from seqmlm.data.loglines import LogLines
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tokenizers.log_counting import fresh_lines
+from seqmlm.tokenizers.log_templates import FILE, GAPS, NEW, SPECIAL, TemplateTokenizer
+
+# Share of lines whose group is that of the shipped templates (Zhu et al. 2019), as measured, less 1 %.
+FLOORS = {
+    "Apache": 0.99,
+    "BGL": 0.958,
+    "HDFS": 0.987,
+    "Linux": 0.673,
+    "OpenSSH": 0.708,
+    "OpenStack": 0.288,
+    "Spark": 0.912,
+    "Zookeeper": 0.956,
+}
+
+
+def window(*lines: str, times=None, keys: bool = False) -> LogLines:
+    return LogLines(lines=lines, times=times, keys=keys)
+
+
+def service(n: int = 40) -> list[LogLines]:
+    """Windows of a small service, a request each."""
+    return [
+        window(
+            f"request {i} from 10.0.0.{i % 250}",
+            f"user {'ann' if i % 2 else 'bob'} logged in",
+            f"wrote /var/data/{i}.bin in {i}ms",
+            "done",
+        )
+        for i in range(n)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TemplateTokenizer:
+    return TemplateTokenizer.train(service())
+
+
+def test_a_line_is_a_token_a_unit_and_a_span(tokenizer):
+    raw = window("request 7 from 10.9.9.9", "kernel panic at 3", "user eve logged in", "done")
+    encoding = tokenizer.encode(raw)
+    surfaces = [tokenizer.surface(token) for token in encoding.ids.tolist()]
+    assert surfaces == [
+        "[CLS]", "request <NUM> from <IP>", NEW, "user <*> logged in", "done", "[SEP]",
+    ]  # fmt: skip
+    assert encoding.groups.tolist() == [-1, 0, 1, 2, 3, -1]
+    text = str(raw)
+    assert [text[a:b] for a, b in encoding.spans.tolist()] == ["", *raw.lines, ""]
+    assert tokenizer.unknown(raw) == [(len(raw.lines[0]) + 1, "kernel panic at 3")]
+    assert encoding.ids.dtype == encoding.groups.dtype == encoding.spans.dtype == np.int32
+
+
+def test_new_lines_can_be_asked_for_and_specials_cannot(tokenizer):
+    space = tokenizer.space
+    new = tokenizer.tokens.index(NEW)
+    assert new in space.ordinary
+    assert [tokenizer.tokens[token] for token in space.special] == list(SPECIAL)
+    assert space.unk is None
+
+
+def test_ids_are_in_the_order_of_first_appearance(tokenizer):
+    assert tokenizer.tokens[len(SPECIAL) + 1 :] == (
+        "request <NUM> from <IP>",
+        "user <*> logged in",
+        "wrote <PATH> in <DUR>",
+        "done",
+    )
+
+
+texts = st.lists(
+    st.lists(
+        st.sampled_from(["a b", "a c", "x 1 y", "", "new 3 thing", "q", "[MASK]", "é 10.0.0.1"]), max_size=6
+    ),
+    max_size=8,
+)
+
+
+@given(train=texts.filter(any), other=texts, gaps=st.booleans())
+@settings(max_examples=60)
+def test_saved_and_loaded_it_gives_equal_ids(tmp_path_factory, train, other, gaps):
+    raws = [window(*lines, times=tuple(50.0 * i * i for i in range(len(lines)))) for lines in train]
+    made = TemplateTokenizer.train(raws, time_gaps=gaps)
+    folder = tmp_path_factory.mktemp("saved")
+    made.save(folder)
+    loaded = TemplateTokenizer.load(folder)
+    assert loaded.fingerprint() == made.fingerprint()
+    assert (loaded.tokens, loaded.options) == (made.tokens, made.options)
+    more = [window(*lines) for lines in other]
+    for ours, theirs in zip(made.encode_batch(raws + more), loaded.encode_batch(raws + more), strict=True):
+        assert ours.ids.tolist() == theirs.ids.tolist()
+    # Spelled, the ids are those of the Hugging Face form.
+    for raw in (*raws, *more):
+        assert made.hf()(made.spell(raw))["input_ids"] == made.encode(raw).ids.tolist()
+
+
+@given(records=texts, gaps=st.booleans())
+@settings(max_examples=60)
+def test_batch_equals_one_by_one_and_line_by_line(records, gaps):
+    made = TemplateTokenizer.train(service(), time_gaps=gaps)
+    raws = [window(*lines, times=tuple(7.0 * i for i in range(len(lines)))) for lines in records]
+    for raw, encoding in zip(raws, made.encode_batch(raws), strict=True):
+        alone = made.encode(raw)
+        for column in ("ids", "groups", "spans"):
+            assert np.array_equal(getattr(encoding, column), getattr(alone, column))
+        lines = encoding.groups >= 0
+        assert encoding.groups[lines].tolist() == list(range(len(raw.lines)))
+        assert [str(raw)[a:b] for a, b in encoding.spans[lines].tolist()] == list(raw.lines)
+        by_line = [made.encode(window(line)).ids[1] for line in raw.lines]
+        assert encoding.ids[lines].tolist() == by_line
+
+
+def test_time_gaps_are_tokens_of_no_line():
+    made = TemplateTokenizer.train(service(), time_gaps=True)
+    raw = window("done", "done", "done", "done", "done", times=(0.0, 0.001, 0.011, 60.011, 1e9))
+    encoding = made.encode(raw)
+    surfaces = [made.surface(token) for token in encoding.ids.tolist()]
+    assert surfaces[1:-1] == ["done", "done", "<GAP 10ms>", "done", "<GAP 1m>", "done", "<GAP 1w>", "done"]
+    assert encoding.groups.tolist() == [-1, 0, 1, -1, 2, -1, 3, -1, 4, -1]
+    assert encoding.spans[5].tolist() == [15, 15]
+    assert not made.space.is_special[[made.tokens.index(gap) for gap in GAPS]].any()
+    # Real times: seconds since 1970 keep too few digits for exact differences.
+    close = made.encode(window("done", "done", times=(1.7e9, 1.7e9 + 0.01)))
+    assert made.surface(int(close.ids[2])) == "<GAP 10ms>"
+    assert len(made.encode(window("done", "done"))) == 4
+
+
+def test_event_ids_are_the_vocabulary_as_they_are():
+    made = TemplateTokenizer.train([window("5", "22", "5", keys=True), window("11", "5", keys=True)])
+    assert made.tokens[len(SPECIAL) + 1 :] == ("5", "22", "11")
+    encoding = made.encode(window("11", "22", "99", keys=True))
+    assert [made.surface(token) for token in encoding.ids.tolist()] == ["[CLS]", "11", "22", NEW, "[SEP]"]
+    assert made.unknown(window("5", "99", keys=True)) == [(2, "99")]
+    # A message that reads like an event id is none.
+    assert made.surface(int(made.encode(window("5")).ids[1])) == NEW
+    few = TemplateTokenizer.train([window(*"aabbbc", keys=True)], vocabulary_size=len(SPECIAL) + 3)
+    assert few.tokens[-2:] == ("a", "b")
+
+
+def test_a_text_is_its_lines(tokenizer):
+    assert tokenizer.encode("done\nuser x logged in").ids.tolist() == (
+        tokenizer.encode(window("done", "user x logged in")).ids.tolist()
+    )
+
+
+def test_sliding_windows_are_learnt_once():
+    lines = [(f"line {i % 3}", float(i)) for i in range(10)]
+    slid = [
+        window(*(text for text, _ in lines[a : a + 4]), times=tuple(t for _, t in lines[a : a + 4]))
+        for a in range(0, 7, 2)
+    ]
+    fresh = [line for _, new in fresh_lines(slid) for line in new]
+    assert fresh == [text for text, _ in lines]
+    apart = [window("a", "b"), window("a", "b", times=(0.0, 1.0)), window("a", "b", times=(5.0, 6.0))]
+    assert [len(new) for _, new in fresh_lines(apart)] == [2, 2, 2]
+    untimed = [window("a", "b", "c"), window("b", "c", "d"), window("c", "d"), window("x", "a")]
+    assert [list(new) for _, new in fresh_lines(untimed)] == [["a", "b", "c"], ["d"], [], ["x", "a"]]
+
+
+def test_a_line_of_several_sessions_is_learnt_once(monkeypatch: pytest.MonkeyPatch):
+    sessions = [window("ask all", f"only {i}", times=(1.0, 2.0 + i)) for i in range(12)]
+    assert [len(new) for _, new in fresh_lines(sessions)] == [2, *[1] * 11]
+    monkeypatch.setattr("seqmlm.tokenizers.log_counting._LINES_FOLLOWED", 3)
+    assert sum(len(new) for _, new in fresh_lines(sessions * 2)) > 24  # the memory of lines is bounded
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_a_secret_in_one_line_is_nowhere_in_the_saved_vocabulary(tmp_path: Path, times):
+    stream = [line for one in service(200) for line in one.lines]
+    stream[401] = "user canary-4fz logged in"
+    stream[402] = "password canary-4fz accepted"
+    # Sliding windows: each line is in ten of them.
+    windows = [
+        window(*stream[a : a + 20], times=tuple(map(float, range(a, a + 20))) if times else None)
+        for a in range(0, len(stream) - 20, 2)
+    ]
+    made = TemplateTokenizer.train(windows, **TemplateTokenizer.sensitive_options)
+    made.save(tmp_path)
+    assert all("canary" not in path.read_text() for path in tmp_path.iterdir())
+    assert "user <*> logged in" in made.tokens
+    encoding = made.encode(window("password canary-4fz accepted"))
+    assert made.surface(int(encoding.ids[1])) == NEW
+    open_one = TemplateTokenizer.train(windows)
+    assert any("canary" in token for token in open_one.tokens)
+
+
+def test_options_are_checked_and_sizes_kept():
+    with pytest.raises(UsageError, match=r"no option 'min_line'.*min_lines"):
+        TemplateTokenizer.train(service(), min_line=3)
+    with pytest.raises(UsageError, match="match_similarity"):
+        TemplateTokenizer.train(service(), match_similarity=2.0)
+    with pytest.raises(UsageError, match="vocabulary_size above 5"):
+        TemplateTokenizer.train(service(), vocabulary_size=5)
+    with pytest.raises(DataError, match="no log lines"):
+        TemplateTokenizer.train([])
+    with pytest.raises(DataError, match="no log lines"):
+        TemplateTokenizer.train(service(3), min_sessions=10)
+    small = TemplateTokenizer.train(service(), vocabulary_size=7)
+    assert small.tokens[5:] == ("request <NUM> from <IP>", "user <*> logged in")
+    strict = TemplateTokenizer.train(service(), match_similarity=1.0)
+    assert strict.surface(int(strict.encode(window("user eve logged out")).ids[1])) == NEW
+
+
+def test_the_fingerprint_follows_templates_and_options(tokenizer):
+    assert TemplateTokenizer.train(service()).fingerprint() == tokenizer.fingerprint()
+    assert TemplateTokenizer.train(service(), max_children=50).fingerprint() != tokenizer.fingerprint()
+    assert TemplateTokenizer.train(service()[1:2]).fingerprint() != tokenizer.fingerprint()
+
+
+def test_saved_folder_loads_with_auto_tokenizer_and_bad_ones_are_named(tokenizer, tmp_path: Path):
+    tokenizer.save(tmp_path)
+    ModernBertConfig(vocab_size=8, hidden_size=8, num_attention_heads=1).save_pretrained(tmp_path)
+    auto = AutoTokenizer.from_pretrained(str(tmp_path))
+    raw = window("done", "what is this", "user x logged in")
+    assert auto(tokenizer.spell(raw))["input_ids"] == tokenizer.encode(raw).ids.tolist()
+    assert tokenizer.spell(raw) == f"E4 {NEW} E2"
+    assert (auto.pad_token, auto.mask_token) == ("[PAD]", "[MASK]")
+    content = json.loads((tmp_path / FILE).read_text())
+    for broken in ("{", "[]", json.dumps({**content, "format": 9})):
+        (tmp_path / FILE).write_text(broken)
+        with pytest.raises(StateError, match="cannot be read"):
+            TemplateTokenizer.load(tmp_path)
+    (tmp_path / FILE).unlink()
+    with pytest.raises(StateError, match="cannot be read"):
+        TemplateTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("system", sorted(FLOORS))
+def test_groups_agree_with_the_shipped_templates(real_data: Path, system):
+    with gzip.open(real_data / f"logs/loghub_2k/{system}_2k.log_structured.csv.gz", "rt") as file:
+        rows = list(csv.DictReader(file))
+    raw = window(*(row["Content"] for row in rows))
+    made = TemplateTokenizer.train([raw])
+    found = made.encode(raw).ids[1:-1].tolist()
+    true = [row["EventId"] for row in rows]
+    sizes, true_sizes, both = Counter(found), Counter(true), Counter(zip(found, true, strict=True))
+    right = sum(n for (a, b), n in both.items() if sizes[a] == n == true_sizes[b])
+    assert right / len(rows) >= FLOORS[system]
+    assert made.unknown(raw) == []
+
+
+def test_real_session_files(real_data: Path):
+    with gzip.open(real_data / "logs/hdfs_deeplog/hdfs_train.txt.gz", "rt") as file:
+        sessions = [window(*line.split(), keys=True) for line in file]
+    made = TemplateTokenizer.train(sessions)
+    assert made.space.size == len(SPECIAL) + 1 + len({key for one in sessions for key in one.lines})
+    assert sum(len(one) - 2 for one in made.encode_batch(sessions)) == sum(len(one.lines) for one in sessions)
+
+
+def test_trains_from_the_command_line(seqmlm, tmp_path: Path):
+    path = tmp_path / "service.txt"
+    blocks = ["\n".join(one.lines) for one in service(60)]
+    blocks[7] += "\npassword canary-4fz accepted"
+    path.write_text("\n\n".join(blocks) + "\n")
+    done = seqmlm(
+        "train", "--domain", "text", path, "--tokenizer", "templates.v1", "--option", "paragraphs=true",
+        "--size", "tiny", "--max-steps", 2, "--name", "logs", "--set", "data.sensitive=true", "--json",
+        "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    # Sensitive data: only what enough sessions have is in the vocabulary.
+    content = json.loads((tmp_path / "runs/logs/model" / FILE).read_text())
+    assert [" ".join(words) for words in content["templates"]] == [
+        "request <NUM> from <IP>", "user <*> logged in", "wrote <PATH> in <DUR>", "done",
+    ]  # fmt: skip
+    card = json.loads((tmp_path / "runs/logs/model/seqmlm_tokenizer.json").read_text())
+    assert card["options"]["min_sessions"] == 10

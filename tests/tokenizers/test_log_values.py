@@ -1,0 +1,144 @@
+"""Values become marks: each kind, the way back to the line, and words looked up as the whole line is read."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.log_values import KINDS, LogValues, original
+
+VALUES = (
+    ("took 12 in 3.5 of -7 and 1,234", "took <NUM> in <NUM> of <NUM> and <NUM>"),
+    ("up 12ms 3s 5min, 64KB 2GiB 45%", "up <DUR> <DUR> <DUR>, <SIZE> <SIZE> <NUM>"),
+    ("/10.250.14.224:50010: done by 10.0.0.1.", "/<IP>: done by <IP>."),
+    ("fe80::1/64 ::1 2001:db8:0:0:1:0:0:1", "<IP> <IP> <IP>"),
+    ("std::vector a::b ab::cd", "std::vector a::b ab::cd"),
+    ("mac 00:1a:2B:3c:4d:5e at 12:30:45,123", "mac <MAC> at <TIME>"),
+    ("2015-07-29T17:41:44.747Z 2005.06.03", "<TIME> <TIME>"),
+    ("blk_-160899 part-00123 task_2008_01_m_0", "blk_<ID> part-<ID> task_<ID>"),
+    ("id=b48e7f01-17ad-4d1c-a5a0-d1b1d5f1d5f1;", "id=<ID>;"),
+    ("0xDEADbeef da39a3ee5e6b4b0d deadbeef", "<HEX> <HEX> deadbeef"),
+    ("see http://a.b:80/c?d=1, or hdfs://n/x.", "see <URL>, or <URL>."),
+    ("mail root@example.org now", "mail <EMAIL> now"),
+    (r"in /var/log/a.log and C:\tmp\b /tmp", r"in <PATH> and <PATH> /tmp"),
+    ("sshd[24200]: eth0 x86_64 sha256", "sshd[<NUM>]: eth0 x86_<NUM> sha256"),
+    ("already <NUM> and <HEX>", "already <NUM> and <HEX>"),
+)
+# Pieces that touch the rules' edges, glued together in any order.
+pieces = st.sampled_from(
+    [
+        *"0 1a:F-_./\\@<>=[]%,x+~?#é\xa0\x1c",
+        "  ",
+        "\t",
+        "10.0.0.1",
+        "::",
+        "blk_",
+        "0x",
+        "<NUM>",
+        "ms",
+        "http://a",
+    ]
+)
+lines = st.lists(pieces, max_size=25).map("".join)
+
+
+@pytest.mark.parametrize(("line", "normal"), VALUES)
+def test_each_kind_of_value(line, normal):
+    assert LogValues().line(line) == normal
+
+
+@given(line=lines)
+@settings(max_examples=400)
+def test_words_looked_up_are_those_of_the_line_read_in_one_pass(line):
+    values = LogValues()
+    whole = values._built_in.sub(values._mark, line)
+    assert values.line(line) == whole
+    assert values.words(line) == tuple(whole.split())
+    # A second look finds the table filled by the first.
+    assert values.words(line) == tuple(whole.split())
+
+
+@given(line=lines, digits=st.text(alphabet="0123456789", min_size=60, max_size=60))
+@settings(max_examples=200)
+def test_digits_are_all_alike(line, digits):
+    fresh = iter(digits * 4)
+    other = re.sub("[0-9]", lambda _: next(fresh), line)
+    values = LogValues()
+    assert [m.tolist() for m in values.marked(line).marks] == [m.tolist() for m in values.marked(other).marks]
+    shared = LogValues()
+    assert (shared.words(line), shared.words(other)) == (values.words(line), LogValues().words(other))
+
+
+@given(line=lines, own=st.booleans())
+@settings(max_examples=300)
+def test_what_is_no_value_is_where_it_was_and_marks_cover_their_values(line, own):
+    values = LogValues({"WORD": r"[a-z]+ ?[0-9]"} if own else None)
+    marked = values.marked(line)
+    done_new = done_old = 0
+    for new_start, new_end, old_start, old_end in marked.marks.tolist():
+        assert marked.text[done_new:new_start] == line[done_old:old_start]
+        assert marked.text[new_start:new_end][1:-1] in values.kinds
+        assert old_start < old_end
+        done_new, done_old = new_end, old_end
+    assert marked.text[done_new:] == line[done_old:]
+
+
+@given(line=lines, data=st.data())
+@settings(max_examples=200)
+def test_spans_go_back_to_the_characters_they_came_from(line, data):
+    marked = LogValues({"PAIR": r"=\[|:F"}).marked(line)
+    size = len(marked.text)
+    start = data.draw(st.integers(0, size))
+    end = data.draw(st.integers(start, size))
+    # By hand: each character of the new text came from one, those of a mark from the whole value.
+    came: list[tuple[int, int]] = []
+    at = 0
+    marks = {m[0]: m for m in marked.marks.tolist()}
+    while len(came) < size:
+        if len(came) in marks:
+            new_start, new_end, old_start, old_end = marks[len(came)]
+            came += [(old_start, old_end)] * (new_end - new_start)
+            at = old_end
+        else:
+            came.append((at, at + 1))
+            at += 1
+    if start < end:
+        found = original(marked, np.array([[start, end]], dtype=np.int32))[0].tolist()
+        assert found == [came[start][0], came[end - 1][1]]
+
+
+def test_own_patterns_come_first_and_may_cross_words():
+    values = LogValues({"JOB": r"job (\d+) of (?P<all>\d+)", "USER": r"(?<=user )\w+"})
+    assert values.line("job 3 of 9 for user bob7 at 10") == "<JOB> for user <USER> at <NUM>"
+    assert values.words("job 3 of 9") == ("<JOB>",)
+    marked = values.marked("x 1 job 3 of 9 2")
+    assert [("x 1 job 3 of 9 2"[a:b]) for a, b in marked.marks[:, 2:].tolist()] == ["1", "job 3 of 9", "2"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [({"job": "x"}, "cannot be a mark"), ({"JOB": "("}, "not a regular"), ({"JOB": "x*"}, "empty")],
+)
+def test_bad_patterns_are_refused_by_name(patterns, said):
+    with pytest.raises(UsageError, match=said):
+        LogValues(patterns)
+
+
+def test_tables_stay_small(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("seqmlm.tokenizers.log_values._TABLE", 50)
+    values = LogValues()
+    plain = LogValues()
+    for number in range(500):
+        line = f"a{number}b x{'y' * number} {number} {'z' * 300}{number}"
+        assert values.words(line) == tuple(plain.line(line).split())
+    assert len(values._words) <= 50
+    assert len(values._words._shapes) <= 50
+
+
+def test_kinds_are_the_documented_ones():
+    assert set(KINDS) == {"URL", "EMAIL", "ID", "MAC", "TIME", "IP", "PATH", "HEX", "DUR", "SIZE", "NUM"}
