@@ -76,11 +76,6 @@ class Tokenizer(ABC):
     `cls.train(texts, **options)` give a ready one. It is an entry point in `seqmlm.tokenizers`.
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
     and then `str(raw)` is the text that spans point into.
-    otherwise (the other strand of a genome) during training; `sensitive_options` for options that keep what
-    only few records hold out of the vocabulary, the defaults where data are sensitive. Both `cls()` (not
-    trainable) and `cls.train(texts, **options)` give a ready one. It is an entry point in
-    `seqmlm.tokenizers`. Raw is a `str` wherever the field has text; a field with structured records (visits,
-    events) takes those, and then `str(raw)` is the text that spans point into.
     """
 
     name: ClassVar[str]
