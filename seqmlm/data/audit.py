@@ -24,8 +24,8 @@ Cell = int | str
 def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[str, Any]:
     """Count subjects, visits, events and codes while histories stream by; memory holds the codes met.
 
-    Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is the
-    next larger one ("withheld"): the total would give it away.
+    Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is
+    the next larger one ("withheld"): the total would give it away.
 
     Args:
         records: of patient histories.
