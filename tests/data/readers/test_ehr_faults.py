@@ -53,7 +53,7 @@ def odd(folder: Path) -> Path:
 
 def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
     problems = Problems()
-    one, two = ehr.read_events_csv(odd(tmp_path), problems)
+    one, two = ehr.read_long(odd(tmp_path), problems)
     assert problems.counts == COUNTED
     codes = [event.code for event in one.raw.events]
     assert codes == ["A//4", "A//3", "MEDS_BIRTH", "A//2", "A//1", "A//5"]
@@ -63,16 +63,16 @@ def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
 
 def test_until_leaves_out_what_came_later(tmp_path: Path) -> None:
     problems = Problems()
-    one, _ = ehr.read_events_csv(odd(tmp_path), problems, until="2011-01-01")
+    one, _ = ehr.read_long(odd(tmp_path), problems, until="2011-01-01")
     assert [event.code for event in one.raw.events] == ["A//4", "A//3", "MEDS_BIRTH", "A//2"]
     assert problems.counts["an event later than the option until, left out"] == 3
     with pytest.raises(UsageError, match="until"):
-        list(ehr.read_events_csv(odd(tmp_path), Problems(), until="soon"))
+        list(ehr.read_long(odd(tmp_path), Problems(), until="soon"))
 
 
 def test_the_audit_tells_the_counts(tmp_path: Path) -> None:
     problems = Problems()
-    found = audit(ehr.read_events_csv(odd(tmp_path), problems), problems)
+    found = audit(ehr.read_long(odd(tmp_path), problems), problems)
     assert found["problems"] == dict.fromkeys(COUNTED, "<11")
 
 
@@ -87,12 +87,12 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text("who,time,code\n1,2011,A\n")
     with pytest.raises(DataError, match=r"a.csv:1: .*who, time, code; name it with --option patient=NAME"):
-        list(ehr.read_events_csv(table, Problems()))
+        list(ehr.read_long(table, Problems()))
     with pytest.raises(DataError) as caught:  # without a header these would be values
-        list(ehr.read_events_csv(table, Problems(sensitive=True)))
+        list(ehr.read_long(table, Problems(sensitive=True)))
     assert "who" not in str(caught.value)
     with pytest.raises(DataError, match="field 'doctor': no column"):
-        list(ehr.read_events_csv(table, Problems(), patient="who", visit="doctor"))
+        list(ehr.read_long(table, Problems(), patient="who", visit="doctor"))
 
 
 @pytest.mark.parametrize("reader", [ehr.read_synthea, ehr.read_omop, ehr.read_mimic3])
@@ -110,7 +110,7 @@ def test_rows_without_patient_code_or_time_are_named_and_the_others_stay(tmp_pat
     path = tmp_path / "a.csv"
     path.write_text("patient,time,code\n1,2011,A//1\n,2011,A//2\n1,soon,A//3\n1,2012,\n1,2013\n1,2014,A//4\n")
     with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
-        (record,) = ehr.read_events_csv(path, problems)
+        (record,) = ehr.read_long(path, problems)
     assert [event.code for event in record.raw.events] == ["A//1", "A//4"]
     aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
     assert [(line["line"], line["field"], line["reason"]) for line in aside] == [
@@ -148,11 +148,11 @@ def test_a_broken_archive_keeps_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     path.write_bytes(whole[: len(whole) // 2])
     problems = Problems("skip", sensitive=True)
-    found = list(ehr.read_events_csv(path, problems))
+    found = list(ehr.read_long(path, problems))
     assert 1000 < len(found) < 4000
     assert problems.bad_count == 1
     with pytest.raises(DataError, match=r"a.csv.gz:\d+: "):
-        list(ehr.read_events_csv(path, Problems(sensitive=True)))
+        list(ehr.read_long(path, Problems(sensitive=True)))
 
 
 @pytest.mark.parametrize("data", [b"hello" * 100, b"", b"PAR1" + bytes(100) + b"PAR1"])
@@ -218,8 +218,8 @@ def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
         meds,
     )
     return [
-        (ehr.read_events_csv, long, {}),
-        (ehr.read_events_csv, bad_header, {}),
+        (ehr.read_long, long, {}),
+        (ehr.read_long, bad_header, {}),
         (ehr.read_wide, wide, {"columns": ["dx"], "values": ["n"]}),
         (ehr.read_synthea, synthea, {}),
         (ehr.read_fhir, fhir, {}),

@@ -448,7 +448,7 @@ NAMES = {"time": "when", "code": "concept", "value": "result", "visit": "stay"}
 def test_a_long_table(tmp_path: Path) -> None:
     path = write(tmp_path, {"events": LONG}) / "events.csv"
     problems = Problems()
-    one, two = ehr.read_events_csv(path, problems, **NAMES)
+    one, two = ehr.read_long(path, problems, **NAMES)
     assert lines(one.raw) == [
         "- CODE//female",
         "1980-02-03 MEDS_BIRTH",
@@ -461,7 +461,7 @@ def test_a_long_table(tmp_path: Path) -> None:
         "a subject without date of birth": 1,
         "an event without time, taken as background": 1,
     }
-    named, _ = ehr.read_events_csv(path, Problems(), vocabulary="LOCAL", **NAMES)
+    named, _ = ehr.read_long(path, Problems(), vocabulary="LOCAL", **NAMES)
     assert "LOCAL//smoker" in str(named.raw)
 
 
@@ -475,7 +475,7 @@ def test_a_long_table_with_usual_names_and_epoch_numbers_as_parquet(tmp_path: Pa
     }
     pq.write_table(pa.table(columns), path)
     problems = Problems()
-    (record,) = ehr.read_events_csv(path, problems)
+    (record,) = ehr.read_long(path, problems)
     assert record.raw.events == (Event(time=0.0, code="CODE//a"), Event(time=86_400.0, code="X//b"))
     assert problems.counts["an event earlier than the one before it, put in its place"] == 1
 

@@ -29,7 +29,7 @@ _NAMES = {
 _LIVES = {"birth": BIRTH, "dob": BIRTH, "born": BIRTH, "death": DEATH, "dod": DEATH, "died": DEATH}
 
 
-def read_events_csv(
+def read_long(
     path: str | Path,
     problems: Problems,
     *,
