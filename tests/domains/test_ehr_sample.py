@@ -46,6 +46,8 @@ def test_both_folders_hold_the_same_patients(sample) -> None:
     assert len(tables) == truth["n"] == 3000
     assert problems.bad_count == 0
     assert ehr.is_meds(out / "meds")
+    assert ehr.is_meds(out)  # the folder with truth.json beside the data will do
+    assert [record.id for record in ehr.read_meds(out, Problems())] == [record.id for record in records]
     assert ehr.is_synthea(out / "synthea")
     assert ehr.descriptions(out / "meds")["DRUG//A10BA02"] == "Metformin"
 

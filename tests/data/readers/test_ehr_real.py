@@ -81,6 +81,8 @@ def test_diabetes(real_data: Path, tmp_path: Path) -> None:
     with part.open() as handle:
         rows = list(csv.DictReader(handle))
     diagnoses = {(row["encounter_id"], row[f"diag_{i}"]) for row in rows for i in (1, 2, 3)}
+    assert ehr.is_diabetes130(path.parent)
+    assert found == audit(ehr.read_diabetes130(tmp_path, Problems()), problems)
     assert found["subjects"] == len({row["patient_nbr"] for row in rows})
     assert found["visits"] == len(rows) == 20_000
     assert found["vocabularies"]["ICD9"] == sum(code != "?" for _, code in diagnoses)

@@ -7,10 +7,11 @@ from seqmlm.data.readers.ehr.meds import is_meds, read_meds
 from seqmlm.data.readers.ehr.mimic import is_mimic3, read_mimic3
 from seqmlm.data.readers.ehr.omop import is_omop, read_omop
 from seqmlm.data.readers.ehr.synthea import is_synthea, read_synthea
-from seqmlm.data.readers.ehr.wide import read_diabetes130, read_wide
+from seqmlm.data.readers.ehr.wide import is_diabetes130, read_diabetes130, read_wide
 
 __all__ = [
     "descriptions",
+    "is_diabetes130",
     "is_fhir",
     "is_meds",
     "is_mimic3",
