@@ -13,6 +13,8 @@ from seqmlm.data.record import Record
 
 SMALLEST = 11  # counts below it are not told (the rule of US Medicare for published cells)
 
+OTHERS = "vocabularies of few subjects"
+
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400.0
 
@@ -24,8 +26,8 @@ Cell = int | str
 def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[str, Any]:
     """Count subjects, visits, events and codes while histories stream by; memory holds the codes met.
 
-    Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is the
-    next larger one ("withheld"): the total would give it away.
+    Counts from 1 to 10 are "<11". Where a single one of the cells that add up to a total is withheld, so is
+    the next larger one ("withheld"): the total would give it away.
 
     Args:
         records: of patient histories.
@@ -33,8 +35,8 @@ def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[s
 
     Returns:
         subjects, subjects_without_birth, subjects_who_died, visits, events, static_events, codes (distinct),
-        codes_in_10_subjects_or_fewer, splits, vocabularies (events each), years (first and last with at least
-        11 subjects), subjects_by_year, problems.
+        codes_in_10_subjects_or_fewer, splits, vocabularies (events each; those of 10 subjects or fewer
+        together), years (first and last with at least 11 subjects), subjects_by_year, problems.
     """
     tally = _Tally()
     for record in records:
@@ -54,6 +56,7 @@ class _Tally:
         self.plain: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.vocabularies: Counter[str] = Counter()
+        self.subjects_with: Counter[str] = Counter()
         self.subjects_of: Counter[str] = Counter()
         self.years: Counter[int] = Counter()
 
@@ -68,7 +71,9 @@ class _Tally:
         self.plain["static_events"] += len(history.events) - len(dated)
         self.plain["visits"] += len(set(_visits(history)))
         self.splits[str(record.meta.get("split", "not given"))] += 1
-        self.vocabularies.update(event.code.partition("//")[0] for event in history.events)
+        vocabularies = [event.code.partition("//")[0] for event in history.events]
+        self.vocabularies.update(vocabularies)
+        self.subjects_with.update(set(vocabularies))
         self.subjects_of.update({event.code for event in history.events})
         self.years.update(
             {
@@ -78,6 +83,13 @@ class _Tally:
             }
         )
 
+    def _named(self) -> Counter[str]:
+        """Events of each vocabulary; one that few people's codes have may be a slip, or a name."""
+        found: Counter[str] = Counter()
+        for name, events in self.vocabularies.items():
+            found[name if self.subjects_with[name] >= SMALLEST else OTHERS] += events
+        return found
+
     def finish(self, problems: dict[str, int]) -> dict[str, Any]:
         many = sorted(year for year, subjects in self.years.items() if subjects >= SMALLEST)
         return {
@@ -85,7 +97,7 @@ class _Tally:
             "codes": len(self.subjects_of),
             "codes_in_10_subjects_or_fewer": sum(n < SMALLEST for n in self.subjects_of.values()),
             "splits": _cells(self.splits, parts=True),
-            "vocabularies": _cells(self.vocabularies, parts=True),
+            "vocabularies": _cells(self._named(), parts=True),
             "years": [many[0], many[-1]] if many else [],
             "subjects_by_year": {str(year): self.years[year] for year in many},
             "problems": _cells(Counter(problems)),

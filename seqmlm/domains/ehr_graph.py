@@ -137,7 +137,8 @@ LABS = (
     Lab(code="718-7", name="Haemoglobin", mean=14.0, spread=0.8, condition="D63.1", raised=9.5),
 )
 
-RACES = (("white", 0.7), ("black", 0.15), ("asian", 0.15))
+RACES = ("white", "black", "asian")
+RACE_SHARES = (0.7, 0.15, 0.15)
 
 
 def indirect() -> list[tuple[str, str]]:

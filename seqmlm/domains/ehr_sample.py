@@ -16,7 +16,7 @@ import numpy as np
 from seqmlm.data.events import iso
 from seqmlm.domains import ehr_sample_files as files
 from seqmlm.domains.base import Sample
-from seqmlm.domains.ehr_graph import CAUSES, CONDITIONS, DRUGS, LABS, RACES, Condition, indirect
+from seqmlm.domains.ehr_graph import CAUSES, CONDITIONS, DRUGS, LABS, RACE_SHARES, RACES, Condition, indirect
 from seqmlm.domains.samples import checked_count
 
 DEFAULT_COUNT = 2000
@@ -132,8 +132,7 @@ def _described(condition: Condition) -> dict[str, Any]:
 def _life(number: int, rng: _Random) -> Patient:
     birth = int(rng.integers(-14_600, 8_000))  # 1930 to 1991
     sex = "F" if rng.random() < 0.5 else "M"
-    races, shares = zip(*RACES, strict=True)
-    race = str(rng.choice(races, p=shares))
+    race = str(rng.choice(RACES, p=RACE_SHARES))
     split = str(rng.choice(["train", "tuning", "held_out"], p=[0.8, 0.1, 0.1]))
     begin = int(rng.integers(BEGIN, BEGIN + 1_500))
     onsets = _onsets(sex == "F", birth < -3_653, begin, rng)
@@ -204,7 +203,7 @@ def _fill(visits: list[Visit], days: list[int], onsets: dict[str, int], rng: _Ra
 
 
 def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
-    """Put a drug of a condition the patient never has into a visit, in place of another drug if there is one."""
+    """Put a drug of a condition the patient never has into a visit, in place of another drug if it can be."""
     codes = {code for visit in patient.visits for code in visit.codes}
     foreign = [
         f"DRUG//{drug.code}"

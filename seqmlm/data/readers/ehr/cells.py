@@ -40,15 +40,28 @@ def seconds(cell: Any) -> float:
     """
     if not isinstance(cell, str):
         return _since(float(cell))
+    if cell[4:5] == "-" and cell[7:8] == "-":  # nearly always, and decided at once
+        return _counted(datetime.fromisoformat(cell.strip()))
     text = cell.strip()
     if _PARTIAL.fullmatch(text):
         return (datetime(int(text[:4]), int(text[5:] or 1), 1) - _EPOCH).total_seconds()
     if len(text) != 8 and _NUMBER.fullmatch(text):
         return _since(float(text))
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        return (moment - _EPOCH).total_seconds()
-    return (moment - _EPOCH_UTC).total_seconds()
+    return _counted(datetime.fromisoformat(text))
+
+
+def when(cell: Any) -> float | None:
+    """As `seconds`, but None for what is no time: the caller's error then has no cause that quotes it."""
+    if type(cell) is float and _FIRST <= cell < 1e11:
+        return cell  # seconds already: a time stamp of a parquet file
+    try:
+        return None if cell is None else seconds(cell)
+    except ValueError:
+        return None
+
+
+def _counted(moment: datetime) -> float:
+    return (moment - (_EPOCH if moment.tzinfo is None else _EPOCH_UTC)).total_seconds()
 
 
 def _since(number: float) -> float:

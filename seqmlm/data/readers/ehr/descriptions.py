@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import cells, synthea
+from seqmlm.data.readers.ehr.meds import root_of
 from seqmlm.data.readers.ehr.mimic import is_mimic3
 from seqmlm.data.readers.ehr.omop import Concepts, is_omop
 from seqmlm.data.readers.ehr.tables import scan, table_files
@@ -21,7 +22,7 @@ def descriptions(path: str | Path) -> dict[str, str]:
     if not folder.is_dir():
         return {}
     problems = Problems("skip", sensitive=True)
-    codes = folder / "metadata" / "codes.parquet"
+    codes = root_of(folder) / "metadata" / "codes.parquet"
     if codes.exists():
         columns = {"code": ("code",), "description": ("description",)}
         return {

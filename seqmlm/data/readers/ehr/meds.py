@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _COLUMNS = {
 }
 _NEEDED = ("subject_id", "time", "code")
 _SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
+_WAITING = 4096
 _VISITS = ("VISIT", "ENCOUNTER")
 _OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
 
@@ -42,16 +44,16 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     "HOSPITAL_ADMISSION//..." or "ED_REGISTRATION//..." opens a visit.
 
     Args:
-        path: the folder, with `data/` and perhaps `metadata/`, or a .parquet file.
+        path: the folder with `data/` and perhaps `metadata/`, one that holds it as `meds`, or a shard.
         problems: receives shards without a needed column (with those there are), rows without subject, code
             or usable time, and counts of what is odd.
         until: the last day of events; later ones are left out.
     """
-    folder = Path(path)
+    folder = root_of(Path(path))
     shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [str(path)]
     splits = _splits(folder, problems) if folder.is_dir() else {}
     histories = Histories(problems, shards, until=until, in_order=True, split=splits.get if splits else None)
-    seen = SeenHashes()
+    seen = _Seen(problems)
     for number, shard in enumerate(shards):
         rows = _rows(shard, number, problems)
         if _in_order(shard):
@@ -60,18 +62,43 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
             problems.note(UNORDERED)
             records = histories.records(rows)
         for record in records:
-            if not seen.add([hash128(record.id)])[0]:
-                problems.note(SCATTERED)
+            seen.add(record.id)
             yield record
+    seen.count()
 
 
 def is_meds(folder: Path) -> bool:
-    """Whether a folder is a MEDS data set: parquet files below `data/`."""
-    return (folder / "data").is_dir() and bool(_shards(folder))
+    """Whether a folder is a MEDS data set, with parquet files below `data/`, or holds one called `meds`."""
+    root = root_of(folder)
+    return (root / "data").is_dir() and bool(_shards(root))
+
+
+def root_of(folder: Path) -> Path:
+    """The data set itself: the folder, or `meds` in it."""
+    inside = folder / "meds"
+    return inside if not (folder / "data").is_dir() and (inside / "data").is_dir() else folder
 
 
 def _shards(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "data").rglob("*.parquet") if path.is_file())
+
+
+class _Seen:
+    """Counts subjects that were there before; 16 bytes a subject, asked many at a time."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems, self._hashes, self._waiting = problems, SeenHashes(), list[bytes]()
+
+    def add(self, subject: str) -> None:
+        self._waiting.append(hash128(subject))
+        if len(self._waiting) >= _WAITING:
+            self.count()
+
+    def count(self) -> None:
+        if self._waiting:
+            fresh = self._hashes.add(self._waiting)
+            self._problems.note(SCATTERED, len(fresh) - int(fresh.sum()))
+            self._waiting = []
 
 
 def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:
@@ -139,19 +166,18 @@ def _rows(shard: str, number: int, problems: Problems) -> Iterator[Row]:
         if not code:
             problems.bad(cells.no_code(shard, line, "code"))
             continue
-        if at is not None:
-            try:
-                at = cells.seconds(at)
-            except ValueError:
-                problems.bad(cells.no_time(shard, line, "time"))
-                continue
+        time = cells.when(at)
+        if time is None and at is not None:
+            problems.bad(cells.no_time(shard, line, "time"))
+            continue
         if value is not None and not np.isfinite(value if isinstance(value, float) else 0.0):
             value = None  # what pandas writes where there is none
         if value is not None or text is not None:
             value, text = measured(value, text, True, problems)
-        yield subject, at, code, value, text, cells.words(place) or None, opening(code), number, line
+        yield subject, time, code, value, text, cells.words(place) or None, opening(code), number, line
 
 
+@lru_cache(maxsize=1 << 14)
 def opening(code: str) -> str:
     """The kind of visit that a code opens, "" for any other code."""
     front, _, rest = code.partition("//")

@@ -20,7 +20,7 @@ from seqmlm.data.readers.ehr.grouping import (
     grouped,
 )
 from seqmlm.data.readers.ehr.histories import Histories
-from seqmlm.data.readers.ehr.tables import Columns, scan
+from seqmlm.data.readers.ehr.tables import Columns, scan, table_files
 from seqmlm.data.record import Record
 from seqmlm.errors import UsageError
 
@@ -105,9 +105,14 @@ def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
     """Read `diabetic_data.csv` (Strack et al. 2014; UCI 296): inpatient encounters in order, without dates.
 
     The outcome, readmission, is not made an event.
+
+    Args:
+        path: the file, or the folder it is in.
+        problems: as for `read_wide`.
     """
+    file = _diabetes(Path(path)) if Path(path).is_dir() else path
     yield from read_wide(
-        path,
+        file or path,
         problems,
         patient="patient_nbr",
         visit="encounter_id",
@@ -128,6 +133,15 @@ def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
             for name in ("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications")
         ),
     )
+
+
+def is_diabetes130(folder: Path) -> bool:
+    """Whether a folder holds `diabetic_data.csv`."""
+    return folder.is_dir() and _diabetes(folder) is not None
+
+
+def _diabetes(folder: Path) -> Path | None:
+    return next(iter(table_files(folder).get("diabetic_data", ())), None)
 
 
 def _roles(*lists: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -156,13 +170,10 @@ def _rows(
         if not subject or not visit:
             problems.bad(cells.no_subject(source, line, place if subject else patient))
             continue
-        at = 0.0
-        if dated:
-            try:
-                at = cells.seconds(when)
-            except (TypeError, ValueError):
-                problems.bad(cells.no_time(source, line, fields["time"][0]))
-                continue
+        at = cells.when(when) if dated else 0.0
+        if at is None:
+            problems.bad(cells.no_time(source, line, fields["time"][0]))
+            continue
         opened = kinds or cells.kind_of(cells.words(kind))
         yield subject, at, f"VISIT//{opened or 'other'}", None, None, visit, opened, 0, line
         for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
