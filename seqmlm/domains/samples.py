@@ -14,17 +14,23 @@ TRUTH = "truth.json"
 
 
 def write_sample(out: Path, name: str, lines: Iterable[str], truth: Mapping[str, Any]) -> Sample:
-    """Write the data file `name` and `truth.json` into the folder `out`, made if missing.
-
-    In the JSON every top-level key has its line, and so has every item of a top-level list of objects, so
-    that people can read it and `diff` can compare it.
-    """
+    """Write the data file `name` and `truth.json` into the folder `out`, made if missing."""
     out.mkdir(parents=True, exist_ok=True)
     with open(out / name, "w", encoding="utf-8", newline="\n") as handle:
         handle.writelines(line + "\n" for line in lines)
+    return Sample(files=(out / name,), truth=write_truth(out, truth))
+
+
+def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
+    """Write `truth.json` alone, for a sample whose data is not one file of lines.
+
+    Every top-level key has its line, and so has every item of a top-level list of objects, so that people can
+    read it and `diff` can compare it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
     (out / TRUTH).write_text("{\n" + body + "\n}\n", encoding="utf-8", newline="\n")
-    return Sample(files=(out / name,), truth=out / TRUTH)
+    return out / TRUTH
 
 
 def checked_count(n: int | None, default: int) -> int:

@@ -51,6 +51,14 @@ def seconds(cell: Any) -> float:
     return (moment - _EPOCH_UTC).total_seconds()
 
 
+def when(cell: Any) -> float | None:
+    """As `seconds`, but None for what is no time: the caller's error then has no cause that quotes it."""
+    try:
+        return None if cell is None else seconds(cell)
+    except ValueError:
+        return None
+
+
 def _since(number: float) -> float:
     size = abs(number)
     for limit, unit in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (math.inf, 1e9)):

@@ -89,11 +89,8 @@ def _files(folder: Path) -> list[Path]:
 def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Resource]]:
     """(line, resource) of a file; those inside a bundle have its line."""
     for line, text in _texts(source, problems, max_bytes):
-        try:
-            found = json.loads(text)
-            if not isinstance(found, dict):
-                raise ValueError("not an object")
-        except (ValueError, RecursionError):
+        found = _parsed(text)
+        if found is None:
             problems.bad(
                 DataError("not a JSON object", source=source, line=line, remedy="write one resource a line")
             )
@@ -104,6 +101,14 @@ def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tupl
             resource = entry.get("resource") if isinstance(entry, dict) else None
             if isinstance(resource, dict):
                 yield line, resource
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:
@@ -216,11 +221,10 @@ class _Reading:
             cell = cell.get("start") if isinstance(cell, dict) else cell
             if not cell:
                 continue
-            try:
-                return cells.seconds(cell)
-            except (TypeError, ValueError):
+            at = cells.when(cell) if isinstance(cell, str) else None
+            if at is None:
                 self.problems.bad(cells.no_time(self.source, self.line, field))
-                return None
+            return at
         self.problems.bad(cells.no_time(self.source, self.line, fields[0]))
         return None
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import IO, Any
 
-# subject str, time float or None, code str, value float or None, text, visit str or None, kind str, number of the
-# source int, line in it int. A plain tuple, because there are hundreds of millions of them.
+# subject, time or None, code, value or None, text or None, visit or None, kind, number of the source, line
+# in it. A plain tuple, because there are hundreds of millions of them.
 Row = tuple[Any, ...]
 
 SUBJECT, TIME, CODE, VALUE, TEXT, VISIT, KIND, SOURCE, LINE = range(9)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from seqmlm.data.events import Event, History, is_birth, is_death
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr.cells import until_seconds
-from seqmlm.data.readers.ehr.grouping import CODE, LINE, SOURCE, TIME, VISIT, Row, grouped
+from seqmlm.data.readers.ehr.grouping import CODE, KIND, LINE, SOURCE, TIME, VISIT, Row, grouped
 from seqmlm.data.record import Record
 
 NO_BIRTH = "a subject without date of birth"
@@ -25,6 +25,14 @@ LONG_TEXT = "a value in more than 64 characters, left out"
 
 _DAY = 86_400.0
 _time = itemgetter(TIME)
+
+
+def _unique(rows: list[Row]) -> list[Row]:
+    """The first of events with one time, code and value; visits that open at once are two visits."""
+    found: dict[Row, Row] = {}
+    for row in rows:
+        found.setdefault(row[TIME:SOURCE] if row[KIND] else row[TIME:VISIT], row)
+    return list(found.values())
 
 
 class Histories:
@@ -77,7 +85,7 @@ class Histories:
                 note(UNSORTED, sum(a > b for a, b in pairwise(moments)))
             timed.sort(key=_time)
         ordered = [row for row in rows if row[TIME] is None] + timed
-        unique = list({row[TIME:VISIT]: row for row in reversed(ordered)}.values())[::-1]
+        unique = _unique(ordered)
         note(DUPLICATE, len(ordered) - len(unique))
         births = [row[TIME] for row in unique if row[TIME] is not None and is_birth(row[CODE])]
         birth = births[0] if births else None

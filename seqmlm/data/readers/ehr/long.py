@@ -90,15 +90,12 @@ def _rows(
         if not code:
             problems.bad(cells.no_code(source, line, columns["code"][0]))
             continue
-        at = None
+        at = cells.when(when)
         if when is None or when == "":
             problems.note(STATIC)
-        else:
-            try:
-                at = cells.seconds(when)
-            except ValueError:
-                problems.bad(cells.no_time(source, line, columns["time"][0]))
-                continue
+        elif at is None:
+            problems.bad(cells.no_time(source, line, columns["time"][0]))
+            continue
         full = code if "//" in code else _LIVES.get(code.lower()) or _spelled(code, system, default)
         number, said = measured(value, text, False, problems)
         yield subject, at, full, number, said, cells.words(place) or None, opening(full), 0, line

@@ -139,17 +139,15 @@ def _rows(shard: str, number: int, problems: Problems) -> Iterator[Row]:
         if not code:
             problems.bad(cells.no_code(shard, line, "code"))
             continue
-        if at is not None:
-            try:
-                at = cells.seconds(at)
-            except ValueError:
-                problems.bad(cells.no_time(shard, line, "time"))
-                continue
+        time = cells.when(at)
+        if time is None and at is not None:
+            problems.bad(cells.no_time(shard, line, "time"))
+            continue
         if value is not None and not np.isfinite(value if isinstance(value, float) else 0.0):
             value = None  # what pandas writes where there is none
         if value is not None or text is not None:
             value, text = measured(value, text, True, problems)
-        yield subject, at, code, value, text, cells.words(place) or None, opening(code), number, line
+        yield subject, time, code, value, text, cells.words(place) or None, opening(code), number, line
 
 
 def opening(code: str) -> str:

@@ -81,10 +81,9 @@ def read_mimic3(path: str | Path, problems: Problems, *, until: str | None = Non
     visits: dict[str, float] = {}
     for file in stays:
         for _, (stay, out) in scan(file, Problems("skip"), columns, list(columns)):
-            try:
-                visits[cells.words(stay)] = cells.seconds(out)
-            except ValueError:
-                continue  # its diagnoses have no time then, and say so
+            at = cells.when(out)
+            if at is not None:  # else its diagnoses have no time, and say so
+                visits[cells.words(stay)] = at
     yield from read_tables(path, problems, _PEOPLE, _TABLES, until=until, visits=visits)
 
 

@@ -154,15 +154,16 @@ def _people_rows(people: People, source: Source) -> Iterator[Row]:
             spelled = people.spell(word) if people.spell and word else word
             if spelled:
                 yield subject, None, f"{vocabulary}//{spelled}", None, None, None, "", number, line
-        dates = ((BIRTH, birth or _date(rest[:3]), people.birth), (DEATH, death, people.death))
+        born = _date(rest[:3]) if birth is None or birth == "" else birth
+        dates = ((BIRTH, born, people.birth), (DEATH, death, people.death))
         for code, cell, column in dates:
             if cell in (None, ""):
                 continue
-            try:
-                yield subject, cells.seconds(cell), code, None, None, None, "", number, line
-            except ValueError:
-                field = column[0] if column else year[0]
-                source.problems.bad(cells.no_time(name, line, field))
+            at = cells.when(cell)
+            if at is None:
+                source.problems.bad(cells.no_time(name, line, (column or year)[0]))
+            else:
+                yield subject, at, code, None, None, None, "", number, line
 
 
 def _date(parts: Sequence[Any]) -> str | None:
@@ -199,9 +200,9 @@ def _table_rows(table: Table, source: Source) -> Iterator[Row]:
             else:
                 problems.note(UNNAMED)
             continue
-        try:
-            at = _when(when, day) if table.time else source.visits[visit or ""]
-        except (ValueError, TypeError, KeyError):
+        moment = day if when is None or when == "" else when
+        at = cells.when(moment) if table.time else source.visits.get(visit or "")
+        if at is None:
             problems.bad(cells.no_time(name, line, (table.time or table.visit)[0]))
             continue
         kind = table.kind(cells.words(what)) if table.opens else ""
@@ -235,10 +236,6 @@ class _Spelling:
             return None
         own = "//" in spelled or spelled in (BIRTH, DEATH)
         return spelled if own else f"{self._table.vocabulary}//{spelled}"
-
-
-def _when(time: Any, day: Any) -> float:
-    return cells.seconds(day if time is None or time == "" else time)
 
 
 def measured(value: Any, text: Any, own: bool, problems: Problems) -> tuple[float | None, str | None]:

@@ -242,6 +242,8 @@ def as_cells(column: Any) -> list[Any]:
         return list(
             pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(per_second)).to_pylist()
         )
+    if pa.types.is_float32(kind):  # 5.1, not 5.099999904632568: the shortest decimal that means the same
+        column = column.cast(pa.string()).cast(pa.float64())
     if pa.types.is_floating(kind):
         return list(column.to_pylist())
     return list(column.cast(pa.string()).to_pylist())

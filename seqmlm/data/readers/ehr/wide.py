@@ -156,13 +156,10 @@ def _rows(
         if not subject or not visit:
             problems.bad(cells.no_subject(source, line, place if subject else patient))
             continue
-        at = 0.0
-        if dated:
-            try:
-                at = cells.seconds(when)
-            except (TypeError, ValueError):
-                problems.bad(cells.no_time(source, line, fields["time"][0]))
-                continue
+        at = cells.when(when) if dated else 0.0
+        if at is None:
+            problems.bad(cells.no_time(source, line, fields["time"][0]))
+            continue
         opened = kinds or cells.kind_of(cells.words(kind))
         yield subject, at, f"VISIT//{opened or 'other'}", None, None, visit, opened, 0, line
         for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
