@@ -115,9 +115,13 @@ class Vocabulary:
         Raises:
             KeyError, TypeError: it is something else.
         """
-        lists = {name: tuple(values[name]) for name in ("codes", "families", "kinds")}
-        maps = {name: {code: tuple(own) for code, own in values[name].items()} for name in ("texts", "edges")}
-        return cls(**lists, **maps)
+        return cls(
+            codes=tuple(values["codes"]),
+            texts={code: tuple(own) for code, own in values["texts"].items()},
+            families=tuple(values["families"]),
+            kinds=tuple(values["kinds"]),
+            edges={code: tuple(own) for code, own in values["edges"].items()},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
