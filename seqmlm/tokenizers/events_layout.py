@@ -191,17 +191,20 @@ class _Sheet:
         """Views of one set of flat columns."""
         ids, positions, units, unit_starts = self._tokens()
         starts = np.concatenate([[0], self.ends])
-        groups = np.cumsum(unit_starts)
-        groups -= np.repeat(np.concatenate([[0], groups])[starts[:-1]], np.diff(starts)) + 1
+        running = np.concatenate([[0], np.cumsum(unit_starts)])
+        groups = running[1:] - np.repeat(running[starts[:-1]], np.diff(starts)) - 1
         groups[~units] = SPECIAL_GROUP
         spans = np.zeros((self.total, 2), dtype=np.int32)
         spans[self._each(self.place)] = np.repeat(self.events.spans[self.event], self.tokens, axis=0)
-        columns = {"ids": ids, "groups": groups, "positions": positions, "symbols": self._symbols()}
-        flat = {name: values.astype(np.int32) for name, values in columns.items()}
+        columns = (ids, groups, positions, self._symbols())
+        ids32, groups32, positions32, symbols32 = (values.astype(np.int32) for values in columns)
         channels = self._channels(ids)
         return [
             Encoding(
-                **{name: values[a:b] for name, values in flat.items()},
+                ids=ids32[a:b],
+                groups=groups32[a:b],
+                positions=positions32[a:b],
+                symbols=symbols32[a:b],
                 spans=spans[a:b],
                 channels={name: values[a:b] for name, values in channels.items()},
             )

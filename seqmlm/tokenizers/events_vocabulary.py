@@ -115,9 +115,13 @@ class Vocabulary:
         Raises:
             KeyError, TypeError: it is something else.
         """
-        lists = {name: tuple(values[name]) for name in ("codes", "families", "kinds")}
-        maps = {name: {code: tuple(own) for code, own in values[name].items()} for name in ("texts", "edges")}
-        return cls(**lists, **maps)
+        return cls(
+            codes=tuple(values["codes"]),
+            texts={code: tuple(own) for code, own in values["texts"].items()},
+            families=tuple(values["families"]),
+            kinds=tuple(values["kinds"]),
+            edges={code: tuple(own) for code, own in values["edges"].items()},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,11 +246,14 @@ class _Sample:
     def edges(self, how: Learning) -> tuple[float, ...]:
         """Edges between bins that each stand for enough people; none where that leaves one bin."""
         values, subjects = np.array(self._values), np.array(self._subjects)
+        if len(np.unique(subjects)) < how.min_subjects or len(values) < 2:
+            return ()
         order = np.argsort(values, kind="stable")
         values, subjects = values[order], subjects[order]
         edges: list[float] = []
         start = 0
-        for cut in np.linspace(0, len(values), how.bins + 1)[1:-1].round().astype(int).tolist():
+        cuts = np.linspace(0, len(values), how.bins + 1)[1:-1].round().astype(int)
+        for cut in np.unique(cuts.clip(1, len(values) - 1)).tolist():
             edge = _between(values, cut)
             stop = 0 if edge is None else int(np.searchsorted(values, edge, side="right"))
             inside, beyond = np.unique(subjects[start:stop]), np.unique(subjects[stop:])

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.data.dedup import SeenHashes, hash128
+from seqmlm.data.dedup import SeenHashes, distinct, hash128
+from seqmlm.data.record import Record
 
 
 @given(st.lists(st.lists(st.integers(0, 300), max_size=40), max_size=12), st.sampled_from([1, 2, 64]))
@@ -42,3 +43,8 @@ def test_raw_of_every_kind_has_a_hash() -> None:
     assert len({hash128(raw) for raw in raws}) == len(raws)
     assert hash128(17) == hash128("17"), "a structured sequence is what its text says"
     assert all(len(hash128(raw)) == 16 for raw in raws)
+
+
+def test_distinct_records_are_the_first_of_each() -> None:
+    records = [Record(id=str(i), raw=f"text {i % 700}", source="s", line=i) for i in range(2000)]
+    assert [record.id for record in distinct(records)] == [str(i) for i in range(700)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.windows import central_windows, join, windows
+from seqmlm.engine.windows import central_windows, join, windows, windows_at
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=1000, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
@@ -189,3 +189,34 @@ def test_a_window_without_room_is_refused():
     for cut in (windows, central_windows):
         with pytest.raises(UsageError, match="max_length = 2 has no room"):
             cut(encode([1, 1, 1]), SPACE, 2)
+
+
+@given(
+    units=st.lists(st.integers(1, 6), min_size=2, max_size=25),
+    head=st.integers(0, 3),
+    places=st.sets(st.integers(0, 60), max_size=8),
+    max_length=st.integers(8, 30),
+)
+def test_windows_at_given_places(units: list[int], head: int, places: set[int], max_length: int) -> None:
+    encoding = encode(units)
+    first, stop = 1 + min(head, len(encoding) - 3), len(encoding) - 1
+    starts = np.array(sorted({first} | {own for own in places if first < own < stop}))
+    found = windows_at(encoding, SPACE, max_length, starts)
+    room = max_length - first - 1
+    assert [token for window in found for token in window.ids[first:-1].tolist()] == encoding.ids[
+        first:stop
+    ].tolist()
+    begins = []
+    for window in found:
+        assert len(window) <= max_length
+        assert window.ids[:first].tolist() == encoding.ids[:first].tolist()
+        assert window.ids[-1] == END
+        assert_columns_follow(window, encoding)
+        begins.append(int((encoding.ids == window.ids[first]).argmax()))
+    edges = [*starts.tolist(), stop]
+    for begin, end in pairwise([*begins, stop]):
+        # Only a part that is longer than a window begins elsewhere; no window could take one more part.
+        own = max(edge for edge in edges if edge <= begin)
+        assert begin == own or min(edge for edge in edges if edge > own) - own > room
+        before = [edge for edge in edges if edge < begin]
+        assert not before or begin != own or end - before[-1] > room

@@ -7,16 +7,20 @@ over the ends of epochs, and loader workers that have prepared batches which wer
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from seqmlm.engine import checkpoint
+from seqmlm.engine.channels import Channel, InputChannels
 from seqmlm.engine.loop import StepReport
+from seqmlm.engine.model import MaskedRows
 
 
 def _load(name: str) -> ModuleType:
@@ -138,3 +142,48 @@ def test_a_planted_difference_is_seen(tmp_path: Path, uninterrupted: Any) -> Non
     training.run(resume=True)
     assert [r.masked for r in seen.reports] == [r.masked for r in reports[6:]]
     assert all(r.loss != whole.loss for r, whole in zip(seen.reports, reports[6:], strict=True))
+
+
+class Timed(tiny.Periodic):  # type: ignore[misc, name-defined]
+    """The same sequences, each token with a time and a class; some times are missing."""
+
+    def __getitem__(self, index: int) -> Any:
+        encoding = super().__getitem__(index)
+        place = np.arange(len(encoding), dtype=np.float32)
+        time = np.where(place % 5 == 4, np.nan, 100 * index + place).astype(np.float32)
+        return replace(encoding, channels={"time": time, "kind": place % 3})
+
+
+def timed() -> MaskedRows:
+    torch.manual_seed(0)
+    plain = tiny.modernbert()
+    kinds = {"time": Channel(kind="time2vec", scale=1000), "kind": Channel(kind="category", size=3)}
+    return MaskedRows(plain.model, plain.space, channels=InputChannels(kinds, 16))
+
+
+def test_resumed_with_input_channels(tmp_path: Path) -> None:
+    whole = timed()
+    start = {name: value.clone() for name, value in whole.state_dict().items()}
+    training, seen = tiny.make_loop(tmp_path / "whole", whole, dataset=tiny.dataset(Timed()))
+    training.run()
+    training, first = tiny.make_loop(
+        tmp_path / "part",
+        timed(),
+        dataset=tiny.dataset(Timed()),
+        observer=Until(7),
+        checkpoint_every_steps=3,
+    )
+    with pytest.raises(Pulled):
+        training.run()
+    torch.manual_seed(999)
+    rows = timed()
+    training, rest = tiny.make_loop(
+        tmp_path / "part", rows, dataset=tiny.dataset(Timed()), checkpoint_every_steps=3
+    )
+    assert training.run(resume=True).resumed_from == 6
+    assert [facts(r) for r in first.reports + rest.reports[1:]] == [facts(r) for r in seen.reports]
+    own = [name for name in start if name.startswith("channels.")]
+    assert len(own) == 4
+    for name, value in rows.state_dict().items():
+        assert torch.equal(value, whole.state_dict()[name]), name
+        assert name not in own or not torch.equal(value, start[name]), name

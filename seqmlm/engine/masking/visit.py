@@ -121,7 +121,9 @@ class Visit:
         """(S,) ids of the same pool as the true ones; units that have a parent in front get another pair."""
         ids = encoding.ids[swapped]
         pool = self._pool[ids]
-        drawn = self._pools[self._first[pool] + (rng.random(len(ids)) * self._size[pool]).astype(np.int64)]
+        drawn: Ids = self._pools[
+            self._first[pool] + (rng.random(len(ids)) * self._size[pool]).astype(np.int64)
+        ]
         inside = encoding.groups[swapped]
         # A parent stands right in front of the token it belongs to, in the same unit.
         pair = (inside[1:] == inside[:-1]) & (self._parent[ids[1:]] == ids[:-1]) & (ids[:-1] >= 0)

@@ -1,0 +1,139 @@
+"""Patients through the command line: training, channels, scores, and that nothing of one patient gets out."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from seqmlm.data.events import iso
+
+Run = Callable[..., Any]
+
+
+def _load(name: str) -> ModuleType:
+    path = Path(__file__).parents[1] / "support" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+patients = _load("histories")
+
+SMALL = ("--size", "tiny", "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 32}")
+FAST = (*SMALL, "--set", "train.tokens_per_row=512", "--tokens-per-batch", 1024, "--json")
+CHANNELS = ("--set", "tokenizer.options.channels=[age, time, visit, segment]")
+CANARY = ("canarysubject", "CANARYCODE", "canarytext", "canaryvisit", "canarytime", "31337.4242")
+
+
+def rows(count: int) -> list[str]:
+    """A long table."""
+    lines = ["patient,time,code,value,text,visit"]
+    for history in patients.histories(count):
+        for event in history.events:
+            time = "" if event.time is None else iso(event.time)
+            value = "" if event.value is None else repr(event.value)
+            fields = (history.subject, time, event.code, value, event.text or "", event.visit or "")
+            lines.append(",".join(fields))
+    return lines
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "events.csv"
+    path.parent.mkdir()
+    path.write_text("\n".join(rows(80)) + "\n")
+    return path
+
+
+def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace: Path) -> None:
+    trained = seqmlm("train", "-d", "ehr", table, *FAST, *CHANNELS, "--name", "first", "--max-steps", 3)
+    assert trained.code == 0, trained.err
+    folder = workspace / "runs/first/model"
+    card = json.loads((folder / "seqmlm.json").read_text())
+    assert sorted(card["channels"]) == ["age", "segment", "time", "visit"]
+    assert card["sensitive"]
+    assert not (workspace / "runs/first/predictions.txt").exists()
+    scored = seqmlm("score", "first", table, "--per-unit")
+    assert scored.code == 0, scored.err
+    lines = [json.loads(line) for line in scored.out.splitlines()]
+    assert len(lines) == 80
+    assert lines[0]["per_unit"][0]["unit"].startswith("DRUG//")
+    assert seqmlm("models", "export", "first", "--out", workspace / "out").code == 0
+    assert (workspace / "out/channels.safetensors").exists()
+    more = seqmlm(
+        "train", "-d", "ehr", table, "--init", "first", "--name", "more", "--max-steps", 2, *FAST[-3:]
+    )
+    assert more.code == 0, more.err
+    again = json.loads((workspace / "runs/more/model/seqmlm.json").read_text())
+    assert again["channels"] == card["channels"]
+    (workspace / "out/channels.safetensors").unlink()
+    broken = seqmlm("score", workspace / "out", table)
+    assert broken.code == 4
+    assert "channels.safetensors" in broken.err
+
+
+def test_nothing_of_one_patient_gets_out(seqmlm: Run, table: Path, workspace: Path, tmp_path: Path) -> None:
+    lines = rows(80)
+    lines[5:5] = [
+        "canarysubject,2001-01-01,CANARYCODE,31337.4242,,canaryvisit",
+        "canarysubject,2001-01-02,LAB//2345-7,31337.4242,,canaryvisit",
+        "canarysubject,2001-01-02,LAB//5778-6,,canarytext,canaryvisit",
+        "canarysubject,canarytime,CANARYCODE,31337.4242,canarytext,canaryvisit",
+    ]
+    table.write_text("\n".join(lines) + "\n")
+    spoken = []
+    for arguments in (
+        ("train", "-d", "ehr", table, *FAST, *CHANNELS, "--name", "raised", "--max-steps", 3),
+        (
+            *("train", "-d", "ehr", table, *FAST, *CHANNELS, "--name", "kept", "--max-steps", 3),
+            *("--set", "data.on_error=quarantine"),
+        ),
+        ("models", "export", "kept", "--out", workspace / "exported"),
+        ("models", "show", "kept"),
+        ("train", "-d", "ehr", table, *FAST, "--option", "code=nothing", "--name", "wrong"),
+        ("train", "-d", "ehr", table, *FAST, "--set", "tokenizer.options.min_subjects=900"),
+    ):
+        done = seqmlm(*arguments)
+        spoken.append((done.code, done.out + done.err))
+    assert [code for code, _ in spoken] == [3, 0, 0, 0, 3, 3]
+    for _, text in spoken:
+        assert not [trace for trace in CANARY if trace in text], text
+    needles = [trace.encode() for trace in CANARY]
+    needles += [struct.pack("<d", 31337.4242), struct.pack("<f", 31337.4242)]
+    cache = workspace / "runs" / ".cache"
+    searched = 0
+    for path in workspace.rglob("*"):
+        if not path.is_file() or path == table:
+            continue
+        found = [needle for needle in needles if needle in path.read_bytes()]
+        if cache in path.parents:
+            # Prepared data say which subject a row is of; they are for their owner alone, and hold no value.
+            private = any(stat.S_IMODE(own.stat().st_mode) == 0o700 for own in path.parents)
+            assert not found or (found == [b"canarysubject"] and private), (path, found)
+        else:
+            assert not found, (path, found)
+        searched += 1
+    assert searched > 20
+    aside = workspace / "runs/kept/quarantine.jsonl"
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+    assert json.loads(aside.read_text().splitlines()[0])["line"] == 9
+
+
+def test_a_run_learns_beyond_the_unigram(seqmlm: Run, table: Path) -> None:
+    table.write_text("\n".join(rows(300)) + "\n")
+    settings = ("--set", "train.learning_rate=0.01", "--set", "train.evaluate_every=1000", *CHANNELS)
+    limits = ("--max-steps", 80, "--tokens-per-batch", 1024)
+    trained = seqmlm("train", "-d", "ehr", table, *SMALL, *settings, *limits, "--json", "--name", "better")
+    assert trained.code == 0, trained.err
+    assert trained.json["eval_bits_per_unit"] < trained.json["unigram_bits_per_unit"] - 0.25

@@ -1,0 +1,61 @@
+"""Corpora: what is read of them, and what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.domains.text import TextDomain
+from seqmlm.errors import UsageError
+from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.tasks.corpus import CorpusReader, build_corpus
+from seqmlm.workspace import Workspace
+
+
+class Dated(TextDomain):
+    """Texts whose first word names their split."""
+
+    def given_split(self, record: Any) -> str | None:
+        return str(record.raw).split()[0]
+
+
+def _config(path: Path, **data: Any) -> PretrainConfig:
+    asked = {"data": {"paths": [str(path)], **data}, "tokenizer": {"vocabulary_size": 300}}
+    return resolve(TextDomain(), asked)
+
+
+def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(workspace: Path) -> None:
+    file = workspace / "texts.txt"
+    labels = ["train", "validation", "test", "train"]
+    file.write_text("".join(f"{labels[i % 4]} sentence number {i}\n" for i in range(40)))
+    corpus = build_corpus(CorpusReader(_config(file), Dated(), Workspace.locate()), lambda text: None)
+    facts = corpus.statistics["data"]
+    assert (facts["train"]["records"], facts["validation"]["records"]) == (20, 10)
+    assert facts["problems"] == {"a record of the test split, left out": 10}
+
+
+def test_what_is_sensitive_by_nature_stays_so() -> None:
+    class People(TextDomain):
+        sensitive = True
+
+    assert resolve(People()).data.sensitive
+    with pytest.raises(UsageError, match="concerns people"):
+        resolve(People(), {"data": {"sensitive": False}})
+    plain = resolve(TextDomain())
+    assert not plain.data.sensitive
+    assert replace(plain.data, sensitive=True) == resolve(TextDomain(), {"data": {"sensitive": True}}).data
+
+
+def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace: Path) -> None:
+    file = workspace / "notes.txt"
+    few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
+    file.write_text("".join(few + [f"the usual notes of many people, {n}\n" for n in range(30)]))
+    config = _config(file, sensitive=True, deduplicate=False)
+    corpus = build_corpus(CorpusReader(config, TextDomain(), Workspace.locate()), lambda text: None)
+    assert any("usual" in token for token in corpus.tokenizer.tokens)
+    assert not any("zan" in token for token in corpus.tokenizer.tokens)
+    open_one = build_corpus(CorpusReader(_config(file), TextDomain(), Workspace.locate()), lambda text: None)
+    assert any("zan" in token for token in open_one.tokenizer.tokens)
