@@ -27,8 +27,8 @@ STEM_PAIRS = 9
 REPEAT = "GGCTGGGCATGGTAGCTCACGCCTATAATCCCAGCACTTTGGGAGGCTGAGGCAGACGAA"
 MUTATION = 0.1
 
-_LENGTHS = (200, 400)
-_INSERT_LENGTHS = (50, 80)
+_LENGTHS = (120, 240)
+_INSERT_LENGTHS = (40, 60)
 _REPEAT_SHARE, _FOREIGN_SHARE = 0.25, 0.06
 _SURE = 0.91  # of a motif's base in a column with one favourite; 0.03 for each of the others
 _EITHER = {"R": "AG", "Y": "CT", "W": "AT", "S": "CG"}
@@ -79,7 +79,7 @@ class _Drawing:
     def contig(self, number: int) -> Planted:
         """Background with elements in random order, and random gaps between them."""
         planted, random = Planted(f"contig-{number}"), self.random
-        kinds = [*random.choices(list(_MOTIFS), k=random.randint(2, 4)), *["stem"] * random.randint(1, 2)]
+        kinds = [*random.choices(list(_MOTIFS), k=random.randint(3, 6)), *["stem"] * random.randint(1, 2)]
         kinds += ["repeat"] if random.random() < _REPEAT_SHARE else []
         kinds += ["insert"] if random.random() < _FOREIGN_SHARE else []
         random.shuffle(kinds)
