@@ -81,7 +81,6 @@ def test_what_overlapping_tokens_show():
     ("tokenizer", "masker"),
     [
         ("base", "uniform"),
-        ("base", "kmer_span"),
         ("kmer", "kmer_span"),
         ("kmer_block", "uniform"),
         ("dna_bpe", "uniform"),
@@ -108,10 +107,12 @@ def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
     assert "bits per base" in trained.err
     assert "18,000 bases" in trained.err.replace("17,964", "18,000")  # 36 fewer 4-mers than bases
     shown = (tmp_path / "runs" / "m" / "predictions.txt").read_text().splitlines()
-    assert all(len(line) == len(shown[0]) for line in shown[:3])
+    assert [line.split()[0] for line in shown[:3]] == ["masked", "predicted", "true"]
+    if tokenizer in ("base", "kmer"):  # a token of several bases is shown as one gap
+        assert len({len(line) for line in shown[:3]}) == 1
     few = tmp_path / "few.fa"
     few.write_text(">x\nACGTNNACGTTGCANACCAGGATTACATTTACAGGATACCAGG\n>y\nACGTACGGGT\n")
-    scored = seqmlm("score", few, "--model", "m", "--per-unit")
+    scored = seqmlm("score", "m", few, "--per-unit")
     assert scored.code == 0, scored.err
     for line, record in zip(
         map(json.loads, scored.out.splitlines()), read_fasta(few, Problems()), strict=True
