@@ -27,7 +27,7 @@ import numpy as np
 
 from seqmlm import plugins
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.evaluation.bits import UnitBits, unigram, unit_bits, units_of
+from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.evaluation.ngram import NGram
 from seqmlm.tasks import bundle
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
@@ -54,6 +54,11 @@ def _books(data: Path) -> list[Path]:
 
 
 SETS = {
+    "dna": DataSet(
+        "dna",
+        lambda data: sorted((data / "dna/genomes").glob("ecoli_k12*.fna.gz")),
+        {"model": {"size": "tiny", "max_length": 128}},
+    ),
     "protein": DataSet(
         "protein",
         lambda data: sorted((data / "protein/pretrain").glob("*.faa.gz")),
@@ -94,8 +99,9 @@ def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
     loaded = bundle.load(workspace.run_dir(run_name) / "model")
     indices = sequence_indices(corpus.validation, records)
     ask = Conditionals(loaded.rows, tokens_per_batch=8192)
-    frequencies = unigram(corpus.token_counts, corpus.tokenizer.space)
-    costs = unit_bits(ask, corpus.validation, indices, unigram=frequencies, seed=EVALUATION_SEED)
+    units = corpus.tokenizer.units
+    frequencies = units.frequencies(corpus.token_counts)
+    costs = unit_bits(ask, corpus.validation, indices, unigram=frequencies, seed=EVALUATION_SEED, units=units)
     ngram = ngram_bits(corpus, indices, costs, frequencies)
     row = {"set": name, "seed": seed, "minutes": minutes, **trained.to_dict(), **table_row(costs, ngram)}
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -107,11 +113,11 @@ def ngram_bits(
     corpus: Corpus, indices: Any, costs: UnitBits, frequencies: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """(U,) cost of the same units by a 5-gram whose smoothing was chosen on training sequences."""
-    space = corpus.tokenizer.space
-    held = {index: units_of(corpus.validation[index], space) for index in indices}
+    units = corpus.tokenizer.units
+    held = {index: units.spelled(corpus.validation[index]) for index in indices}
     wanted = [costs.unit[costs.sample == index].tolist() for index in held]
     model = NGram(order=5, unigram=frequencies)
-    model.fit(units_of(corpus.train[index], space) for index in range(len(corpus.train)))
+    model.fit(units.spelled(corpus.train[index]) for index in range(len(corpus.train)))
     return model.bits_at(held.values(), wanted)
 
 

@@ -12,11 +12,11 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.errors import UsageError
 
-DOMAINS = ("protein", "text")
+DOMAINS = ("dna", "protein", "text")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "SAMPLES.md"
 TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "list": list}
 # Which table of a domain's chapter describes the items of which list.
-ITEMS = {"protein": "families", "text": "sentences"}
+ITEMS = {"dna": "contigs", "protein": "families", "text": "sentences"}
 
 
 def documented(heading: str | None) -> list[dict[str, type]]:
@@ -66,7 +66,17 @@ def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(name, 
     assert first.files[0].read_bytes() == again.files[0].read_bytes() != other.files[0].read_bytes()
     assert first.truth.read_bytes() == again.truth.read_bytes()
     one, two = (json.loads(sample.truth.read_text()) for sample in (first, other))
-    planted = {"families", "verb_forms", "noun_forms", "schema", "positions", "n"} & set(one)
+    planted = {
+        "motifs",
+        "loop",
+        "repeat",
+        "families",
+        "verb_forms",
+        "noun_forms",
+        "schema",
+        "positions",
+        "n",
+    } & set(one)
     assert {key: one[key] for key in planted} == {key: two[key] for key in planted}
 
 

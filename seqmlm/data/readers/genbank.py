@@ -1,17 +1,23 @@
-"""GenBank flat files, read by Biopython, one entry at a time."""
+"""GenBank flat files: the sequences of their entries, in memory that does not grow with an entry.
+
+The format is described in the GenBank release notes, section 3.4. Biopython, which holds an entry whole, is
+what the tests compare with.
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from seqmlm.data.files import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.nucleotides import BLOCK, LONGEST_GAP, Contig
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
+
+_NUMBERS = str.maketrans("", "", "0123456789 \t")
+_LINES_TOGETHER = 1000
+_VALUE = 12  # column where the value of a keyword begins
 
 
 def read_genbank(
@@ -21,73 +27,83 @@ def read_genbank(
 
     Args:
         path: the file.
-        problems: receives entries that cannot be parsed or have no sequence, and all that follows a fault.
+        problems: receives entries without a sequence or without an end, and text outside of entries.
         block, max_n: as in `read_genome`.
     """
-    from Bio import SeqIO
-    from Bio.Seq import UndefinedSequenceError
-
     source = str(path)
-    handle = _Handle(lines(source, problems))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of annotations, which are not used
-        entries = SeqIO.parse(handle, "genbank")
-        while True:
-            try:
-                entry = next(entries, None)
-                if entry is None:
-                    break
-                letters = bytes(entry.seq)
-            except UndefinedSequenceError:
-                problems.bad(_error("an entry without a sequence", source, handle.begins))
-                continue
-            except (ValueError, AssertionError, KeyError, IndexError, TypeError) as error:
-                if isinstance(error, DataError):
-                    raise
-                problems.bad(_error("an entry that is not GenBank", source, handle.begins))
-                return
-            name = entry.id or f"{Path(source).name}:{handle.begins}"
-            described: dict[str, Any] = {"description": entry.description} if entry.description else {}
-            contig = Contig(
-                name,
-                source=source,
-                line=handle.begins,
-                problems=problems,
-                block=block,
-                max_n=max_n,
-                meta=described,
-            )
-            yield from contig.add(letters)
-            yield from contig.finish()
-    if not handle.begins:
-        problems.bad(_error("no GenBank entry: no line begins with LOCUS", source, None))
-
-
-def _error(reason: str, source: str, line: int | None) -> DataError:
-    return DataError(reason, source=source, line=line, remedy="fetch the entry again, with its sequence")
-
-
-class _Handle:
-    """Numbered lines as the file object that Biopython wants; remembers where the entry begins."""
-
-    def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
-        self._numbered = numbered
-        self.begins = 0
-
-    def readline(self) -> str:
-        number, text = next(self._numbered, (0, None))
-        if text is None:
-            return ""
+    entry: _Entry | None = None
+    stray = False  # what is outside of entries has been named
+    for number, text in lines(source, problems):
         if text.startswith("LOCUS"):
-            self.begins = number
-        return text + "\n"
+            if entry is not None:
+                problems.bad(_error("an entry without an end", source, entry.line), entry.name)
+            entry, stray = _Entry(source, number, text, problems, block, max_n), False
+        elif entry is None:
+            if text.strip() and not stray:
+                stray = True
+                problems.bad(_error("text outside of GenBank entries", source, number), text[:1000])
+        elif text.startswith("//"):
+            yield from entry.finish()
+            entry = None
+        else:
+            yield from entry.add(text)
+    if entry is not None:
+        problems.bad(_error("an entry without an end", source, entry.line), entry.name)
 
-    def read(self, size: int = -1) -> str:
-        """Biopython reads nothing to find out whether a file holds text."""
-        return "" if size == 0 else "".join(iter(self.readline, ""))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.readline, "")
+class _Entry:
+    """The entry that is being read."""
 
-    def close(self) -> None:
-        """Nothing to do: the lines close their file."""
+    def __init__(
+        self, source: str, line: int, locus: str, problems: Problems, block: int, max_n: int
+    ) -> None:
+        self.line = line
+        self.name = (locus[_VALUE:].split() or [f"{Path(source).name}:{line}"])[0]
+        self._source, self._problems, self._block, self._max_n = source, problems, block, max_n
+        self._description: list[str] = []
+        self._under = "LOCUS"  # the keyword whose lines are read
+        self._contig: Contig | None = None
+        self._held: list[str] = []
+
+    def add(self, text: str) -> Iterator[Record]:
+        """Add a line; yield the blocks that are complete."""
+        if self._contig is not None:
+            self._held.append(text.translate(_NUMBERS))
+            if len(self._held) >= _LINES_TOGETHER:
+                yield from self._release(self._contig)
+            return
+        if text[:1].strip():
+            self._under = text.split(maxsplit=1)[0]
+        value = text[_VALUE:].strip()
+        if self._under == "DEFINITION":
+            self._description.append(value)
+        elif self._under in ("ACCESSION", "VERSION") and value:
+            self.name = value.split()[0]
+        elif self._under == "ORIGIN":
+            description = " ".join(self._description).removesuffix(".")
+            self._contig = Contig(
+                self.name,
+                source=self._source,
+                line=self.line,
+                problems=self._problems,
+                block=self._block,
+                max_n=self._max_n,
+                meta={"description": description} if description else None,
+            )
+
+    def finish(self) -> Iterator[Record]:
+        """The entry ends here."""
+        if self._contig is None:
+            self._problems.bad(_error("an entry without a sequence", self._source, self.line), self.name)
+            return
+        yield from self._release(self._contig)
+        yield from self._contig.finish()
+
+    def _release(self, contig: Contig) -> Iterator[Record]:
+        letters, self._held = "".join(self._held), []
+        yield from contig.add(letters.encode("utf-8", "backslashreplace"))
+
+
+def _error(reason: str, source: str, line: int) -> DataError:
+    remedy = "check that this is GenBank, and fetch the entry again with its sequence"
+    return DataError(reason, source=source, line=line, remedy=remedy)

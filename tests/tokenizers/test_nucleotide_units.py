@@ -1,0 +1,240 @@
+"""Bits per base mean the same for every tokenizer: models of known cost, hidden bases that stay hidden."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.query import Answer, Query
+from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.scoring import window_scores
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.windows import central_windows, windows
+from seqmlm.errors import UsageError
+from seqmlm.evaluation.bits import unigram, unit_bits
+from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
+from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
+from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
+from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
+
+SOURCE = random.Random(0)
+RAWS = ["".join(SOURCE.choices("ACGTacgtN", [9] * 8 + [1], k=SOURCE.randint(20, 90))) for _ in range(40)]
+CLEAN = ["".join(SOURCE.choices("ACGT", k=SOURCE.randint(20, 90))) for _ in range(20)]
+TOKENIZERS: list[NucleotideTokenizer] = [
+    BaseTokenizer(),
+    KmerTokenizer(k=3),
+    KmerTokenizer(k=6),
+    KmerBlockTokenizer(k=6),
+    DnaBpeTokenizer.train(CLEAN, vocabulary_size=50),
+]
+NAMES = [f"{one.name}-{getattr(one, 'k', '')}" for one in TOKENIZERS]
+every = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=NAMES)
+overlapping = pytest.mark.parametrize("tokenizer", TOKENIZERS[1:3], ids=NAMES[1:3])
+SHARES = (0.4, 0.1, 0.2, 0.3)
+
+
+class Sequences(list[Encoding]):
+    """Sequences in memory."""
+
+    @property
+    def lengths(self) -> Ids:
+        return np.array([len(e) for e in self], dtype=np.int32)
+
+
+class Stub:
+    """Answers every position with the same distribution over tokens."""
+
+    def __init__(self, tokenizer: NucleotideTokenizer, row: Callable[[str], float]) -> None:
+        self.space = tokenizer.space
+        with np.errstate(divide="ignore"):
+            logs = np.log([row(token) if i >= FIRST else 0.0 for i, token in enumerate(tokenizer.tokens)])
+        self.row = logs.astype(np.float32)
+
+    def ask(self, queries: Iterable[Query], *, full: bool = False) -> Iterator[Answer]:
+        for query in queries:
+            rows = np.broadcast_to(self.row, (len(query.asked), len(self.row))) if full else None
+            yield Answer(key=query.key, log_probs=self.row[query.encoding.ids[query.asked]], rows=rows)
+
+
+def product(shares: tuple[float, ...]) -> Callable[[str], float]:
+    return lambda token: math.prod(shares["ACGT".index(base)] for base in token)
+
+
+def costs(tokenizer: NucleotideTokenizer, raws: list[str], shares: tuple[float, ...]):
+    encodings = Sequences(tokenizer.encode_batch(raws))
+    return unit_bits(
+        Stub(tokenizer, product(shares)),  # type: ignore[arg-type]
+        encodings,
+        range(len(raws)),
+        unigram=tokenizer.units.frequencies(np.ones(tokenizer.space.size, dtype=np.int64)),
+        seed=3,
+        units=tokenizer.units,
+    )
+
+
+@every
+def test_independent_bases_cost_the_same_for_every_tokenizer(tokenizer):
+    assert costs(tokenizer, RAWS, (0.25,) * 4).report().bits_per_unit == pytest.approx(2, abs=1e-6)
+    found = costs(tokenizer, CLEAN, SHARES)
+    letters = ["ACGT".index(CLEAN[s][u]) for s, u in zip(found.sample, found.unit, strict=True)]
+    expected = -np.log2(np.array(SHARES)[letters])
+    assert found.bits.sum() == pytest.approx(expected.sum(), rel=1e-6)
+    if tokenizer.name in ("base.v1", "kmer.v1"):
+        np.testing.assert_allclose(found.bits, expected, rtol=1e-5)
+
+
+@every
+def test_about_a_share_of_the_bases_is_hidden(tokenizer):
+    source = random.Random(5)
+    raws = ["".join(source.choices("ACGT", k=600)) for _ in range(60)]
+    found = costs(tokenizer, raws, SHARES)
+    share = len(found.bits) / (600 * 60)
+    size = 6 if tokenizer.name == "kmer_block.v1" else 3
+    assert abs(share - 0.15) < 5 * np.sqrt(0.15 * 0.85 / (36_000 / size))
+    # A token of several bases is one token, whatever its bases count.
+    assert found.tokens.sum() == pytest.approx(round(found.tokens.sum()), abs=1e-6)
+    assert (found.tokens.sum() < 0.6 * len(found.bits)) == (tokenizer.name in ("kmer_block.v1", "dna_bpe.v1"))
+
+
+@every
+def test_the_unigram_is_that_of_the_bases(tokenizer):
+    encodings = tokenizer.encode_batch(RAWS + CLEAN)
+    counts = sum(np.bincount(e.ids, minlength=tokenizer.space.size) for e in encodings)
+    found = tokenizer.units.frequencies(counts)
+    text = "".join(RAWS + CLEAN).upper()
+    true = np.array([text.count(base) + 1 for base in "ACGT"])
+    np.testing.assert_allclose(
+        found[found > 0], true / true.sum(), atol=0.02 if tokenizer.overlap > 1 else 1e-9
+    )
+    with pytest.raises(UsageError, match="token counts"):
+        tokenizer.units.frequencies(counts[1:])
+
+
+@every
+def test_units_are_the_bases_with_their_places(tokenizer):
+    for raw, encoding in zip(RAWS, tokenizer.encode_batch(RAWS), strict=True):
+        units = tokenizer.units
+        spans, numbers = units.spans(encoding), units.numbers(encoding)
+        assert (np.diff(spans, axis=1) == 1).all() or not len(spans)
+        assert numbers.tolist() == spans[:, 0].tolist()
+        letters = "".join(
+            "ACGT"[code[0]] if tokenizer.name != "base.v1" else tokenizer.tokens[code[0]]
+            for code in units.spelled(encoding)
+        )
+        assert letters == "".join(raw[i] for i in numbers).upper()
+        if tokenizer.overlap == 1:
+            assert letters == raw.upper().replace("N", "")
+
+
+@overlapping
+def test_a_hidden_base_shows_in_no_token(tokenizer):
+    for index, (raw, encoding) in enumerate(zip(RAWS, tokenizer.encode_batch(RAWS), strict=True)):
+        query = tokenizer.units.hide(encoding, 0.15, rng(3, 0, index, EVALUATION))
+        if query is None:
+            continue
+        numbers = tokenizer.units.numbers(encoding)[query.key.bases]
+        visible = np.ones(len(encoding), dtype=bool)
+        visible[query.masked] = False
+        shown = {
+            i
+            for (a, b), v, g in zip(encoding.spans, visible, encoding.groups, strict=True)
+            if v and g >= 0
+            for i in range(a, b)
+        }
+        assert not shown & set(numbers.tolist())
+        assert all(raw[i] != "N" for i in numbers)
+
+
+@overlapping
+def test_the_price_of_a_base_is_that_of_the_agreeing_kmers(tokenizer):
+    """Against a loop over all k-mers, for a real model and its answers."""
+    torch.manual_seed(0)
+    overrides = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    rows = MaskedRows(
+        build(ModelConfig(overrides={**overrides, "initializer_range": 0.5}), tokenizer.space),
+        tokenizer.space,
+    )
+    ask, units, raw = Conditionals(rows), tokenizer.units, "ACGTTGCATTNGACCAGTACGGATT"
+    encoding = tokenizer.encode(raw)
+    queries = [units.hide(encoding, 0.2, np.random.default_rng(1)), *units.each(encoding)]
+    for query, answer in zip(queries, ask.ask(queries, full=True), strict=True):
+        prices = units.read(query, answer)
+        numbers = units.numbers(encoding)
+        for slot, base in enumerate(query.key.bases.tolist()):
+            variant = None if query.key.variant is None else int(query.key.variant[slot])
+            hidden = set(numbers[query.key.bases].tolist()) if variant is None else {int(numbers[base])}
+            place = int(numbers[base])
+            shares = []
+            for row, position in enumerate(query.asked.tolist()):
+                start, end = encoding.spans[position].tolist()
+                if not start <= place < end or (variant is not None and query.asked_in[row] != variant):
+                    continue
+                p = {"A": 0.0, "C": 0.0, "G": 0.0, "T": 0.0}
+                for token in range(FIRST, tokenizer.space.size):
+                    word = tokenizer.tokens[token]
+                    if all(word[i - start] == raw[i] for i in range(start, end) if i not in hidden):
+                        p[word[place - start]] += math.exp(answer.rows[row, token])
+                shares.append(p[raw[place]] / sum(p.values()))
+            assert prices.unit[slot] == base
+            assert prices.log_probs[slot] == pytest.approx(math.log(np.mean(shares)), abs=1e-5)
+
+
+@every
+def test_scores_of_windows_cover_every_base_once(tokenizer):
+    source = random.Random(7)
+    raw = "".join(source.choices("ACGT", k=150)) + "NN" + "".join(source.choices("ACGT", k=99))
+    encoding, stub = tokenizer.encode(raw), Stub(tokenizer, product(SHARES))
+    parts = central_windows(encoding, tokenizer.space, 30)
+    assert len(parts) > 2
+    scores = list(window_scores(stub, parts, tokenizer.units))  # type: ignore[arg-type]
+    groups = np.concatenate([score.groups for score in scores])
+    assert sorted(groups.tolist()) == [i for i, base in enumerate(raw) if base != "N"]
+    bits = -sum(score.pll for score in scores) / math.log(2)
+    expected = -sum(math.log2(SHARES["ACGT".index(base)]) for base in raw if base != "N")
+    assert bits == pytest.approx(expected, rel=1e-5)
+
+
+@every
+def test_weights_choose_what_is_asked_but_do_not_weigh(tokenizer):
+    lower = [raw.lower() for raw in CLEAN]
+    a, b = costs(tokenizer, CLEAN, SHARES), costs(tokenizer, lower, SHARES)
+    np.testing.assert_allclose(a.bits, b.bits)
+
+
+def test_bases_of_weight_zero_are_not_asked():
+    for tokenizer in (BaseTokenizer(soft_mask_weight=0), KmerTokenizer(k=3, soft_mask_weight=0)):
+        encoding = tokenizer.encode("acgtacgtacgtACGTACGATTACA")
+        for seed in range(20):
+            query = tokenizer.units.hide(encoding, 0.5, np.random.default_rng(seed))
+            assert query is not None
+            assert encoding.weights[query.masked].min() > 0
+    assert (
+        KmerTokenizer(k=3, soft_mask_weight=0).units.hide(
+            KmerTokenizer(k=3, soft_mask_weight=0).encode("acgtacgt"), 0.5, np.random.default_rng(0)
+        )
+        is None
+    )
+
+
+def test_bases_counted_in_windows():
+    for tokenizer in TOKENIZERS:
+        [encoding] = tokenizer.encode_batch([CLEAN[0] * 3])
+        parts = windows(encoding, tokenizer.space, 20)
+        offsets = np.concatenate([[0], np.cumsum([len(p) for p in parts])]).astype(np.int32)
+        ids, groups = (np.concatenate([getattr(p, n) for p in parts]) for n in ("ids", "groups"))
+        counted = tokenizer.units.count(ids, groups, offsets)
+        assert counted == 3 * len(CLEAN[0]) - (tokenizer.overlap - 1)
+
+
+def test_default_units_are_unchanged_by_the_seam():
+    tokenizer = BaseTokenizer()
+    counts = np.arange(tokenizer.space.size)
+    np.testing.assert_array_equal(tokenizer.units.frequencies(counts), unigram(counts, tokenizer.space))
