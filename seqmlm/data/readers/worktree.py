@@ -69,7 +69,7 @@ def read_worktree(
         if file.is_symlink():
             problems.note("a symbolic link, skipped")
             continue
-        if stem_suffix(name) in NOTEBOOK:
+        if stem_suffix(str(name)) in NOTEBOOK:
             found = read_notebook(file, problems)
         else:
             found = read_source(file, problems, generated=generated, unparsed=unparsed, max_bytes=max_bytes)
@@ -82,7 +82,7 @@ def read_worktree(
 
 def _json(root: Path, problems: Problems, tracked: bool, near_duplicates: float) -> Iterator[Record]:
     names = [
-        name for name in _files(root, tracked) if stem_suffix(name) in JSON and name.name != "truth.json"
+        name for name in _files(root, tracked) if stem_suffix(str(name)) in JSON and name.name != "truth.json"
     ]
     if not names:
         raise DataError(
@@ -104,7 +104,7 @@ def _wanted(languages: str | None) -> frozenset[str] | None:
 
 
 def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
-    suffix = stem_suffix(name)
+    suffix = stem_suffix(str(name))
     language = "python" if suffix in NOTEBOOK else language_of("x" + suffix)
     return bool(language) and (wanted is None or language in wanted)
 
