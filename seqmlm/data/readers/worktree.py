@@ -15,7 +15,7 @@ from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import LARGEST, Unparsed, read_source
 from seqmlm.data.readers.source_rules import is_vendored, packages
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
 NOTEBOOK = (".ipynb",)
@@ -99,7 +99,7 @@ def _wanted(languages: str | None) -> frozenset[str] | None:
         return None
     wanted = frozenset(one.strip().lower() for one in languages.split(","))
     for one in sorted(wanted - set(LANGUAGES)):
-        raise DataError("no such language", field=one, remedy=f"known are {', '.join(LANGUAGES)}")
+        raise UsageError(f"option languages: no language {one!r}{nearest(one, LANGUAGES)}")
     return wanted
 
 

@@ -16,7 +16,7 @@ from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import read_source
 from seqmlm.data.readers.source_rules import is_generated, is_minified, is_vendored, package_of_file, packages
 from seqmlm.data.readers.worktree import read_worktree
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 CODE = "def f(x):\n    return x + 1\n"
@@ -240,7 +240,7 @@ def test_a_tree_keeps_its_own_files_and_counts_the_rest(tmp_path):
     assert [r.id for r in read_worktree(tmp_path, Problems(), languages="javascript")] == ["web/app.js"]
     everything = list(read_worktree(tmp_path, Problems(), vendored=True, generated=True, near_duplicates=0))
     assert len(everything) == 10
-    with pytest.raises(DataError, match="no such language"):
+    with pytest.raises(UsageError, match="no language 'klingon'"):
         list(read_worktree(tmp_path, Problems(), languages="klingon"))
 
 
