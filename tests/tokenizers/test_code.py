@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import tokenize
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ TRICKY = (
     "\n",
     "\r\n\t x  =  1\r\n",
     "def f(é, *ñ):\n\t'''日本 😀  b.\n\n    c'''\n    return é<=ñ  # ok\f\n",
-    "int a = b&&c || d<<2; /* x\n y */ s = \"q\\\"\"; // z",
+    'int a = b&&c || d<<2; /* x\n y */ s = "q\\""; // z',
     "print 'two', `x`, 0777L\n",
     "[MASK] = [CLS]\u00a0\u2028\x1c+ x²",  # special tokens spelled out are text to us alone
 )
@@ -99,16 +100,20 @@ def test_hugging_face_form_and_saved_folder_give_equal_ids(tokenizer, tmp_path, 
 
 
 def test_units_are_lexer_tokens_and_in_prose_words(tokenizer):
-    text = 'def size(self, other):\n    """Say  hello to\n    you."""\n    return other - size and "a b"  # c
-    d\n' found = units(tokenizer.encode(text), text)
+    text = (
+        'def size(self, other):\n    """Say  hello to\n    you."""\n'
+        '    return other - size and "a b"  # c d\n'
+    )
+    found = units(tokenizer.encode(text), text)
     assert [unit for unit, _, _ in found] == [
         *("def", "size", "(", "self", ",", "other", ")", ":", "\n    "),
         *('"""Say', "hello", "to", "\n    ", 'you."""', "\n    "),
         *("return", "other", "-", "size", "and", '"a', 'b"', "#", "c", "d", "\n"),
     ]
-    kinds = dict((unit, kind) for unit, kind, _ in found)
-    assert (kinds["hello"], kinds['"a'], kinds["c"], kinds["-"]) == ("docstring", "string", "comment",
-    "operator") named = [(unit, symbol) for unit, _, symbol in found if unit in ("size", "other")]
+    kinds = {unit: kind for unit, kind, _ in found}
+    expected = ["docstring", "string", "comment", "operator"]
+    assert [kinds[unit] for unit in ("hello", '"a', "c", "-")] == expected
+    named = [(unit, symbol) for unit, _, symbol in found if unit in ("size", "other")]
     assert len({symbol for unit, symbol in named if unit == "other"}) == 1
     assert len({symbol for _, symbol in named}) == 2
 
@@ -151,7 +156,7 @@ def test_windows_cut_between_units(tokenizer):
     encoding = tokenizer.encode(source("shlex.py"))
     parts = windows(encoding, tokenizer.space, 128)
     assert len(parts) > 10
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in pairwise(parts):
         assert before.groups[-2] != after.groups[1] or -1 in (before.groups[-2], after.groups[1])
         assert after.classes is not None
         assert after.symbols is not None

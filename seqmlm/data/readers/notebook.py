@@ -83,7 +83,7 @@ def _language(notebook: Mapping[str, Any]) -> str:
         for key, name in (("language_info", "name"), ("kernelspec", "language")):
             part = meta.get(key)
             if isinstance(part, dict) and isinstance(part.get(name), str):
-                return part[name].lower()
+                return str(part[name]).lower()
     return "python"
 
 

@@ -15,7 +15,7 @@ from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import LARGEST, Unparsed, read_source
 from seqmlm.data.readers.source_rules import is_vendored, packages
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
 NOTEBOOK = (".ipynb",)
@@ -69,7 +69,7 @@ def read_worktree(
         if file.is_symlink():
             problems.note("a symbolic link, skipped")
             continue
-        if stem_suffix(name) in NOTEBOOK:
+        if stem_suffix(str(name)) in NOTEBOOK:
             found = read_notebook(file, problems)
         else:
             found = read_source(file, problems, generated=generated, unparsed=unparsed, max_bytes=max_bytes)
@@ -82,7 +82,7 @@ def read_worktree(
 
 def _json(root: Path, problems: Problems, tracked: bool, near_duplicates: float) -> Iterator[Record]:
     names = [
-        name for name in _files(root, tracked) if stem_suffix(name) in JSON and name.name != "truth.json"
+        name for name in _files(root, tracked) if stem_suffix(str(name)) in JSON and name.name != "truth.json"
     ]
     if not names:
         raise DataError(
@@ -99,12 +99,12 @@ def _wanted(languages: str | None) -> frozenset[str] | None:
         return None
     wanted = frozenset(one.strip().lower() for one in languages.split(","))
     for one in sorted(wanted - set(LANGUAGES)):
-        raise DataError("no such language", field=one, remedy=f"known are {', '.join(LANGUAGES)}")
+        raise UsageError(f"option languages: no language {one!r}{nearest(one, LANGUAGES)}")
     return wanted
 
 
 def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
-    suffix = stem_suffix(name)
+    suffix = stem_suffix(str(name))
     language = "python" if suffix in NOTEBOOK else language_of("x" + suffix)
     return bool(language) and (wanted is None or language in wanted)
 

@@ -56,8 +56,15 @@ _TOKEN = re.compile(
 )
 _STRING, _NAME, _NUMBER_KIND, _COMMENT, _BREAK, _OPERATOR, _OTHER = range(1, 8)
 
-_WORD_OPERATORS = frozenset(("and", "or", "not", "is", "in"))
-_KEYWORDS = frozenset(kwlist) - _WORD_OPERATORS
+_CLASS_OF_KIND = {
+    _STRING: STRING,
+    _NAME: USE,
+    _NUMBER_KIND: NUMBER,
+    _COMMENT: COMMENT,
+    _OPERATOR: OPERATOR,
+    _OTHER: PUNCTUATION,
+}
+_WORDS = dict.fromkeys(kwlist, KEYWORD) | dict.fromkeys(("and", "or", "not", "is", "in"), OPERATOR)
 _PUNCTUATION = frozenset((*"()[]{},:;.=", "->", ":=", "..."))
 _FORMATTED = re.compile(r"(?i)(?:f|t|fr|rf|tr|rt)['\"]")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
@@ -122,29 +129,31 @@ class _Reader:
 
     def read(self, begin: int, end: int) -> None:
         """Read the tokens of text[begin:end]."""
-        text, add = self.text, self._add
-        for match in _TOKEN.finditer(text, begin, end):
+        # Most of the time goes here, so the frequent kinds are dealt with in place.
+        starts, ends = self.starts.append, self.ends.append
+        classes, names = self.classes.append, self.names.append
+        for match in _TOKEN.finditer(self.text, begin, end):
             kind = match.lastindex
-            start, stop = match.span()
             if kind == _BREAK:
                 if not self._depth:
                     self._end_statement()
                 continue
             value = match.group()
-            if kind == _NAME:
-                self._name(value, start, stop)
-            elif kind == _OPERATOR:
-                self._operator(value, start, stop)
-            elif kind == _COMMENT:
-                add(start, stop, COMMENT)
-                continue
-            elif kind == _STRING:
-                if _FORMATTED.match(value):
-                    self._format_string(value, start, stop)
-                else:
-                    add(start, stop, STRING)
+            start, stop = match.span()
+            if kind == _STRING and _FORMATTED.match(value):
+                self._format_string(value, start, stop)
             else:
-                add(start, stop, NUMBER if kind == _NUMBER_KIND else PUNCTUATION)
+                number, name = _CLASS_OF_KIND[kind], None
+                if kind == _NAME:
+                    number, name = self._name(value, start, stop)
+                elif kind == _OPERATOR:
+                    number = self._operator(value)
+                starts(start)
+                ends(stop)
+                classes(number)
+                names(name)
+                if kind == _COMMENT:
+                    continue
             self._before = value
             self._first = False
 
@@ -171,28 +180,29 @@ class _Reader:
     def _end_statement(self) -> None:
         self._first, self._import, self._loops, self._before = True, 0, 0, ""
 
-    def _operator(self, value: str, start: int, stop: int) -> None:
-        self._add(
-            start, stop, PUNCTUATION if value in _PUNCTUATION or (value == "@" and self._first) else OPERATOR
-        )
+    def _operator(self, value: str) -> int:
+        """Class of an operator or mark; keeps count of brackets and statements."""
+        if value not in _PUNCTUATION:
+            return PUNCTUATION if value == "@" and self._first else OPERATOR
         if value in _OPENING:
             self._depth += 1
         elif value in _CLOSING:
             self._depth = max(0, self._depth - 1)
-        elif value in (";", ":") and not self._depth and not (value == ":" and self._import):
+        elif not self._depth and (value == ";" or (value == ":" and not self._import)):
             self._end_statement()
+        return PUNCTUATION
 
-    def _name(self, value: str, start: int, stop: int) -> None:
-        if value in _KEYWORDS:
+    def _name(self, value: str, start: int, stop: int) -> tuple[int, object]:
+        """Class of a word, and what it names."""
+        number = _WORDS.get(value)
+        if number is None:
+            return self._identifier(value, start, stop)
+        if number == KEYWORD:
             self._keyword(value, start)
-            self._add(start, stop, KEYWORD)
-        elif value in _WORD_OPERATORS:
-            loops = value == "in" and self._loops > 0
-            self._loops -= loops
-            self._add(start, stop, KEYWORD if loops else OPERATOR)
-        else:
-            kind, name = self._identifier(value, start, stop)
-            self._add(start, stop, kind, name)
+        elif value == "in" and self._loops:
+            self._loops -= 1
+            return KEYWORD, None
+        return number, None
 
     def _keyword(self, value: str, start: int) -> None:
         scope = self.statements.get(start)
@@ -208,10 +218,10 @@ class _Reader:
     def _identifier(self, value: str, start: int, stop: int) -> tuple[int, object]:
         """Class and resolved name of an identifier."""
         place = self.places.get(start)
-        called = self.text.startswith("(", stop)
-        if place is not None:
-            kind = CALL if called and place.role == USE else place.role
-            return kind, self._resolve(place.scope, place.name)
+        called = self.text[stop : stop + 1] == "("
+        if place is not None and self.scopes is not None:
+            role, scope, name = place
+            return (CALL if called and role == USE else role), self.scopes.resolve(scope, name)
         before = self._before
         if self._import and before != "as":
             return IMPORT, (ATTRIBUTES, value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 from seqmlm.tokenizers.lexers.classes import DEFINITION, DOCSTRING, EXCEPTION, IMPORT, PARAMETER, TYPE, USE
@@ -20,9 +21,23 @@ ATTRIBUTES = -1
 _BUILTINS = -2
 _KEYWORDS = -3
 
-_CHILDREN = (ast.expr, ast.pattern)
+# Fields of nodes that hold no expression, statement or pattern.
+_LEAVES = frozenset(
+    (
+        *("ctx", "op", "ops", "attr", "name", "names", "kwd_attrs", "type_comment", "type_ignores"),
+        *("is_async", "simple", "conversion", "level", "module", "kind", "id", "arg"),
+    )
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+@cache
+def _fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node whose values have to be visited."""
+    if kind in (ast.Constant, ast.Pass, ast.MatchSingleton):
+        return ()
+    return tuple(field for field in kind._fields if field not in _LEAVES)
 
 
 class Place(NamedTuple):
@@ -121,10 +136,11 @@ class Scopes:
                     (child, inner) for child, inner in handler(self, node, scope) if child is not None
                 )
                 continue
-            for child in node.__dict__.values():
+            for field in _fields_of(kind):
+                child = getattr(node, field, None)
                 if child.__class__ is list:
-                    stack.extend((one, scope) for one in child if isinstance(one, ast.AST))
-                elif isinstance(child, _CHILDREN):
+                    stack += [(one, scope) for one in child if one is not None]
+                elif child is not None:
                     stack.append((child, scope))
 
     def _range(self, node: Any, kind: int) -> None:

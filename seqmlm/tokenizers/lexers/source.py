@@ -45,8 +45,8 @@ class SourceText(str):
         made.language = language
         return made
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        return str(self), self.language
+    def __reduce__(self) -> tuple[type[SourceText], tuple[str, str]]:
+        return SourceText, (str(self), self.language)
 
 
 def language_of(name: str) -> str:

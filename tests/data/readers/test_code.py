@@ -1,4 +1,4 @@
-"""Source files, notebooks, JSON and work trees: what is read, what is left out and why, what belongs together."""
+"""Source files, notebooks, JSON, work trees: what is read, what is left out and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import read_source
 from seqmlm.data.readers.source_rules import is_generated, is_minified, is_vendored, package_of_file, packages
 from seqmlm.data.readers.worktree import read_worktree
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 CODE = "def f(x):\n    return x + 1\n"
@@ -32,8 +32,8 @@ def written(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 def module(number: int) -> str:
     """A module like no other."""
-    return "".join(f"def f{number}_{i}(a{number}, b{i}):\n    return a{number} * {i} - b{i}\n\n" for i in
-    range(8))
+    one = "def f{n}_{i}(a{n}, b{i}):\n    return a{n} * {i} - b{i}\n\n"
+    return "".join(one.format(n=number, i=i) for i in range(8))
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,9 @@ def test_json_arrays_and_lines(array, pretty, tmp_path):
     text = json.dumps(rows, indent=pretty) if array else "\n".join(map(json.dumps, rows)) + "\n"
     path = written(tmp_path, {"python.json": text}) / "python.json"
     found = list(read_code_json(path, Problems()))
-    assert [(r.id, r.raw, r.document) for r in found] == [(r["func_name"], r["code"], r["repo"]) for r in
-    rows] assert {r.raw.language for r in found} == {"python"}
+    expected = [(row["func_name"], row["code"], row["repo"]) for row in rows]
+    assert [(r.id, r.raw, r.document) for r in found] == expected
+    assert {r.raw.language for r in found} == {"python"}
     if pretty or not array:
         lines = text.split("\n")
         assert all(lines[r.line - 1].strip().startswith("{") for r in found)
@@ -239,13 +240,13 @@ def test_a_tree_keeps_its_own_files_and_counts_the_rest(tmp_path):
     assert [r.id for r in read_worktree(tmp_path, Problems(), languages="javascript")] == ["web/app.js"]
     everything = list(read_worktree(tmp_path, Problems(), vendored=True, generated=True, near_duplicates=0))
     assert len(everything) == 10
-    with pytest.raises(DataError, match="no such language"):
+    with pytest.raises(UsageError, match="no language 'klingon'"):
         list(read_worktree(tmp_path, Problems(), languages="klingon"))
 
 
 def test_a_git_work_tree_is_its_tracked_files(tmp_path):
-    written(tmp_path, {"a/x.py": module(1), "ä b.py": module(2), "new.py": module(3), ".gitignore":
-    "skip.py\n"}) written(tmp_path, {"skip.py": module(4), "gone.py": module(5)})
+    files = {"a/x.py": module(1), "ä b.py": module(2), "new.py": module(3)}
+    written(tmp_path, files | {".gitignore": "skip.py\n", "skip.py": module(4), "gone.py": module(5)})
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q"], ["add", "a", "ä b.py", "gone.py", ".gitignore"], ["commit", "-qm", "x"]):
         subprocess.run([*git, *command], check=True)
@@ -269,16 +270,37 @@ def test_a_folder_without_source_is_searched_for_json(tmp_path):
     ("paths", "expected"),
     [
         (
-            ["json/decoder.py", "test/test_json/test_it.py", "test/test_json.py", "os.py", "tests/os_test.py",
-            "x/y.py"], ["json", "json", "json", "os", "os", "x"],
+            [
+                "json/decoder.py",
+                "test/test_json/test_it.py",
+                "test/test_json.py",
+                "os.py",
+                "tests/os_test.py",
+                "x/y.py",
+            ],
+            ["json", "json", "json", "os", "os", "x"],
         ),
         (
-            ["lib/a.py", "lib/data/b.py", "lib/data/c.py", "lib/cli.py", "tests/data/test_b.py",
-            "tests/test_cli.py"], ["a", "data", "data", "cli", "data", "cli"],
+            [
+                "lib/a.py",
+                "lib/data/b.py",
+                "lib/data/c.py",
+                "lib/cli.py",
+                "tests/data/test_b.py",
+                "tests/test_cli.py",
+            ],
+            ["a", "data", "data", "cli", "data", "cli"],
         ),
         (
-            ["src/big/__init__.py", "src/big/a.py", "src/big/b/c.py", "tests/test_a.py", "src/big/d.py",
-            "setup.py"], ["big", "a", "b", "a", "d", "setup"],
+            [
+                "src/big/__init__.py",
+                "src/big/a.py",
+                "src/big/b/c.py",
+                "tests/test_a.py",
+                "src/big/d.py",
+                "setup.py",
+            ],
+            ["big", "a", "b", "a", "d", "setup"],
         ),
     ],
 )
@@ -287,8 +309,9 @@ def test_packages_take_their_tests_along(paths, expected):
 
 
 def test_packages_of_single_files(tmp_path):
-    written(tmp_path, {"big/__init__.py": "", "big/inner/__init__.py": "", "big/inner/m.py": CODE,
-    "test_u.py": CODE}) assert package_of_file(tmp_path / "big" / "inner" / "m.py") == "big"
+    written(tmp_path, {"big/__init__.py": "", "big/inner/__init__.py": "", "big/inner/m.py": CODE})
+    written(tmp_path, {"test_u.py": CODE})
+    assert package_of_file(tmp_path / "big" / "inner" / "m.py") == "big"
     assert package_of_file(tmp_path / "test_u.py") == "u"
     assert is_vendored(PurePath("a/site-packages/b.py"))
     assert not is_vendored(PurePath("vendor.py"))
@@ -303,8 +326,9 @@ def test_real_functions(real_data: Path):
         "javascript": 272,
         "go": 152,
     }
-    assert {name: {r.raw.language for r in found} for name, found in counts.items()} == {n: {n} for n in
-    counts} [quix] = (real_data / "code" / "quixbugs").iterdir()
+    for name, records in counts.items():
+        assert {record.raw.language for record in records} == {name}
+    [quix] = (real_data / "code" / "quixbugs").iterdir()
     found = list(read_code_json(quix, Problems(), field="correct_norm", language="python"))
     assert len(found) == 40
     assert all(r.raw.startswith(("def ", "from ", "import ")) for r in found)

@@ -112,7 +112,7 @@ def test_half_of_the_chosen_names_are_hidden_everywhere(space):
     selections = drawn(masker(space, together=0.5), one, space, 800)
     occurrences = [one.symbols == s for s in range(8)]
     chosen = [(s[own].any(), s[own].all()) for s in selections for own in occurrences]
-    # Tied symbols are chosen as often as one occurrence, untied ones nearly always in part, hardly ever whole.
+    # Tied symbols are chosen as often as one occurrence, untied ones hardly ever as a whole.
     p = selections[:, one.classes == 1].mean()
     assert np.mean([whole for _, whole in chosen]) == pytest.approx(0.5 * p, rel=0.25)
 

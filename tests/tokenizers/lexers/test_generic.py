@@ -105,10 +105,8 @@ def test_an_unknown_lexer_is_named():
 def test_tree_sitter_changes_roles_and_nothing_else():
     pytest.importorskip("tree_sitter_java")
     plain, parsed = lex(SourceText(JAVA, "java")), lex(SourceText(JAVA, "java"), "tree-sitter")
-    for one, other in zip(
-        (plain.starts, plain.ends, plain.symbols), (parsed.starts, parsed.ends, parsed.symbols)
-    ):
-        assert one.tolist() == other.tolist()
+    for column in ("starts", "ends", "symbols"):
+        assert getattr(plain, column).tolist() == getattr(parsed, column).tolist()
     roles = {
         (JAVA[a:b], CLASSES[c])
         for a, b, c in zip(parsed.starts.tolist(), parsed.ends.tolist(), parsed.classes.tolist(), strict=True)

@@ -185,8 +185,9 @@ def test_symbols_follow_the_scopes():
         "    x = 3\n"
     )
     found = symbols(text, "x")
-    names = ["module", "parameter", "inner", "element", "element", "parameter", "class", "attribute",
-    "module", "global", "stored"] same = dict(zip(names, found, strict=True))
+    names = ("module", "parameter", "inner", "element", "element", "parameter")
+    names += ("class", "attribute", "module", "global", "stored")
+    same = dict(zip(names, found, strict=True))
     assert same["inner"] == same["parameter"] != same["module"]
     assert same["element"] not in (same["parameter"], same["module"])
     assert same["class"] == same["attribute"] != same["module"]
@@ -213,8 +214,9 @@ def test_positions_are_exact_behind_tabs_form_feeds_and_other_scripts():
     assert len(set(symbols(text, "ö"))) == 1
 
 
-PYTHON_2 = "print 'hello', x\nexec code in space\ntry:\n    y = `x` <> 0777L\nexcept E, e:\n    raise E,
-ur'no'\n"
+PYTHON_2 = (
+    "print 'hello', x\nexec code in space\ntry:\n    y = `x` <> 0777L\nexcept E, e:\n    raise E, ur'no'\n"
+)
 
 
 def test_python_2_is_cut_all_the_same():
@@ -225,8 +227,11 @@ def test_python_2_is_cut_all_the_same():
     assert len(set(symbols(PYTHON_2, "x") + symbols(PYTHON_2, "y"))) == 2
 
 
-@pytest.mark.parametrize("text", ["", "\n", "x" * 5000, "(" * 3000, "'" * 99, "-" * 20000 + "1", "\0",
-"a\x0cb"]) def test_odd_texts_neither_fail_nor_take_long(text):
+ODD = ("", "\n", "x" * 5000, "(" * 3000, "'" * 99, "-" * 20000 + "1", "\0", "a\x0cb")
+
+
+@pytest.mark.parametrize("text", ODD, ids=lambda text: repr(text[:9]))
+def test_odd_texts_neither_fail_nor_take_long(text):
     lexed = lex_python(text)
     assert (lexed.symbols >= 0).sum() <= np.isin(lexed.classes, IDENTIFIERS).sum()
 
