@@ -109,12 +109,15 @@ def test_a_line_of_each_header(kind: str, tmp_path: Path):
         ),
         ("[2024-01-02 03:04:05] INFO: it works", "it works"),
         ("2024-01-02T03:04:05Z | it works", "it works"),
-        ("2024/01/02 03:04:05 [error] it broke", "2024/01/02 03:04:05 [error] it broke"),
+        ("2024/01/02 03:04:05 [error] 7#7: it broke", "7#7: it broke"),
+        ("2024-01-02 03:04:05 error in it", "error in it"),
+        ("[ERROR] 2024-01-02 03:04:05,678 views: it broke", "views: it broke"),
     ],
 )
 def test_what_applications_write(line: str, message: str, tmp_path: Path):
     [record] = read(tmp_path, line + "\n")
     assert record.raw.lines == (message,)
+    assert int(record.raw.times[0]) == at(2024, 1, 2, 3, 4, 5)
 
 
 def test_labels_of_bgl(tmp_path: Path):
@@ -153,7 +156,7 @@ def test_the_journal(tmp_path: Path):
         {"__REALTIME_TIMESTAMP": "1700000000500000", "MESSAGE": "started", "PRIORITY": "6"},
         {"__REALTIME_TIMESTAMP": "1700000001500000", "MESSAGE": [104, 105, 255]},
     ]
-    [record] = read(tmp_path, "\n".join(map(json.dumps, rows)))
+    [record] = read(tmp_path, "\n".join(map(json.dumps, rows)), "journal")
     assert record.raw.lines == ("started", "hi�")
     assert record.raw.times == (1700000000.5, 1700000001.5)
 
@@ -169,6 +172,7 @@ def test_containers(tmp_path: Path):
         row("Error\n", 23),
         row("\tat line 5\n", 24),
     ]
+    assert kind_of(["banner", *docker], Fields()) == "jsonl"
     [record] = read(tmp_path, "\n".join(docker))
     assert record.raw.lines == ("one", "two parts", "Error\n\tat line 5")
     assert record.raw.times == (1700000000.5, 1700000001.5, 1700000003.5)
@@ -192,10 +196,10 @@ def test_tables(tmp_path: Path):
 
 def test_sessions_with_labels_from_beside(tmp_path: Path):
     (tmp_path / "labels.csv").write_text("BlockId,Label\nx,Normal\ny,Anomaly\n")
-    text = "seq_id\tmessage\nx\ta\ny\tb\nx\tc\n"
+    text = "seq_id\tmessage\nx\ta\ny\tb\nx\tc\ny\td\n"
     x, y = read(tmp_path, text, labels=str(tmp_path / "labels.csv"))
     assert (x.id, x.raw.lines, x.meta["label"]) == ("x", ("a", "c"), "Normal")
-    assert (y.id, y.raw.lines, y.meta["label"]) == ("y", ("b",), "Anomaly")
+    assert (y.id, y.raw.lines, y.meta["label"]) == ("y", ("b", "d"), "Anomaly")
     with pytest.raises(DataError, match="no message_field of this name"):
         read(tmp_path, "BlockId,Label\nx,Normal\n")
 

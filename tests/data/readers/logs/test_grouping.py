@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.logs import READERS, sessions
+from seqmlm.data.readers.logs import READERS
 from seqmlm.data.readers.logs.events import Events
 from seqmlm.data.readers.logs.pieces import STRETCH, Piece, window_of, windows
 from seqmlm.data.readers.logs.sessions import Sessions, ids_by
@@ -103,7 +103,7 @@ def test_lines_out_of_order_and_without_times():
 
 
 def gather(lines: list[str], times: list[float] | None = None, **options: Any) -> list[Piece]:
-    settings: dict[str, Any] = {"gap": None, "max_open": 1000, "max_lines": 1000} | options
+    settings: dict[str, Any] = {"gap": None, "max_open": 1000, "max_held": 1000, "max_lines": 1000} | options
     problems = settings.pop("problems", Problems())
     size = settings.pop("size", 7)
     events = (
@@ -160,15 +160,14 @@ def test_a_pause_ends_a_session():
         gather(["s1"], gap=30.0)
 
 
-def test_ended_early_is_counted(monkeypatch: pytest.MonkeyPatch):
+def test_ended_early_is_counted():
     problems = Problems()
     gather(["s1", "s2", "s3", "s1"], max_open=2, size=3, problems=problems)
-    assert problems.counts == {"a session was ended early: too many were open (max_open)": 2}
-    monkeypatch.setattr(sessions, "HELD_LINES", 3)
+    assert problems.counts == {"a session was ended early: too many were open (max_open, max_held)": 2}
     problems = Problems()
-    pieces = gather(["s1", "s1", "s2", "s2", "s2"], size=2, problems=problems)
+    pieces = gather(["s1", "s1", "s2", "s2", "s2"], size=2, max_held=3, problems=problems)
     assert [p.numbers for p in pieces] == [(1, 2), (3, 4, 5)]
-    assert problems.counts == {"a session was ended early: too many were open (max_open)": 1}
+    assert problems.counts == {"a session was ended early: too many were open (max_open, max_held)": 1}
 
 
 def read(tmp_path: Path, lines: list[str], **options: Any) -> list[Record]:
@@ -186,6 +185,10 @@ def test_what_is_assumed(tmp_path: Path):
     assert [r.id for r in read(tmp_path, once)] == ["app.log:1", "app.log:65"]
     assert [r.id for r in read(tmp_path, once, session=r"step (\d)")] == [str(i) for i in range(10)]
     assert {r.document for r in read(tmp_path, once, window=8, step=4)} == {"app.log:1", "app.log:69"}
+    assert len(read(tmp_path, mixed, step=32)) == 1
+    named = [f'{{"msg": "m", "request_id": "r{i}"}}' for i in range(10)]  # each request says one thing
+    assert len(read(tmp_path, named)) == 1
+    assert len(read(tmp_path, named, session_field="request_id")) == 10
 
 
 def test_ids_in_the_header_count(tmp_path: Path):
