@@ -1,7 +1,7 @@
 """The built-in log sample: requests to a service, interleaved, one in twenty with a labelled fault.
 
 A request walks through a state machine (`seqmlm.domains.logs_sample_machine`) and writes a line per state;
-many are under way at a time, and background tasks write in between. A fault leaves a line out, adds one,
+several are under way at a time. A fault leaves a line out, adds one,
 swaps two, waits long before one, or adds one that nothing else writes; each breaks the machine's rules (or,
 if slow, its pauses), so a model that knows the machine can find it.
 """
@@ -17,7 +17,6 @@ import numpy as np
 
 from seqmlm.domains.base import Sample
 from seqmlm.domains.logs_sample_machine import (
-    BACKGROUND,
     END,
     PAUSE_OF,
     START,
@@ -41,7 +40,6 @@ FILE = "service.log"
 
 _BEGIN = datetime(2024, 3, 4, 6, 0, 0, tzinfo=UTC)
 _BETWEEN_REQUESTS = 0.1  # seconds, on average; several requests are under way at a time
-_BETWEEN_BACKGROUND = 2.0
 _SLOWER = 60.0
 _SPREAD = 0.3  # of the logarithm of a pause
 
@@ -73,22 +71,19 @@ def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
     rng = np.random.Generator(np.random.Philox(seed))
     begins = np.cumsum(rng.exponential(_BETWEEN_REQUESTS, n)).tolist()
     requests = [_request(begin, rng) for begin in begins]
-    entries = [
-        (time, request, number, TEXT_OF[TEMPLATE_OF[state]].component if state else "core")
-        for request in requests
-        for number, (time, state) in enumerate(zip(request.times, request.states, strict=True))
-    ]
-    written: list[tuple[float, Request | None, str, str]] = [
-        (time, request, component, f"{request.texts[number]} request_id={request.session}")
-        for time, request, number, component in entries
-    ]
-    written += _background(begins[-1], rng)
-    written.sort(key=lambda entry: entry[0])
+    written = sorted(
+        (
+            (time, request, state, text)
+            for request in requests
+            for time, state, text in zip(request.times, request.states, request.texts, strict=True)
+        ),
+        key=lambda entry: entry[0],
+    )
     lines: list[str] = []
-    for time, request, component, text in written:
-        lines.append(_line(time, component, text))
-        if request is not None:
-            request.lines.append(len(lines))
+    for time, request, state, text in written:
+        component = TEXT_OF[TEMPLATE_OF[state]].component if state else "core"
+        lines.append(_line(time, component, f"{text} request_id={request.session}"))
+        request.lines.append(len(lines))
     return requests, lines
 
 
@@ -101,7 +96,7 @@ def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
         "n": n,
         "file": FILE,
         "positions": "1-based lines of the file",
-        "templates": [asdict(template) for template in (*TEMPLATES, *BACKGROUND)],
+        "templates": [asdict(template) for template in TEMPLATES],
         "states": [asdict(state) for state in STATES],
         "transitions": [list(transition) for transition in TRANSITIONS],
         "sessions": [
@@ -124,7 +119,8 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
 
 def _request(begin: float, rng: np.random.Generator) -> Request:
     states = _walk(rng)
-    kind, at, slow = "normal", (0,), -1
+    kind, slow = "normal", -1
+    at: tuple[int, ...] = ()
     if rng.random() < FAULTY:
         kind = KINDS[int(rng.integers(len(KINDS)))]
         states, at = _broken(states, kind, rng)
@@ -137,7 +133,7 @@ def _request(begin: float, rng: np.random.Generator) -> Request:
         texts=[_message(state, rng) for state in states],
         times=(begin + np.cumsum(pauses)).tolist(),
         kind=kind,
-        at=() if kind == "normal" else at,
+        at=at,
     )
 
 
@@ -194,16 +190,6 @@ def _filled(text: str, rng: np.random.Generator) -> str:
         millis=small + cents,
         hex=f"0x{number:08x}",
     )
-
-
-def _background(end: float, rng: np.random.Generator) -> list[tuple[float, None, str, str]]:
-    found: list[tuple[float, None, str, str]] = []
-    time = 0.0
-    while time < end:
-        template = BACKGROUND[int(rng.integers(len(BACKGROUND)))]
-        found.append((time, None, template.component, _filled(template.text, rng)))
-        time += float(rng.exponential(_BETWEEN_BACKGROUND))
-    return found
 
 
 def _line(time: float, component: str, text: str) -> str:

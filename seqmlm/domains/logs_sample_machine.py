@@ -49,11 +49,6 @@ TEMPLATES = (
     _template("answer_post", "gateway", "answered 201 in {millis} ms"),
 )
 
-BACKGROUND = (
-    _template("heartbeat", "monitor", "heartbeat {number}, load 0.{cents}"),
-    _template("sweep", "cache", "swept {number} keys in {millis} ms"),
-)
-
 # Two states write the token's template: which path a request takes after it was decided two lines before.
 STATES = tuple(
     State(name=name, template=template, pause=pause)
@@ -121,7 +116,7 @@ UNSEEN_WORDS = (
 
 TEMPLATE_OF = {state.name: state.template for state in STATES}
 PAUSE_OF = {state.name: state.pause for state in STATES}
-TEXT_OF = {template.name: template for template in (*TEMPLATES, *BACKGROUND)}
+TEXT_OF = {template.name: template for template in TEMPLATES}
 FOLLOWS = frozenset((TEMPLATE_OF.get(a, a), TEMPLATE_OF.get(b, b)) for a, b, _ in TRANSITIONS)
 
 

@@ -29,7 +29,7 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
         return "plain"
     if all(KEYS.fullmatch(line) for line in lines):
         return "sessions"
-    if lines[0].lstrip().startswith("{") and _is_object(lines[0]):
+    if sum(map(_is_object, lines[:20])) * 2 >= len(lines[:20]):  # a banner may come before
         return "jsonl"
     delimiter = delimiter_of(lines[0], wanted)
     if delimiter is not None:
@@ -38,6 +38,8 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
 
 
 def _is_object(line: str) -> bool:
+    if not line.lstrip().startswith("{"):
+        return False
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from math import isnan
+from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.timestamps import NAN
@@ -40,9 +41,6 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.messages)
-
-
-_COLUMNS = tuple(one.name for one in fields(Events))
 
 
 def joined(
@@ -157,20 +155,32 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
 
 def _rows(events: Events, rows: list[int]) -> Events:
     """Some of the events."""
-    values = {name: getattr(events, name) for name in _COLUMNS}
-    return Events(**{n: None if v is None else [v[r] for r in rows] for n, v in values.items()})
+    columns = _columns(events)
+    return _made({n: None if v is None else [v[r] for r in rows] for n, v in columns.items()})
 
 
 def _glue(first: Events, second: Events) -> Events:
-    values = {name: (getattr(first, name), getattr(second, name)) for name in _COLUMNS}
-    return Events(**{n: None if a is None or b is None else a + b for n, (a, b) in values.items()})
+    ends = _columns(second)
+    pairs = {n: (v, ends[n]) for n, v in _columns(first).items()}
+    return _made({n: None if a is None or b is None else a + b for n, (a, b) in pairs.items()})
 
 
 def _cut(events: Events, at: int) -> tuple[Events, Events | None]:
     """The events before `at`, and those from there on, if any."""
-    values = {name: getattr(events, name) for name in _COLUMNS}
+    columns = _columns(events)
     before, after = (
-        Events(**{n: None if v is None else v[part] for n, v in values.items()})
+        _made({n: None if v is None else v[part] for n, v in columns.items()})
         for part in (slice(0, at), slice(at, None))
     )
     return before, after if len(after) else None
+
+
+def _columns(events: Events) -> dict[str, Any]:
+    return {name: getattr(events, name) for name in _NAMES}
+
+
+def _made(columns: dict[str, Any]) -> Events:
+    return Events(**columns)
+
+
+_NAMES = tuple(one.name for one in fields(Events))

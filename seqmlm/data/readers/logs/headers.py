@@ -77,8 +77,9 @@ HEADERS: Mapping[str, Header] = {
     "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - {_LEVEL} +\[.*?\] - "),
     "openstack": Header(rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ {_LEVEL} \S+ (?:\[[^\]]*\] )?"),
     "iso": Header(
-        rf"\[?({_DAY}[T ]{_HMS}){_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"
-        rf"(?:\[?{_LEVEL}\]?(?![\w.]):?[ \t]*(?:[-|] )?)?",
+        rf"(?:\[?{_LEVEL}\]?:? +)?\[?(\d{{4}}[-/]\d\d[-/]\d\d[T ]{_HMS})"
+        rf"{_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"
+        rf"(?:(?:\[?{_LEVEL}\]?|\[(?i:{_LEVEL})\])(?![\w.]):?[ \t]*(?:[-|] )?)?",
         doubtful=True,
     ),
     "epoch": Header(r"\[?(\d{10}(?=[.\]\s])|\d{13}|\d{16}|\d{19})(?:\.(\d+))?()\]?[ \t]+", doubtful=True),

@@ -18,7 +18,15 @@ from seqmlm.data.readers.logs.detect import KEYS, kind_of
 from seqmlm.data.readers.logs.events import Continues, Events, filled, joined, unsplit
 from seqmlm.data.readers.logs.fields import LISTS, Fields, Found
 from seqmlm.data.readers.logs.pieces import Piece, Window, window_of, windows
-from seqmlm.data.readers.logs.sessions import Ids, Sessions, ids_by, named_ids, pattern_of, usual_pattern
+from seqmlm.data.readers.logs.sessions import (
+    Ids,
+    Sessions,
+    ids_by,
+    named_ids,
+    pattern_of,
+    recurring,
+    usual_pattern,
+)
 from seqmlm.data.readers.logs.source import Lines, line_batches, peek
 from seqmlm.data.readers.logs.tables import Table, delimiter_of
 from seqmlm.data.record import Record
@@ -45,6 +53,7 @@ class _Asked:
     windowed: bool
     gap: float | None
     max_open: int
+    max_held: int
     max_session: int
     multiline: str
     keep_header: bool
@@ -62,6 +71,7 @@ def read_logs(
     step: int | str | None = None,
     session_gap: int | str | None = None,
     max_open: int = 50_000,
+    max_held: int = 1_000_000,
     max_session: int = 10_000,
     multiline: str = "auto",
     zone: str = "UTC",
@@ -88,10 +98,12 @@ def read_logs(
         session: expression whose group 1, else whole match, is the id of a line's session (a line with
             several belongs to each); "none" for windows; "auto" takes ids that a field names, or usual ones
             (blk_1, request_id=...) where most of the first lines have them, unless a window is given.
-        window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said.
+        window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said. With sessions,
+            lines that belong to none make such windows.
         step: from one window to the next, in the same kind; None for windows side by side.
         session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file.
-        max_open: most sessions open at a time; the one idle longest is ended first.
+        max_open, max_held: most sessions open at a time, and most lines of them together; beyond it the one
+            idle longest is ended, with a note.
         max_session: most lines of one session's record; further ones make another.
         multiline: "auto" gives lines without the header of the format (in plain text: indented lines) to the
             message before; "off"; or an expression for the lines that begin a message.
@@ -111,9 +123,10 @@ def read_logs(
         kind=kind,
         session=session,
         window=window_of(WINDOW if window is None else window, step),
-        windowed=window is not None,
+        windowed=window is not None or step is not None,
         gap=None if session_gap is None else _seconds(session_gap),
         max_open=max_open,
+        max_held=max_held,
         max_session=max_session,
         multiline=multiline,
         keep_header=keep_header,
@@ -133,11 +146,13 @@ KINDS = (
     "plain",
     *headers.HEADERS,
     "jsonl",
+    "journal",
+    "docker",
     "csv",
     "tsv",
     "sessions",
 )
-"""Formats: "jsonl" includes what journalctl and container runtimes write."""
+"""Formats; "journal" and "docker" are told from other JSON lines by their fields."""
 
 READERS = {kind: partial(read_logs, kind) for kind in KINDS}
 """Format name to its reader."""
@@ -160,7 +175,7 @@ class _Reading:
             yield from self._key_sessions(batches)
         elif kind in ("csv", "tsv"):
             yield from self._table(kind, first, batches)
-        elif kind == "jsonl":
+        elif kind in ("jsonl", "journal", "docker"):
             yield from self._objects(batches)
         else:
             header = None if kind == "plain" else kind
@@ -197,6 +212,7 @@ class _Reading:
                 ids,
                 gap=self._asked.gap,
                 max_open=self._asked.max_open,
+                max_held=self._asked.max_held,
                 max_lines=self._asked.max_session,
                 rest=self._asked.window,
                 source=self._source,
@@ -213,7 +229,8 @@ class _Reading:
         if choice == "none" or (self._asked.windowed and self._asked.fields.session is None):
             return None
         if first.sessions is not None:
-            return named_ids
+            asked = self._asked.fields.session is not None
+            return named_ids if asked or recurring(first.sessions) else None
         pattern = usual_pattern(first)
         return None if pattern is None else ids_by(pattern)
 

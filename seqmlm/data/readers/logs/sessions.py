@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isnan
@@ -16,8 +16,7 @@ from seqmlm.errors import DataError, UsageError
 
 Ids = Callable[[Events], list[tuple[str, ...]]]
 
-HELD_LINES = 1 << 20
-"""Most lines of open sessions together."""
+_REST_LINES = 1 << 16  # lines without an id that wait to be made into windows
 
 _USUAL = (
     r"blk_-?\d+",
@@ -49,12 +48,16 @@ def usual_pattern(first: Events) -> re.Pattern[str] | None:
     texts = first.whole[:_LOOKED_AT]
     for expression in _USUAL:
         pattern = re.compile(expression)
-        found = [set(pattern.findall(text)) for text in texts]
-        with_id = sum(map(bool, found))
-        ids = Counter(chain.from_iterable(found))
-        if ids and with_id >= _SHARE * len(texts) and ids.total() >= _LINES_EACH * len(ids):
+        if recurring([set(pattern.findall(text)) for text in texts], _LINES_EACH):
             return pattern
     return None
+
+
+def recurring(found: Sequence[Collection[str]], lines_each: int = 2) -> bool:
+    """Whether three quarters of some lines have ids, and an id comes in so many lines on average."""
+    ids = Counter(chain.from_iterable(found))
+    with_id = sum(map(bool, found))
+    return bool(ids) and with_id >= _SHARE * len(found) and ids.total() >= lines_each * len(ids)
 
 
 def ids_by(pattern: re.Pattern[str]) -> Ids:
@@ -90,6 +93,7 @@ class Sessions:
         ids: of events; an event with several belongs to each session.
         gap: seconds without a line after which a session is over; None: only the end of the file ends it.
         max_open: most sessions open at a time; beyond it the one idle longest ends, with a note.
+        max_held: most lines of open sessions together, in the same way.
         max_lines: of one session; the next ones make a further record of the same id.
         rest: the windows that lines without an id make.
         source, problems: of the file.
@@ -101,12 +105,14 @@ class Sessions:
         *,
         gap: float | None,
         max_open: int,
+        max_held: int,
         max_lines: int,
         rest: Window,
         source: str,
         problems: Problems,
     ) -> None:
-        self._ids, self._gap, self._max_open, self._max_lines = ids, gap, max_open, max_lines
+        self._ids, self._gap = ids, gap
+        self._max_open, self._max_held, self._max_lines = max_open, max_held, max_lines
         self._rest, self._source, self._problems = rest, source, problems
         self._open: dict[str, _Open] = {}  # the one idle longest first
         self._lines = 0
@@ -156,19 +162,19 @@ class Sessions:
         yield from self._close_idle(times[-1] if times else None)
         if without := [row for row, names in enumerate(ids) if not names]:
             self._without.append(_rows(batch, without))
-            if sum(map(len, self._without)) >= HELD_LINES:
+            if sum(map(len, self._without)) >= _REST_LINES:
                 yield from self._flush_rest()
 
     def _close_idle(self, now: float | None) -> Iterator[Piece]:
         while self._open:
             name = next(iter(self._open))
             one = self._open[name]
-            full = len(self._open) > self._max_open or self._lines > HELD_LINES
+            full = len(self._open) > self._max_open or self._lines > self._max_held
             idle = self._gap is not None and now is not None and now - one.times[-1] > self._gap
             if not (full or idle):
                 return
             if full and not idle:
-                self._problems.note("a session was ended early: too many were open (max_open)")
+                self._problems.note("a session was ended early: too many were open (max_open, max_held)")
             yield self._ended(name, self._open.pop(name))
 
     def _ended(self, name: str, one: _Open) -> Piece:
