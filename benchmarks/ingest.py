@@ -31,7 +31,11 @@ from seqmlm import plugins
 ROWS = Path(__file__).with_name("ingest_rows.py")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 GOALS = {"protein fasta": ("MiB/s", 100.0), "dna fasta": ("MiB/s", 100.0)}
-LINE_GOALS = {"HDFS lines, 2 processes": 150_000, "six systems, 2 processes": 60_000}
+LINE_GOALS = {
+    "HDFS file to ids": 150_000,
+    "HDFS lines, 2 processes": 150_000,
+    "six systems, 2 processes": 60_000,
+}
 FLAT_MIB = 64.0  # growth of peak memory that still counts as flat
 MIX = ("BGL", "Linux", "OpenSSH", "OpenStack", "Spark", "Zookeeper")
 
@@ -260,15 +264,21 @@ def line_rows(bench: Bench) -> list[dict[str, Any]]:
             folder = bench.out / "data" / "templates" / f"{path.stem}-{processes}"
             asked = {"files": [str(path)], "folder": str(folder), "processes": processes}
             rows.append(bench.run(f"{name}, {processes} process{plural}", kind="log_lines", **asked))
+    whole = next(source for source in SOURCES if source.name == "logs plain")
+    if bench.missing(whole) is None:
+        more = {"tokenizer": "templates.v1", "tokenizer_options": {}}
+        asked = bench.asked(whole, bench.files(whole))
+        rows.append(bench.run("HDFS file to ids", kind="to_ids", **asked, **more))
     return [row for row in rows if row]
 
 
 def show(rows: list[dict[str, Any]], notes: list[str]) -> None:
-    print(f"{'row':<34}{'records':>10}{'MiB':>8}{'s':>8}{'records/s':>12}{'MiB/s':>8}   ")
+    print(f"{'row':<34}{'records':>10}{'MiB':>8}{'s':>8}{'cpu s':>8}{'records/s':>12}{'MiB/s':>8}")
     for row in rows:
         if "seconds" not in row:
             continue
         count, goal = row.get("records", row.get("lines", 0)), ""
+        own = f"{row['cpu_seconds']:.2f}" if "cpu_seconds" in row else "-"
         speed, rate = row["mib"] / row["seconds"], count / row["seconds"]
         if row["name"] in GOALS:
             goal = f"goal {GOALS[row['name']][1]:.0f} MiB/s: {verdict(speed, GOALS[row['name']][1])}"
@@ -277,7 +287,7 @@ def show(rows: list[dict[str, Any]], notes: list[str]) -> None:
         if row.get("training_seconds"):
             goal += f" learnt in {row['training_seconds']:.1f} s"
         print(
-            f"{row['name']:<34}{count:>10,}{row['mib']:>8.1f}{row['seconds']:>8.2f}{rate:>12,.0f}"
+            f"{row['name']:<34}{count:>10,}{row['mib']:>8.1f}{row['seconds']:>8.2f}{own:>8}{rate:>12,.0f}"
             f"{speed:>8.1f}   {goal.strip()}"
         )
     peaks = [row for row in rows if "start_mib" in row]

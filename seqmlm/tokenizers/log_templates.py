@@ -109,7 +109,7 @@ class TemplateTokenizer(Tokenizer):
     """
 
     name: ClassVar[str] = "templates.v1"
-    unit: ClassVar[str] = "log line"
+    unit: ClassVar[str] = "line"
     trainable: ClassVar[bool] = True
     sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10}
 
