@@ -161,9 +161,9 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
     config = from_dict(PretrainConfig, values)
     if domain.sensitive and not config.data.sensitive:
         raise UsageError(f"data.sensitive cannot be switched off: the {domain.name} domain concerns people")
-    kind = plugins.tokenizer_class(config.tokenizer.name)
-    if config.data.sensitive and kind.sensitive_options:
-        options = {**kind.sensitive_options, **config.tokenizer.options}
+    discreet = plugins.tokenizer_class(config.tokenizer.name).sensitive_options
+    if config.data.sensitive and discreet:
+        options = {**discreet, **config.tokenizer.options}
         values["tokenizer"] = merge(values["tokenizer"], {"options": options})
         config = from_dict(PretrainConfig, values)
     plugins.load("maskers", config.masking.masker)

@@ -44,8 +44,8 @@ def fresh_lines(raws: Iterable[Any]) -> Iterator[tuple[Any, Sequence[str]]]:
 
     Windows slide, and a line may belong to several sessions: counted in each, one secret line would look
     common. A line is known by its text and time; where there are no times, a window is without what the one
-    before it ends with. Event ids are all taken. Other lines that happen to be equal are passed over too, which
-    only makes counts smaller.
+    before it ends with. Event ids are all taken. Other lines that happen to be equal are passed over as well,
+    which only makes counts smaller.
     """
     seen, before = _Seen(), None
     for raw in raws:

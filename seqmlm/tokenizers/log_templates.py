@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError, nearest
@@ -42,6 +43,7 @@ GAPS = {  # seconds since the line before, from which each is used
     "<GAP 1d>": 86_400.0,
     "<GAP 1w>": 604_800.0,
 }
+Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 1
 _PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
@@ -107,7 +109,7 @@ class TemplateTokenizer(Tokenizer):
     """
 
     name: ClassVar[str] = "templates.v1"
-    unit: ClassVar[str] = "log line"
+    unit: ClassVar[str] = "line"
     trainable: ClassVar[bool] = True
     sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10}
 
@@ -165,7 +167,7 @@ class TemplateTokenizer(Tokenizer):
         found = (match(words(line)) for line in lines)
         return (first + number if number >= 0 else _NEW for number in found)
 
-    def _gaps(self, raws: Sequence[Any], counts: Ids) -> Ids | None:
+    def _gaps(self, raws: Sequence[Any], counts: Counts) -> Ids | None:
         """(N,) the gap token in front of each of the batch's N lines, 0 for none; or None."""
         if not self._options.time_gaps:
             return None
@@ -279,7 +281,7 @@ def _spelled(tokens: Sequence[str], first: int) -> list[str]:
     return [*tokens[:first], *(f"E{number}" for number in range(1, len(tokens) - first + 1))]
 
 
-def _laid_out(ids: Ids, gaps: Ids | None, lines: Sequence[Sequence[str]], counts: Ids) -> list[Encoding]:
+def _laid_out(ids: Ids, gaps: Ids | None, lines: Sequence[Sequence[str]], counts: Counts) -> list[Encoding]:
     """Encodings of a batch as views of common arrays.
 
     Args:

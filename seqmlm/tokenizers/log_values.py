@@ -5,8 +5,8 @@
 
 One compiled alternation finds every kind of value; of those at the leftmost place the first one wins. No
 built-in value holds white space and none looks beyond its word, so a line may be cut at white space first and
-each word looked up in a table of those seen before; digits are all alike to every alternative, so words that
-differ only in digits share one entry of a second table. Both tables are bounded.
+each word looked up in a table of those seen before. To every alternative all digits are alike, but for the 0
+of 0x; so words that differ only in digits share one entry of a second table. Both tables are bounded.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ KINDS = tuple(dict.fromkeys(kind for kind, _ in _KINDS))
 _VALUE_LIKE = re.compile(r"[0-9/\\@<]")
 _VALUE_WORD = re.compile(r"[^\s0-9/\\@<]*[0-9/\\@<]\S*")
 _NAME = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
+_NO_PREFIX = re.compile(r"[1-9][xX]")
 _ZEROS = str.maketrans("123456789", "0" * 9)
 _Place = tuple[int, int, str]  # start and end of a value, and what is put there
 _NONE = np.zeros((0, 4), dtype=np.int32)
@@ -179,7 +180,7 @@ class _Words(dict[str, str]):
         return self._known(word)[1]
 
     def _known(self, word: str) -> tuple[str, list[_Place]]:
-        if len(word) > _LONGEST:
+        if len(word) > _LONGEST or _NO_PREFIX.search(word) is not None:
             return self._fresh(word)
         shape = word.translate(_ZEROS)
         if shape not in self._shapes:

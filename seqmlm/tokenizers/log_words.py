@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import Regex, models, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
@@ -37,13 +38,13 @@ class _Part(NamedTuple):
     ids: (K,).
     words: (K,) number of the word inside the line, -1 for the special token.
     spans: (K, 2) offsets into the line.
-    count: words of the line.
+    size: words of the line.
     """
 
     ids: Ids
     words: Ids
     spans: Ids
-    count: int
+    size: int
 
 
 _START = _Part(np.array([_CLS], np.int32), np.array([SPECIAL_GROUP], np.int32), np.zeros((1, 2), np.int32), 0)
@@ -127,7 +128,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         records: Sequence[Sequence[str]],
         marked: Sequence[Marked],
         taken: Sequence[_Part],
-        sizes: Ids,
+        sizes: NDArray[np.int64],
     ) -> Ids:
         """(T, 2) spans in each record's raw lines, taken back for all lines of the batch at once."""
         is_line = np.array([part is not _START for part in taken])
@@ -148,7 +149,9 @@ class LogWordTokenizer(WordPieceTokenizer):
         spans = np.concatenate([part.spans for part in taken]) + np.repeat(of_part, sizes)[:, None]
         first_line = np.cumsum([0, *map(len, records)])[:-1]
         starts = np.repeat(bases[first_line, 1], [len(record) + 1 for record in records])
-        return (original(whole, spans) - np.repeat(starts, sizes)[:, None]).astype(np.int32)
+        found = original(whole, spans.astype(np.int32))
+        found -= np.repeat(starts, sizes)[:, None].astype(np.int32)
+        return found
 
     def unknown(self, raw: Any) -> list[Unknown]:
         """The words that come out as the unknown token."""
@@ -246,7 +249,7 @@ def _vocabulary(
 
 def _word_bases(taken: Sequence[_Part], first_part: Ids) -> Ids:
     """(P,) number of the first word of each part inside its record."""
-    before = np.concatenate([[0], np.cumsum([part.count for part in taken])])
+    before = np.concatenate([[0], np.cumsum([part.size for part in taken])])
     of_record = np.repeat(before[first_part[:-1]], np.diff(first_part))
     bases: Ids = before[:-1] - of_record
     return bases

@@ -23,6 +23,7 @@ VALUES = (
     ("blk_-160899 part-00123 task_2008_01_m_0", "blk_<ID> part-<ID> task_<ID>"),
     ("id=b48e7f01-17ad-4d1c-a5a0-d1b1d5f1d5f1;", "id=<ID>;"),
     ("0xDEADbeef da39a3ee5e6b4b0d deadbeef", "<HEX> <HEX> deadbeef"),
+    ("0x12 1x12 0x99 9x99", "<HEX> 1x12 <HEX> 9x99"),
     ("see http://a.b:80/c?d=1, or hdfs://n/x.", "see <URL>, or <URL>."),
     ("mail root@example.org now", "mail <EMAIL> now"),
     (r"in /var/log/a.log and C:\tmp\b /tmp", r"in <PATH> and <PATH> /tmp"),
@@ -39,6 +40,7 @@ pieces = st.sampled_from(
         "::",
         "blk_",
         "0x",
+        "1x",
         "<NUM>",
         "ms",
         "http://a",
@@ -65,9 +67,9 @@ def test_words_looked_up_are_those_of_the_line_read_in_one_pass(line):
 
 @given(line=lines, digits=st.text(alphabet="0123456789", min_size=60, max_size=60))
 @settings(max_examples=200)
-def test_digits_are_all_alike(line, digits):
+def test_digits_are_all_alike_but_for_the_0_of_0x(line, digits):
     fresh = iter(digits * 4)
-    other = re.sub("[0-9]", lambda _: next(fresh), line)
+    other = re.sub("[0-9](?![xX])", lambda _: next(fresh), line)
     values = LogValues()
     assert [m.tolist() for m in values.marked(line).marks] == [m.tolist() for m in values.marked(other).marks]
     shared = LogValues()
