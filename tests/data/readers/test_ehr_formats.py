@@ -361,6 +361,12 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         "the time cannot be read": 1,
         "not a JSON object": 2,
     }
+    bundle = tmp_path / "b.json"
+    bundle.write_bytes(b'{"resourceType": "\xff"}')
+    with pytest.raises(DataError, match=r"b.json: bytes that are not UTF-8"):
+        list(ehr.read_fhir(bundle, Problems()))
+    with pytest.raises(DataError, match=r"b.json:1: a bundle longer than the limit"):
+        list(ehr.read_fhir(bundle, Problems(), max_bytes=5))
     with pytest.raises(DataError, match=r"a.ndjson:1: field 'id': no patient"):
         list(ehr.read_fhir(path, Problems()))
 
