@@ -523,7 +523,10 @@ def test_a_wide_table_without_dates(tmp_path: Path) -> None:
         "a value that is no number, left out": 1,
         "an encounter without date, placed a day after the one before": 3,
     }
-    with pytest.raises(UsageError, match="lists of columns"):
+    texts = {name: ", ".join(v) if isinstance(v, list) else v for name, v in WIDE_OPTIONS.items()}
+    again = [str(record.raw) for record in ehr.read_wide(path, Problems(), **texts)]
+    assert again == [str(one.raw), str(two.raw)]
+    with pytest.raises(UsageError, match="needs columns"):
         list(ehr.read_wide(path, Problems()))
     with pytest.raises(DataError, match="'diag_9': no column of this name"):
         list(ehr.read_wide(path, Problems(), patient="patient_nbr", columns=["diag_9"]))
