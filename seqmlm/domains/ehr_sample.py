@@ -125,7 +125,7 @@ def _described(condition: Condition) -> dict[str, Any]:
         "base": condition.base,
         "women": condition.women,
         "old": condition.old,
-        "chronic": condition.chronic,
+        "recorded_again": _AGAIN if condition.chronic else 0.0,
     }
 
 

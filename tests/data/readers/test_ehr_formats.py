@@ -361,6 +361,12 @@ def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         "the time cannot be read": 1,
         "not a JSON object": 2,
     }
+    bundle = tmp_path / "b.json"
+    bundle.write_bytes(b'{"resourceType": "\xff"}')
+    with pytest.raises(DataError, match=r"b.json: bytes that are not UTF-8"):
+        list(ehr.read_fhir(bundle, Problems()))
+    with pytest.raises(DataError, match=r"b.json:1: a bundle longer than the limit"):
+        list(ehr.read_fhir(bundle, Problems(), max_bytes=5))
     with pytest.raises(DataError, match=r"a.ndjson:1: field 'id': no patient"):
         list(ehr.read_fhir(path, Problems()))
 
@@ -517,7 +523,10 @@ def test_a_wide_table_without_dates(tmp_path: Path) -> None:
         "a value that is no number, left out": 1,
         "an encounter without date, placed a day after the one before": 3,
     }
-    with pytest.raises(UsageError, match="lists of columns"):
+    texts = {name: ", ".join(v) if isinstance(v, list) else v for name, v in WIDE_OPTIONS.items()}
+    again = [str(record.raw) for record in ehr.read_wide(path, Problems(), **texts)]
+    assert again == [str(one.raw), str(two.raw)]
+    with pytest.raises(UsageError, match="needs columns"):
         list(ehr.read_wide(path, Problems()))
     with pytest.raises(DataError, match="'diag_9': no column of this name"):
         list(ehr.read_wide(path, Problems(), patient="patient_nbr", columns=["diag_9"]))

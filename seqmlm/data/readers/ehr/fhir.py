@@ -45,7 +45,7 @@ def read_fhir(
 
     Patient, Encounter, Condition, Observation (with components), Procedure, MedicationRequest, Immunization
     and AllergyIntolerance are read; codes are as those of Synthea's tables. Names, addresses, identifiers and
-    narratives are never looked at.
+    narratives are never looked at. The files of one export belong together: give their folder.
 
     Args:
         path: a folder (one file a type, or mixed), an .ndjson file, or a .json file with a bundle.
@@ -127,7 +127,19 @@ def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
             return
         held.append(block)
     if held and not stream.broken:
-        yield 1, b"".join(held).decode("utf-8", "replace")
+        text = _decoded(b"".join(held))
+        if text is None:
+            error = DataError("bytes that are not UTF-8", source=source, remedy="convert it to UTF-8")
+            problems.bad(error)
+        else:
+            yield 1, text
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 class _Reading:

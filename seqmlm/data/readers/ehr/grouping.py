@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 
 SUBJECT, TIME, CODE, VALUE, TEXT, VISIT, KIND, SOURCE, LINE = range(9)
 
-ROWS_IN_MEMORY = 200_000
+ROWS_IN_MEMORY = 100_000
 _PARTS = 256
 _DEPTH = 3  # of parts of parts; a subject of its own cannot be divided
 

@@ -7,8 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from seqmlm.data.dedup import SeenHashes, hash128
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import cells
@@ -170,8 +168,8 @@ def _rows(shard: str, number: int, problems: Problems) -> Iterator[Row]:
         if time is None and at is not None:
             problems.bad(cells.no_time(shard, line, "time"))
             continue
-        if value is not None and not np.isfinite(value if isinstance(value, float) else 0.0):
-            value = None  # what pandas writes where there is none
+        if value != value:
+            value = None  # not a number: what pandas writes where there is none
         if value is not None or text is not None:
             value, text = measured(value, text, True, problems)
         yield subject, time, code, value, text, cells.words(place) or None, opening(code), number, line

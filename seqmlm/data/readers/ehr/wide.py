@@ -43,18 +43,18 @@ def read_wide(
     visit: str = "encounter_id",
     time: str | None = None,
     kind: str | None = None,
-    static: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    values: Sequence[str] = (),
-    absent: Sequence[str] = ABSENT,
+    static: str | Sequence[str] = (),
+    columns: str | Sequence[str] = (),
+    flags: str | Sequence[str] = (),
+    values: str | Sequence[str] = (),
+    absent: str | Sequence[str] = ABSENT,
     delimiter: str | None = None,
     until: str | None = None,
 ) -> Iterator[Record]:
     """Read a table with an encounter a row, one record a patient.
 
     Without dates the encounters of a patient are put in the order of their ids, a day apart: only their order
-    means something.
+    means something. Lists may be given as one text with commas.
 
     Args:
         path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
@@ -74,10 +74,8 @@ def read_wide(
     Raises:
         UsageError: no column to make events of.
     """
-    if isinstance(columns, str) or isinstance(static, str) or not (columns or flags or values):
-        raise UsageError(
-            "a wide table needs lists of columns, for example --option columns='[\"diag_1=ICD9\"]'"
-        )
+    if not (columns or flags or values):
+        raise UsageError("a wide table needs columns, for example --option columns=diag_1=ICD9,diag_2=ICD9")
     wanted = [
         (*_named(name), role) for role, names in _roles(static, columns, flags, values) for name in names
     ]
@@ -90,7 +88,7 @@ def read_wide(
     fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
-    rows = _rows(str(path), problems, fields, needed, wanted, kinds, frozenset(absent), delimiter)
+    rows = _rows(str(path), problems, fields, needed, wanted, kinds, frozenset(_listed(absent)), delimiter)
     histories = Histories(problems, [str(path)], until=until, in_order=time is not None)
     if time is not None:
         yield from histories.records(rows)
@@ -144,8 +142,12 @@ def _diabetes(folder: Path) -> Path | None:
     return next(iter(table_files(folder).get("diabetic_data", ())), None)
 
 
-def _roles(*lists: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    yield from zip(("static", "columns", "flags", "values"), lists, strict=True)
+def _roles(*lists: str | Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    yield from zip(("static", "columns", "flags", "values"), map(_listed, lists), strict=True)
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
 def _named(text: str) -> tuple[str, str]:
