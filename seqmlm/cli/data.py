@@ -25,29 +25,46 @@ def inspect(
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
     ] = None,
+    sensitive: Annotated[
+        bool, typer.Option("--sensitive", help="The data hold secrets: show counts, never values.")
+    ] = False,
+    show_records: Annotated[
+        bool, typer.Option("--show-records", help="Show the masked example of sensitive data too.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Count records, lengths, letters, duplicates and problems; show one record masked.
+    """Count records, lengths, tokens, duplicates, splits, leaks and problems; show one record masked.
+
+    Without a path the domain's built-in sample is inspected.
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
     from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options
-    from seqmlm.errors import UsageError
     from seqmlm.tasks.inspect import inspect as look
 
-    files = [*(paths or []), *(data or [])]
-    if not files:
-        raise UsageError("nothing to inspect: name files, folders, or - for standard input")
-    found = look(domain, files, format=format, options=parse_options(option or [])).to_dict()
+    found = look(
+        domain,
+        [*(paths or []), *(data or [])],
+        format=format,
+        options=parse_options(option or []),
+        sensitive=sensitive,
+        show_records=show_records,
+    ).to_dict()
     if json_output:
         print_json(found)
         return
     for key, value in found.items():
         if isinstance(value, dict):
-            typer.echo(f"{key.replace('_', ' ')}:")
+            if value:
+                typer.echo(f"{key.replace('_', ' ')}:")
             for name, item in value.items():
-                shown = f"{item:,}" if isinstance(item, int) else item
-                typer.echo(f"  {name!s:<24} {shown}")
+                typer.echo(f"  {name!s:<24} {_shown(item)}")
         else:
-            typer.echo(f"{key.replace('_', ' '):<26} {value:,}")
+            typer.echo(f"{key.replace('_', ' '):<26} {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

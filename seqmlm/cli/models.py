@@ -86,15 +86,21 @@ def show(model: Reference, json_output: Json = False) -> None:
 
 @app.command("alias")
 def alias(
-    model: Reference, alias: Annotated[str, typer.Argument(help="Such as champion; moved if it exists.")]
+    model: Reference,
+    alias: Annotated[str, typer.Argument(help="Such as champion; moved if it exists.")],
+    json_output: Json = False,
 ) -> None:
     """Give a version of a model an alias, so that NAME@ALIAS means it.
 
     Example: seqmlm models alias enzymes:3 champion
     """
+    from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import alias_model
 
     entry = alias_model(model, alias, lambda text: print(f"warning: {text}", file=sys.stderr))
+    if json_output:
+        print_json({"name": entry.name, "version": entry.version, "alias": alias})
+        return
     print(f"{entry.name}@{alias} is now version {entry.version}")
 
 

@@ -26,6 +26,9 @@ class Problems:
         quarantine: the dead-letter file (JSON lines `source, line, field, reason, remedy, raw`).
         sensitive: leave the raw text out, so that the dead-letter file holds no value of the data.
 
+    Attributes:
+        places: where each reason was met first, as "file:line".
+
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
     """
@@ -43,6 +46,7 @@ class Problems:
         self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
         self._bad: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
+        self.places: dict[str, str] = {}
         self._sink: TextIO | None = None
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
@@ -53,7 +57,10 @@ class Problems:
         """
         if self.on_error == "raise":
             raise error
-        _count(self._bad, error.reason, 1)
+        reason = _count(self._bad, error.reason, 1)
+        if error.source is not None:
+            place = error.source if error.line is None else f"{error.source}:{error.line}"
+            self.places.setdefault(reason, place)
         if self.on_error == "quarantine":
             self._put_aside(error, raw)
 
@@ -106,5 +113,8 @@ class Problems:
         self._sink.flush()  # a killed process loses nothing that was already refused
 
 
-def _count(counts: Counter[str], reason: str, n: int) -> None:
-    counts[reason if reason in counts or len(counts) < _DISTINCT_REASONS else "other reasons"] += n
+def _count(counts: Counter[str], reason: str, n: int) -> str:
+    """Count a reason, under a common name where there are too many; returns the name."""
+    name = reason if reason in counts or len(counts) < _DISTINCT_REASONS else "other reasons"
+    counts[name] += n
+    return name

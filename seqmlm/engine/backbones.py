@@ -1,5 +1,4 @@
-"""The encoders the engine trains: ModernBERT from scratch in three sizes, or any supported masked LM from
-disk or hub."""
+"""The encoders: ModernBERT from scratch in three sizes, or any supported masked LM from disk or hub."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ _FLASH_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_f
 
 
 class _Layer(torch.autograd.Function):
-    """x + attention(norm(x)), then + mlp(norm(of that)): the second part for the `asked` rows alone, if
-    given."""
+    """x + attention(norm(x)), then + mlp(norm(of that)): the second part for the `asked` rows, if given."""
 
     @staticmethod
     def forward(
@@ -242,8 +241,7 @@ class FusedEncoder:
         return plain and rotary and config.hidden_activation == "gelu"
 
     def applies(self) -> bool:
-        """Whether this call may take the fused way: fp32 on a CPU, no dropout, plain layers nobody listens
-        to."""
+        """Whether this call may go this way: fp32 on a CPU, no dropout, plain layers nobody listens to."""
         if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
             return False
         body = self._model.model

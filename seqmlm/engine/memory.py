@@ -1,5 +1,4 @@
-"""Keep freed memory in the process, so that a training step on the CPU does not fetch its pages anew each
-time."""
+"""Keep freed memory in the process, so that a step on the CPU does not fetch its pages anew each time."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ def keep_freed_memory() -> bool:
 
     A step allocates and frees the same hundreds of megabytes again and again. By default the GNU C library
     unmaps blocks of over 32 MiB at once and trims the heap's end, and the kernel then zeroes every page of
-    the
-    next step: 5 to 10 % of the time of a small model's step on two cores. The peak stays what it was.
+    the next step: 5 to 10 % of the time of a small model's step on two cores. The peak stays what it was.
 
     Returns:
         Whether this C library took the setting (others keep their own defaults).

@@ -1,11 +1,8 @@
-"""One root forward from a packed row to a loss: body, gather of the asked rows, the model's own head,
-softmax.
+"""One root forward from a packed row to a loss: body, gather of the asked rows, the model's head, softmax.
 
-Everything a step computes happens inside `MaskedRows.forward`. DistributedDataParallel and FSDP2 attach
-their work
-to the forward of the module they wrap: calling the body and the head separately gives every rank other
-    gradients,
-without an error.
+Everything a step computes happens inside `MaskedRows.forward`. DistributedDataParallel and FSDP2 attach their
+work to the forward of the module they wrap: calling the body and the head separately gives every rank other
+gradients, without an error.
 """
 
 from __future__ import annotations

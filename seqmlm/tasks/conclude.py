@@ -21,6 +21,7 @@ from seqmlm.tasks.corpus import sequence_indices
 from seqmlm.tasks.launch import Plan
 from seqmlm.tasks.models import register_model
 from seqmlm.tasks.observers import METRICS, MetricsFile, read_metrics
+from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.reporting import loss_plot, sample_predictions
 from seqmlm.tracking import TrackedRun
 from seqmlm.workspace import Workspace
@@ -129,7 +130,7 @@ def _register(
             fingerprint=corpus.fingerprint,
             domain=config.domain,
             sources=sources,
-            counts=corpus.statistics,
+            counts=tellable(corpus.statistics, config.data.sensitive),
         ),
         tokenizer=TokenizerEntry(
             hash=tokenizer.fingerprint(),

@@ -116,7 +116,7 @@ class CorpusReader:
     def _trained_on(self, name: str) -> Iterator[Record]:
         """The records of a corpus that train, by the rule that will divide the prepared ones."""
         if name not in self._held_out:
-            split = self._split()
+            split = self.split()
             pairs = map(split.mark, self._quietly(name))
             self._held_out[name] = split.validation(np.fromiter(pairs, dtype=_TWO_NUMBERS))
         for record, held_out in zip(self._quietly(name), self._held_out[name].tolist(), strict=True):
@@ -160,7 +160,7 @@ class CorpusReader:
                     cache=cache,
                     fingerprint=fingerprint,
                     max_length=config.model.max_length,
-                    split=self._split(),
+                    split=self.split(),
                     dedupe=data.deduplicate,
                     join_documents=data.join_documents,
                     cut=tokenizer.windows,
@@ -171,7 +171,8 @@ class CorpusReader:
             self.quarantined.append(aside)
         return made
 
-    def _split(self) -> Split:
+    def split(self) -> Split:
+        """The rule that divides training from validation records; a new one each time."""
         share, seed = self.config.data.validation, self.config.seed
         if self.config.data.split == "identity":
             return ByKey(key=IdentityClusters().key, share=share, seed=seed)
@@ -247,26 +248,41 @@ def split_source(text: str) -> tuple[str | None, str]:
 def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     """A saved tokenizer where one is named, the initial model's, else one built (and cached) for the data."""
     config = reader.config
-    saved = config.tokenizer.path or config.model.init
-    if saved is not None:
-        return load_tokenizer(saved)
     kind = plugins.tokenizer_class(config.tokenizer.name)
-    if not kind.trainable:
-        return kind(**config.tokenizer.options)
+    if (config.tokenizer.path or config.model.init) is not None or not kind.trainable:
+        return load_or_train(config, reader.texts)
     key = combined(
         tokenizer=to_dict(config.tokenizer),
         corpora=[reader.fingerprint(name) for name in reader.sources],
         alpha=config.data.mixture_alpha,
         trained_on=[config.data.split, config.data.validation, config.data.join_documents, config.seed],
         deduplicate=config.data.deduplicate,
+        sensitive=config.data.sensitive,
     )
     folder = reader.workspace.cache / "tokenizers" / key
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / TOKENIZER_CARD).exists():
             say(f"training a {kind.name} tokenizer")
-            size = config.tokenizer.vocabulary_size
-            kind.train(reader.texts(), vocabulary_size=size, **config.tokenizer.options).save(folder)
+            load_or_train(config, reader.texts).save(folder)
     return kind.load(folder)
+
+
+def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) -> Tokenizer:
+    """The tokenizer a config speaks of.
+
+    Args:
+        config: names a saved one, one whose vocabulary is fixed, or one to train.
+        texts: training text, for the last case alone.
+    """
+    saved = config.tokenizer.path or config.model.init
+    if saved is not None:
+        return load_tokenizer(saved)
+    kind, options = plugins.tokenizer_class(config.tokenizer.name), config.tokenizer.options
+    if not kind.trainable:
+        return kind(**options)
+    if config.data.sensitive:
+        options = {**kind.sensitive_options, **options}
+    return kind.train(texts(), vocabulary_size=config.tokenizer.vocabulary_size, **options)
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:

@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 
 from seqmlm import plugins
-from seqmlm.data.dedup import SeenHashes, hash128
+from seqmlm.data.census import Census
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import assign
 from seqmlm.domains.base import Domain
-from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.masking.corrupt import Corruptor
-from seqmlm.tasks.corpus import split_source
+from seqmlm.engine.types import Encoding
+from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.maskers import make_masker
+from seqmlm.tasks.privacy import SMALL, tellable
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.workspace import Workspace
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_RESERVOIR = 100_000
 _MOST_COMMON = 30
-_LETTERS_FROM = 20_000  # records whose letters are counted: an alphabet shows early
+_EXAMPLE_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +35,33 @@ class Inspection:
 
     Args:
         records, characters, duplicates: counts; duplicates are records whose raw text occurred before.
+        estimated: whether duplicates, splits and leaks are estimates, as they are for a very long input.
         length_quantiles: of the raw text, in characters.
-        letters: the most common characters of the first records, with counts.
-        outside_alphabet: letters the domain's tokenizer does not know, with counts.
-        split: records that would train and validate.
+        looked_at: records that units and vocabulary were counted in, drawn at random.
+        unit: what the domain counts; unit_quantiles: units of a record.
+        vocabulary: the domain's tokenizer, its size, and tokens that stand for something unknown.
+        tokens: the most common tokens of the records looked at, with counts.
+        outside_alphabet: pieces that the domain's closed alphabet does not have, with counts.
+        split: records that would train and validate, and different sequences that stand in both.
         problems: bad records and oddities, by reason.
-        example: one record before and after masking; empty for a sensitive domain.
+        places: where each of the reasons was met first.
+        example: one record before and after masking; empty for sensitive data unless asked for.
     """
 
     records: int
     characters: int
     duplicates: int
+    estimated: bool
     length_quantiles: Mapping[str, int]
-    letters: Mapping[str, int]
-    outside_alphabet: Mapping[str, int]
-    split: Mapping[str, int]
-    problems: Mapping[str, int]
+    looked_at: int
+    unit: str
+    unit_quantiles: Mapping[str, int]
+    vocabulary: Mapping[str, Any]
+    tokens: Mapping[str, Any]
+    outside_alphabet: Mapping[str, Any]
+    split: Mapping[str, Any]
+    problems: Mapping[str, Any]
+    places: Mapping[str, str] = field(default_factory=dict)
     example: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,88 +76,136 @@ def inspect(
     format: str | None = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
+    sensitive: bool = False,
+    show_records: bool = False,
 ) -> Inspection:
     """Read files as a training would and count what is there; memory stays bounded.
 
     Nothing is raised for a bad record: all are counted by reason.
+
+    Args:
+        domain: its name.
+        paths: files or folders; none for the domain's sample.
+        format: of all files; guessed when absent.
+        options: of the reader.
+        seed: of split and samples.
+        sensitive: treat the data as sensitive, also where the domain is not.
+        show_records: show the example of sensitive data too.
 
     Raises:
         UsageError: an unknown domain, format or option.
         DataError: a path that does not exist.
     """
     found = plugins.domain(domain)
-    kind = plugins.tokenizer_class(found.defaults.tokenizer)
-    tokenizer = None if kind.trainable else kind(**found.defaults.tokenizer_options)
-    problems = Problems("skip", sensitive=found.sensitive)
-    tally = _Tally(found, tokenizer, seed)
-    sources = [split_source(path)[1] for path in paths]
-    for record in found.read(sources, problems, format=format, **(options or {})):
-        tally.add(record)
-    return tally.finish(problems)
+    data: dict[str, Any] = {"paths": list(paths), "format": format, "options": dict(options or {})}
+    data["on_error"] = "skip"
+    if sensitive:
+        data["sensitive"] = True
+    config = resolve(found, {"data": data, "seed": seed})
+    reader = CorpusReader(config, found, Workspace.locate())
+    problems = Problems("skip", sensitive=config.data.sensitive)
+    census = Census(reader.split(), seed)
+    for name in reader.sources:
+        for record in reader.records(name, problems):
+            census.add(record)
+    return _report(found, config, census, problems, show_records)
 
 
-class _Tally:
-    """Counts kept while records stream by."""
+def _report(
+    domain: Domain, config: PretrainConfig, census: Census, problems: Problems, show_records: bool
+) -> Inspection:
+    hide, counts = config.data.sensitive, census.counts()
+    looked = _Looked.at(domain, config, census.kept) if census.kept else _Looked.nothing()
+    example = {}
+    if looked.tokenizer is not None and (show_records or not hide):
+        example = _example(domain, config, looked)
+    return Inspection(
+        records=counts.records,
+        characters=census.characters,
+        duplicates=counts.duplicates,
+        estimated=not counts.exact,
+        length_quantiles=tellable({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
+        looked_at=len(looked.encodings),
+        unit=domain.unit,
+        unit_quantiles=tellable({"quantiles": looked.units()}, hide)["quantiles"],
+        vocabulary=looked.vocabulary(),
+        tokens={k: v for k, v in tellable(looked.tokens(), hide).items() if v != SMALL},
+        outside_alphabet={} if hide else dict(looked.outside.most_common(_MOST_COMMON)),
+        split=tellable(
+            {"train": counts.train, "validation": counts.validation, "in both": counts.leaked}, hide
+        ),
+        problems=tellable(problems.counts, hide),
+        places=problems.places,
+        example=example,
+    )
 
-    def __init__(self, domain: Domain, tokenizer: Tokenizer | None, seed: int) -> None:
-        self.domain, self.tokenizer, self.seed = domain, tokenizer, seed
-        self.records = self.characters = self.duplicates = 0
-        self.seen = SeenHashes()
-        self.letters: Counter[str] = Counter()
-        self.outside: Counter[str] = Counter()
-        self.split: Counter[str] = Counter()
-        self.lengths: list[int] = []
-        self.random = np.random.default_rng(seed)
-        self.first: Record | None = None
 
-    def add(self, record: Record) -> None:
-        text = str(record.raw)
-        self.records += 1
-        self.characters += len(text)
-        self.duplicates += int(not self.seen.add([hash128(record.raw)])[0])
-        self.split[assign(self.domain.split_key(record), self.seed, 0.05)] += 1
-        if self.records <= _LETTERS_FROM:
-            self.letters.update(text)
-        if self.tokenizer is not None:
-            self.outside.update(unknown.text for unknown in self.tokenizer.unknown(record.raw))
-        self._keep_length(len(text))
-        self.first = self.first or record
+@dataclass(frozen=True, eq=False)
+class _Looked:
+    """The records that were encoded, and what could not be."""
 
-    def _keep_length(self, length: int) -> None:
-        """Reservoir sampling (Vitter 1985): every record has the same chance to be among those kept."""
-        if len(self.lengths) < _RESERVOIR:
-            self.lengths.append(length)
-        elif (place := int(self.random.integers(self.records))) < _RESERVOIR:
-            self.lengths[place] = length
+    tokenizer: Tokenizer | None
+    records: list[Record]
+    encodings: list[Encoding]
+    outside: Counter[str]
 
-    def finish(self, problems: Problems) -> Inspection:
-        quantiles = np.quantile(self.lengths or [0], _QUANTILES, method="inverted_cdf")
-        return Inspection(
-            records=self.records,
-            characters=self.characters,
-            duplicates=self.duplicates,
-            length_quantiles=dict(zip(map(str, _QUANTILES), map(int, quantiles), strict=True)),
-            letters=dict(self.letters.most_common(_MOST_COMMON)),
-            outside_alphabet=dict(self.outside.most_common(_MOST_COMMON)),
-            split=dict(self.split),
-            problems=problems.counts,
-            example=self._example(),
-        )
+    @classmethod
+    def nothing(cls) -> _Looked:
+        return cls(None, [], [], Counter())
 
-    def _example(self) -> dict[str, str]:
-        """The first record before and after masking."""
-        if self.first is None or self.domain.sensitive:
+    @classmethod
+    def at(cls, domain: Domain, config: PretrainConfig, kept: list[Record]) -> _Looked:
+        """Encode records with the domain's tokenizer, trained on them where it has no vocabulary yet."""
+        tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
+        outside: Counter[str] = Counter()
+        spelled = []
+        for record in kept:
+            unknown = tokenizer.unknown(record.raw)
+            outside.update(one.text for one in unknown)
+            if not (unknown and tokenizer.closed):
+                spelled.append(record)
+        encodings = tokenizer.encode_batch([record.raw for record in spelled]) if spelled else []
+        return cls(tokenizer, spelled, encodings, outside)
+
+    def units(self) -> dict[str, int]:
+        """Quantiles of the units of a record."""
+        sizes = [number_units(e.groups[e.groups >= 0])[1] for e in self.encodings]
+        found = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
+        return dict(zip(map(str, _QUANTILES), map(int, found), strict=True))
+
+    def tokens(self) -> dict[str, int]:
+        """The most common ordinary tokens, as the vocabulary spells them, with counts."""
+        if self.tokenizer is None or not self.encodings:
             return {}
-        kind = plugins.tokenizer_class(self.domain.defaults.tokenizer)
-        options = self.domain.defaults.tokenizer_options
-        tokenizer = self.tokenizer or kind.train([self.domain.training_text(self.first)], **options)
-        if tokenizer.unknown(self.first.raw):
+        space = self.tokenizer.space
+        counts = np.bincount(np.concatenate([e.ids for e in self.encodings]), minlength=space.size)
+        counts[space.is_special] = 0
+        order = np.argsort(-counts, kind="stable")[:_MOST_COMMON]
+        return {self.tokenizer.tokens[i]: int(counts[i]) for i in order.tolist() if counts[i]}
+
+    def vocabulary(self) -> dict[str, Any]:
+        """Name and size of the tokenizer, and how many tokens it could not spell."""
+        if self.tokenizer is None:
             return {}
-        config: MaskingConfig = self.domain.defaults.masking
-        corruptor = Corruptor(config, make_masker(config, tokenizer), tokenizer.space, None, self.seed)
-        encoding = tokenizer.encode(self.first.raw)
-        masked = corruptor(encoding, 0, 0)
-        places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
-        text = self.domain.show(tokenizer, self.first.raw, encoding, places, put_there)
-        shown = dict(line.split(maxsplit=1) for line in text.splitlines())
-        return {"before": shown["true"], "chosen": shown["masked"], "after": shown["predicted"]}
+        unknown = self.tokenizer.space.unk
+        ids = np.concatenate([e.ids for e in self.encodings]) if self.encodings else np.zeros(0)
+        return {
+            "tokenizer": self.tokenizer.name,
+            "size": self.tokenizer.space.size,
+            "unknown tokens": 0 if unknown is None else int(np.count_nonzero(ids == unknown)),
+        }
+
+
+def _example(domain: Domain, config: PretrainConfig, looked: _Looked) -> dict[str, str]:
+    """The first record that can be shown, before and after masking."""
+    if looked.tokenizer is None or not looked.records:
+        return {}
+    tokenizer, masking = looked.tokenizer, config.masking
+    corruptor = Corruptor(masking, make_masker(masking, tokenizer), tokenizer.space, None, config.seed)
+    record, encoding = looked.records[0], looked.encodings[0]
+    masked = corruptor(encoding, 0, 0)
+    places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
+    shown = domain.show(tokenizer, record.raw, encoding, places, put_there)
+    lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)
+    names = {"true": "before", "masked": "chosen", "predicted": "after"}
+    return {to: lines[name][:_EXAMPLE_CHARACTERS] for name, to in names.items() if name in lines}

@@ -27,6 +27,7 @@ from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
 from seqmlm.tasks.observers import METRICS, Console, MetricsFile, Recorder
+from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.result import PretrainResult, finished_result, keep_result, make_result
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.tracking.ledger import LEDGER
@@ -149,7 +150,8 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     )
     run.artifact(settings)
     for name, paths in corpus.sources.items():
-        run.dataset(name, paths[0], corpus.fingerprint, corpus.statistics[name])
+        told = tellable(corpus.statistics[name], config.data.sensitive)
+        run.dataset(name, paths[0], corpus.fingerprint, told)
     return run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,7 +123,7 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
         stdout: where lines go when `config.out` is None.
 
     Raises:
-        UsageError: an unknown mode, no input, a model of another domain.
+        UsageError: an unknown mode, no input, a model of another domain, or no `out` for sensitive data.
         DataError: a bad record, under `on_error` "raise"; lines before it are written.
         StateError: no such model, or the disk is full.
     """
@@ -140,9 +141,14 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
     began, records, units = time.monotonic(), 0, 0
     aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
     sensitive = model.card.sensitive
+    if sensitive and config.out is None:
+        raise UsageError(
+            "scores of sensitive data are not shown on the console: name a file with --out, which only you "
+            "can read"
+        )
     with Problems(config.on_error, quarantine=aside, sensitive=sensitive) as problems:
         found = model.domain.read(sources, problems, format=config.format, **config.options)
-        with closing(_Output(config.out, stdout)) as output:
+        with closing(_Output(config.out, stdout, private=sensitive)) as output:
             for scored in score_records(
                 model, found, problems, per_unit=config.per_unit, tokens_per_batch=config.tokens_per_batch
             ):
@@ -256,8 +262,8 @@ def _unit_scores(pending: _Pending, whole: SequenceScore) -> tuple[UnitScore, ..
 class _Output:
     """Writes lines where they belong, each at once; only the first replaces a file that was there."""
 
-    def __init__(self, path: Path | None, stdout: TextIO) -> None:
-        self._path, self._file = path, stdout
+    def __init__(self, path: Path | None, stdout: TextIO, *, private: bool = False) -> None:
+        self._path, self._file, self._private = path, stdout, private
         self._opened = path is None
 
     def write(self, line: str) -> None:
@@ -283,7 +289,12 @@ class _Output:
         """Open the file, if that has not been done."""
         if not self._opened and self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w", encoding="utf-8")
+            handle = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if self._private else 0o666
+            )
+            if self._private:
+                os.fchmod(handle, 0o600)  # also when the file was there before
+            self._file = os.fdopen(handle, "w", encoding="utf-8")
             self._opened = True
 
     def close(self) -> None:

@@ -54,6 +54,7 @@ class SubwordTokenizer(BackendTokenizer):
     """
 
     trainable: ClassVar[bool] = True
+    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_records": 10}
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lowercase: bool = False) -> None:
         size = backend.get_vocab_size()
@@ -73,6 +74,7 @@ class SubwordTokenizer(BackendTokenizer):
         *,
         vocabulary_size: int | None = None,
         lowercase: bool = False,
+        min_records: int = 1,
         **options: Any,
     ) -> Self:
         """Learn a vocabulary from texts.
@@ -82,15 +84,16 @@ class SubwordTokenizer(BackendTokenizer):
             vocabulary_size: the most ids there may be, the five special ones included; fewer come out where
                 the text has no more to give. None fits it to the text (`words.fitted_size`).
             lowercase: fold case, now and in every later `encode`.
+            min_records: learn from words that stand in at least so many texts.
 
         Raises:
             UsageError: an unknown option, or a vocabulary size that leaves no room.
             DataError: no words in the texts.
         """
         if options:
-            raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lowercase")
+            raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lowercase, min_records")
         normalizer, pre_tokenizer = cls._normalizer(lowercase), cls._pre_tokenizer()
-        counts = count_words(texts, normalizer, pre_tokenizer)
+        counts = count_words(texts, normalizer, pre_tokenizer, min_records=min_records)
         if not counts:
             raise DataError(
                 "there is no text to learn a vocabulary from", remedy="give files with text in them"

@@ -14,24 +14,33 @@ _FEED = 1 << 16
 SMALLEST, LARGEST = 1024, 32768
 
 
-def count_words(texts: Iterable[str], normalizer: Any, pre_tokenizer: Any) -> dict[str, int]:
+def count_words(
+    texts: Iterable[str], normalizer: Any, pre_tokenizer: Any, *, min_records: int = 1
+) -> dict[str, int]:
     """Count the words of a text stream, sorted by spelling so that what is learnt from them is reproducible.
 
     Args:
         texts: read once.
         normalizer, pre_tokenizer: of the `tokenizers` library; they decide what a word is.
+        min_records: words that stand in fewer texts are left out.
 
     Memory is bounded by the number of distinct words: beyond 5 million, those seen once so far are forgotten.
     """
     counts: Counter[str] = Counter()
+    spread: Counter[str] = Counter()
     for text in texts:
         if not text or text.isspace():
             continue
         normal = normalizer.normalize_str(text) if normalizer is not None else text
-        counts.update(word for word, _ in pre_tokenizer.pre_tokenize_str(normal))
+        words = [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
+        counts.update(words)
+        if min_records > 1:
+            spread.update(set(words))
         if len(counts) > _DISTINCT_WORDS:
             counts = Counter({word: n for word, n in counts.items() if n > 1})
-    return {word: counts[word] for word in sorted(counts) if 0 < len(word) <= LONGEST_WORD}
+            spread = Counter({word: n for word, n in spread.items() if word in counts})
+    common = counts if min_records <= 1 else [word for word, n in spread.items() if n >= min_records]
+    return {word: counts[word] for word in sorted(common) if 0 < len(word) <= LONGEST_WORD}
 
 
 def fitted_size(counts: Mapping[str, int]) -> int:

@@ -101,6 +101,8 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
     assert "residue.v1, 33 tokens" in shown.out
     assert "masker uniform.v1, rate 0.15" in shown.out
     assert seqmlm("models", "show", "one", "--json").json["masking"]["rate"] == 0.15
+    told = seqmlm("models", "alias", "one:1", "fine", "--json")
+    assert told.json == {"name": "one", "version": 1, "alias": "fine"}
     given = seqmlm("models", "alias", "one:1", "good")
     assert given.out == "one@good is now version 1\n"
     assert seqmlm("models", "alias", "one:1", "latest").code == 2

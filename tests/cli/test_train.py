@@ -336,3 +336,20 @@ def test_sigterm_saves_marks_killed_and_the_run_resumes(fasta: Path, workspace: 
     [run] = Tracker(Workspace.locate()).runs()
     assert run.status == "KILLED"
     assert list((workspace / "runs/t/checkpoints").glob("step-*"))
+
+
+def test_scores_of_sensitive_data_go_to_a_private_file(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    trained = seqmlm(
+        "train", "--domain", "protein", fasta, *FAST, "--name", "s", "--max-steps", 1,
+        "--set", "data.sensitive=true",
+    )  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert not (workspace / "runs/s/predictions.txt").exists()
+    shown = seqmlm("score", "s", fasta)
+    assert (shown.code, shown.out) == (2, "")
+    assert "--out" in shown.err
+    out = workspace / "scores.jsonl"
+    out.write_text("from before, for all to read")
+    assert seqmlm("score", "s", fasta, "--per-unit", "--out", out).code == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert len(out.read_text().splitlines()) == 40

@@ -39,9 +39,9 @@ def test_many_more_than_it_began_with() -> None:
 
 
 def test_raw_of_every_kind_has_a_hash() -> None:
-    raws = ["a", b"b", {"x": 1, "y": [2]}, ["a"], "\ud800"]
+    raws = ["a", b"b", 17, ["a"], "\ud800"]
     assert len({hash128(raw) for raw in raws}) == len(raws)
-    assert hash128({"y": [2], "x": 1}) == hash128({"x": 1, "y": [2]})
+    assert hash128(17) == hash128("17"), "a structured sequence is what its text says"
     assert all(len(hash128(raw)) == 16 for raw in raws)
 
 

@@ -64,6 +64,7 @@ class Everything(Letters):
             classes=np.arange(n, dtype=np.int16),
             positions=np.arange(n, dtype=np.int32) * 2,
             weights=np.linspace(0, 1, n, dtype=np.float32),
+            symbols=np.arange(n, dtype=np.int32) - 1,
             channels={"age": np.full(n, len(raw), np.float32), "time": np.arange(n, dtype=np.float32)},
         )
 
@@ -129,7 +130,7 @@ def test_every_column_a_tokenizer_gives_is_kept(tmp_path: Path) -> None:
     for i, (_, encoding) in enumerate(rows(prepared.train)):
         wanted = Everything().encode(records[prepared.train.origin(i).record].raw)
         assert encoding.spans is None
-        for name in ("ids", "groups", "classes", "positions", "weights"):
+        for name in ("ids", "groups", "classes", "positions", "weights", "symbols"):
             assert np.array_equal(getattr(encoding, name), getattr(wanted, name))
             assert getattr(encoding, name).dtype == getattr(wanted, name).dtype
         assert {n: c.tolist() for n, c in encoding.channels.items()} == {

@@ -58,6 +58,15 @@ def test_the_share_is_kept_and_the_seed_matters() -> None:
     assert not parts(ByKey(key=key, share=0.0), records).any()
 
 
+def test_what_the_data_says_of_its_split_counts() -> None:
+    labels = ["train", "validation", "train", None]
+    records = [record(str(i), split=labels[i % 4]) for i in range(40)]
+    split = ByKey(key=key, share=0.5, given=lambda r: r.meta["split"])
+    assert parts(split, records).tolist() == [r.meta["split"] == "validation" for r in records]
+    only_train = [record(str(i), split="train") for i in range(200)]
+    assert 0.2 < parts(split, only_train).mean() < 0.8, "no validation named: some of them, by key"
+
+
 def test_assign_is_what_by_key_does() -> None:
     records = [record(str(i)) for i in range(500)]
     split = ByKey(key=key, seed=3, share=0.3)

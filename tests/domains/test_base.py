@@ -95,6 +95,33 @@ def test_a_folder_without_files_of_the_domain_is_an_error(folder: Path):
         raws(Visits(), [folder / "missing.words"])
 
 
+def read_tables(path, problems) -> Iterator[Record]:
+    inside = sorted(file.name for file in Path(path).iterdir())
+    yield Record(id="tables", raw=" ".join(inside), source=str(path), line=1)
+
+
+class Tables(Visits):
+    """A format that is a whole folder."""
+
+    formats = {  # noqa: RUF012
+        **Visits.formats,
+        "tables": Format(read=read_tables, folder=lambda path: (path / "patients.table").exists()),
+    }
+
+
+def test_a_folder_may_be_one_format_as_a_whole(folder: Path):
+    tables = folder / "tables"
+    tables.mkdir()
+    (tables / "patients.table").write_text("")
+    (tables / "visits.words").write_text("no")
+    assert raws(Tables(), [tables]) == ["patients.table visits.words"]
+    assert raws(Tables(), [folder]) == ["bee", "limit 9", "no"], "only where the folder itself is named"
+    assert raws(Tables(), [folder / "inner"], format="tables") == ["a.pairs"]
+    assert raws(Tables(), [tables], format="words") == ["no"], (
+        "the files of a folder, where a format is asked"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "format"),
     [

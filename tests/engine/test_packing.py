@@ -166,6 +166,34 @@ def test_a_row_carries_what_its_sequences_have():
     assert_same(batch, pack(expected))
 
 
+def test_augmentation_comes_before_the_masks_and_is_keyed_like_them():
+    space = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
+    ids = np.arange(5, 25, dtype=np.int32)
+    encodings = [Encoding(ids=ids, groups=np.arange(20, dtype=np.int32)) for _ in range(30)]
+
+    def turned(encoding: Encoding, rng: np.random.Generator) -> Encoding:
+        return (
+            dataclasses.replace(encoding, ids=encoding.ids[::-1].copy()) if rng.random() < 0.5 else encoding
+        )
+
+    corruptor = Corruptor(MaskingConfig(rate=0.3), Uniform(rate=0.3, space=space), space, None, seed=1)
+
+    def rows(samples, epoch=0):
+        dataset = RowDataset(encodings, corruptor, augmentation=turned, seed=1)
+        batch = dataset[Row(epoch=epoch, samples=samples, tokens=20 * len(samples))]
+        true = batch.input_ids[0].clone()
+        true[batch.asked] = batch.targets
+        return true.reshape(-1, 20), batch.input_ids.reshape(-1, 20)
+
+    everything = tuple(range(30))
+    true, masked = rows(everything)
+    first = true[:, 0].tolist()
+    assert set(first) == {5, 24}, "some turned, some not"
+    alone = [rows((sample,))[1] for sample in everything]
+    assert torch.equal(torch.cat(alone), masked), "whoever else is in the row"
+    assert rows(everything, epoch=1)[0][:, 0].tolist() != first
+
+
 @pytest.mark.gpu
 def test_pinned_batches_hold_the_same():
     if not torch.cuda.is_available():

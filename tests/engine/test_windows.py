@@ -32,6 +32,7 @@ def encode(units: list[int], *, start: bool = True, end: bool = True, first_id: 
         spans=spans,
         classes=(ids % 7).astype(np.int16),
         weights=(ids / 8).astype(np.float32),
+        symbols=np.where((ids > 4) & (ids % 3 == 0), ids % 5, -1).astype(np.int32),
         positions=np.arange(len(ids), dtype=np.int32),
         channels={"age": (ids / 4).astype(np.float32)},
     )
@@ -51,7 +52,7 @@ def assert_columns_follow(window: Encoding, whole: Encoding) -> None:
     """Every token brings along what it had."""
     place = {token: position for position, token in enumerate(whole.ids.tolist())}
     at = [place[token] for token in window.ids.tolist()]
-    for name in ("groups", "spans", "classes", "weights"):
+    for name in ("groups", "spans", "classes", "weights", "symbols"):
         np.testing.assert_array_equal(getattr(window, name), getattr(whole, name)[at])
     np.testing.assert_array_equal(window.channels["age"], whole.channels["age"][at])
     np.testing.assert_array_equal(window.positions, np.arange(len(window)))
@@ -154,6 +155,12 @@ def test_joined_sequences_hold_each_token_once(sizes, max_length):
             zip(np.array([unit_of[token] for token in inner(part)]), part.groups[part.ids > 4], strict=True)
         )
         assert len(units) == len({unit for unit, _ in units}) == len({group for _, group in units})
+        names = {
+            ((token - 5) // 100, token % 5): symbol
+            for token, symbol in zip(part.ids.tolist(), part.symbols.tolist(), strict=True)
+            if symbol >= 0
+        }
+        assert len(set(names.values())) == len(names)
     for one, other in pairwise(parts):
         first_sequence = other.ids.tolist().index(END)  # without the start token it would drop
         assert len(one) + first_sequence > max_length

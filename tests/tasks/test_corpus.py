@@ -1,4 +1,4 @@
-"""A vocabulary is learnt from the records that train, and from no other."""
+"""Corpora: what is read of them, and what is left out."""
 
 from __future__ import annotations
 
@@ -8,70 +8,54 @@ from typing import Any
 
 import pytest
 
-from seqmlm import plugins
-from seqmlm.data.record import Record
 from seqmlm.domains.text import TextDomain
-from seqmlm.tasks.config import resolve
-from seqmlm.tasks.corpus import CorpusReader
-from seqmlm.tokenizers.subword import BpeTokenizer
+from seqmlm.errors import UsageError
+from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.workspace import Workspace
 
 
 class Dated(TextDomain):
-    """Texts with a time in front."""
+    """Texts whose first word names their split."""
 
-    def order_key(self, record: Record) -> float:
-        return float(record.raw.split()[0])
-
-
-class Marked(TextDomain):
-    """Texts whose data say which of them validate."""
-
-    def given_split(self, record: Record) -> str | None:
-        number = int(record.raw.split()[0])
-        return {0: "validation", 1: "test"}.get(number % 10)
+    def given_split(self, record: Any) -> str | None:
+        return str(record.raw).split()[0]
 
 
-def reader(tmp_path: Path, domain: TextDomain, **data: Any) -> CorpusReader:
-    lines = [f"{number} word{number % 7} of text" for number in range(200)]
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join(lines + lines[:50]) + "\n")
-    config = resolve(plugins.domain("text"), {"data": {"paths": [str(path)], **data}})
-    home = Workspace(root=tmp_path, tracking_uri="sqlite://", database_url="sqlite://")
-    return CorpusReader(config, domain, home)
+def _config(path: Path, **data: Any) -> PretrainConfig:
+    asked = {"data": {"paths": [str(path)], **data}, "tokenizer": {"vocabulary_size": 300}}
+    return resolve(TextDomain(), asked)
 
 
-@pytest.mark.parametrize(
-    ("domain", "data"),
-    [
-        (TextDomain(), {}),
-        (TextDomain(), {"deduplicate": True, "validation": 0.3}),
-        (TextDomain(), {"validation": 0.0001}),
-        (Dated(), {"split": "chronological", "validation": 0.2}),
-        (Dated(), {"split": "chronological", "validation": 0.2, "deduplicate": True}),
-        (Marked(), {}),
-    ],
-)
-def test_texts_are_those_of_the_training_split(tmp_path: Path, domain: TextDomain, data: dict) -> None:
-    corpus = reader(tmp_path, domain, **data)
-    texts = list(corpus.texts())
-    tokenizer = BpeTokenizer.train(texts)
-    prepared = corpus.prepared("data", tokenizer, lambda records, tokens: None)
-    lines = (tmp_path / "lines.txt").read_text().splitlines()
-    for part, found in (("train", sorted(texts)), ("validation", None)):
-        split = getattr(prepared, part)
-        own = sorted(lines[split.origin(n).line - 1] for n in range(len(split)))
-        assert own
-        assert found is None or own == found
-        assert found is not None or not set(own) & set(texts)
+def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(workspace: Path) -> None:
+    file = workspace / "texts.txt"
+    labels = ["train", "validation", "test", "train"]
+    file.write_text("".join(f"{labels[i % 4]} sentence number {i}\n" for i in range(40)))
+    corpus = build_corpus(CorpusReader(_config(file), Dated(), Workspace.locate()), lambda text: None)
+    facts = corpus.statistics["data"]
+    assert (facts["train"]["records"], facts["validation"]["records"]) == (20, 10)
+    assert facts["problems"] == {"a record of the test split, left out": 10}
 
 
-def test_another_split_gets_another_tokenizer(tmp_path: Path) -> None:
-    from seqmlm.tasks.corpus import build_corpus
+def test_what_is_sensitive_by_nature_stays_so() -> None:
+    class People(TextDomain):
+        sensitive = True
 
-    first = reader(tmp_path, TextDomain())
-    other = reader(tmp_path, TextDomain())
-    other.config = replace(other.config, seed=5)
-    for one in (first, first, other):
-        build_corpus(one, lambda text: None)
-    assert len(list((tmp_path / "runs/.cache/tokenizers").glob("*/tokenizer.json"))) == 2
+    assert resolve(People()).data.sensitive
+    with pytest.raises(UsageError, match="concerns people"):
+        resolve(People(), {"data": {"sensitive": False}})
+    plain = resolve(TextDomain())
+    assert not plain.data.sensitive
+    assert replace(plain.data, sensitive=True) == resolve(TextDomain(), {"data": {"sensitive": True}}).data
+
+
+def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace: Path) -> None:
+    file = workspace / "notes.txt"
+    few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
+    file.write_text("".join(few + [f"the usual notes of many people, {n}\n" for n in range(30)]))
+    config = _config(file, sensitive=True, deduplicate=False)
+    corpus = build_corpus(CorpusReader(config, TextDomain(), Workspace.locate()), lambda text: None)
+    assert any("usual" in token for token in corpus.tokenizer.tokens)
+    assert not any("zan" in token for token in corpus.tokenizer.tokens)
+    open_one = build_corpus(CorpusReader(_config(file), TextDomain(), Workspace.locate()), lambda text: None)
+    assert any("zan" in token for token in open_one.tokenizer.tokens)

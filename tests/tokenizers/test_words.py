@@ -53,3 +53,9 @@ def test_letters_are_those_seen_most_with_ties_by_code_point():
     counts = {"aab": 2, "cd": 2, "e": 9}
     assert words.frequent_letters(counts, most=3) == ["a", "b", "e"]
     assert words.spelled_with(counts, "abe") == {"aab": 2, "e": 9}
+
+
+def test_words_of_few_texts_are_left_out():
+    texts = ["secret secret secret common", *["common words"] * 9, "words"]
+    counts = words.count_words(texts, None, pre_tokenizers.WhitespaceSplit(), min_records=10)
+    assert counts == {"common": 10, "words": 10}

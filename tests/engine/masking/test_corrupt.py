@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -157,8 +159,40 @@ def test_wrong_unigrams_and_unknown_replacements_are_refused(space):
         name = "by_class.v1"
         replacement = "class"
 
-    with pytest.raises(UsageError, match="declares 'class' replacement"):
+    with pytest.raises(TypeError, match="declares 'class' replacement wrongly"):
         Corruptor(MaskingConfig(), ByClass(rate=0.1, space=space), space, None, 0)
+
+
+class NextId(Uniform):
+    """Draws its own random tokens: the id after the true one."""
+
+    name = "next_id.v1"
+    outcome = "run"
+    replacement = "unit"
+
+    def replace(self, encoding, swapped, rng):
+        assert (np.diff(swapped) > 0).all()
+        return encoding.ids[swapped] + 1
+
+
+@given(data=st.data(), rate=st.floats(0, 1), seed=st.integers(0, 99))
+def test_a_masker_may_draw_its_own_random_tokens(encodings, space, data, rate, seed):
+    encoding = data.draw(encodings)
+    config = MaskingConfig(rate=rate, mask=0.0, random=1.0, keep=0.0)
+    masked = Corruptor(config, NextId(rate=rate, space=space), space, None, seed)(encoding, 0, 0)
+    assert (masked.ids[masked.positions] == masked.targets + 1).all()
+    with pytest.raises(UsageError, match="draws its own random tokens"):
+        Corruptor(replace(config, replacement="unigram"), NextId(rate=rate, space=space), space, None, seed)
+
+
+@given(data=st.data(), rate=st.floats(0, 1), seed=st.integers(0, 99))
+def test_neighbouring_positions_share_the_outcome_of_their_run(encodings, space, data, rate, seed):
+    encoding = data.draw(encodings)
+    config = MaskingConfig(rate=rate, mask=0.5, random=0.0, keep=0.5)
+    masked = Corruptor(config, NextId(rate=rate, space=space), space, None, seed)(encoding, 0, 0)
+    hidden = masked.ids == space.mask
+    for here, there in pairwise(masked.positions.tolist()):
+        assert there - here > 1 or hidden[here] == hidden[there]
 
 
 def test_a_masker_that_selects_special_tokens_is_held_back(space):

@@ -1,0 +1,36 @@
+"""What may be told of sensitive data: aggregates, and no count of fewer than eleven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SMALLEST_CELL = 11
+"""Counts below this are not told: the rule that health statistics commonly publish by."""
+
+SMALL = f"<{SMALLEST_CELL}"
+_EXTREMES = ("0.0", "1.0")
+
+
+def tellable(values: Mapping[str, Any], sensitive: bool) -> dict[str, Any]:
+    """Counts as they may leave the workspace.
+
+    Of sensitive data a count from 1 to 10 becomes "<11", in nested mappings too, and the lowest and highest
+    quantile, each the value of one record, go.
+
+    >>> tellable({"records": 5, "tokens": 120, "problems": {"no time": 3}}, True)
+    {'records': '<11', 'tokens': 120, 'problems': {'no time': '<11'}}
+    """
+    if not sensitive:
+        return dict(values)
+    return {key: _told(key, value) for key, value in values.items()}
+
+
+def _told(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kept = {k: v for k, v in value.items() if not ("quantiles" in key and k in _EXTREMES)}
+        return kept if "quantiles" in key else tellable(kept, True)
+    if "quantiles" in key and isinstance(value, (list, tuple)):
+        return list(value[1:-1])
+    small = isinstance(value, int) and not isinstance(value, bool) and 0 < value < SMALLEST_CELL
+    return SMALL if small else value

@@ -1,0 +1,58 @@
+"""`seqmlm data inspect` on good and bad files, through the real entry point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqmlm import plugins
+
+
+def _inspected(seqmlm, *words: object) -> dict:
+    done = seqmlm("data", "inspect", "--json", *map(str, words))
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+@pytest.mark.parametrize("domain", plugins.names("domains"))
+def test_the_sample_of_every_domain(seqmlm, workspace: Path, domain: str) -> None:
+    found = _inspected(seqmlm, "--domain", domain)
+    assert found["records"] == found["split"]["train"] + found["split"]["validation"] > 0
+    assert found["vocabulary"]["size"] > 5
+    assert found["unit_quantiles"]["1.0"] > 0
+    assert not found["estimated"]
+    sensitive = plugins.domain(domain).sensitive
+    assert bool(found["example"]) is not sensitive
+    again = _inspected(seqmlm, "--domain", domain, "--show-records")
+    assert again["example"]["before"] != again["example"]["chosen"]
+
+
+def test_duplicates_leaks_and_bad_records_are_counted_with_their_place(seqmlm, workspace: Path) -> None:
+    file = workspace / "mixed.fasta"
+    file.write_text(">a\nMKV\n>b\nMKV\n>c\n>d\nMK1V\n>e\nMKVLW\n")
+    found = _inspected(seqmlm, "--domain", "protein", file)
+    assert (found["records"], found["duplicates"]) == (4, 1)
+    assert found["problems"] == {"a FASTA record without a sequence": 1}
+    assert found["places"] == {"a FASTA record without a sequence": f"{file}:5"}
+    assert found["outside_alphabet"] == {"1": 1}
+    assert found["length_quantiles"]["1.0"] == 5
+
+
+def test_sensitive_data_show_no_value_and_no_small_count(seqmlm, workspace: Path) -> None:
+    file = workspace / "secrets.txt"
+    file.write_text("the usual words of many people\n" * 30 + "password hunter2\n")
+    done = seqmlm("data", "inspect", "--domain", "text", "--sensitive", str(file))
+    assert done.code == 0
+    assert "hunter2" not in done.out + done.err
+    assert "usual" in done.out, "what is common may be told"
+    found = _inspected(seqmlm, "--domain", "text", "--sensitive", file)
+    assert found["example"] == found["outside_alphabet"] == {}
+    assert all(count == "<11" or count == 0 or count >= 11 for count in found["split"].values())
+
+
+def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:
+    done = seqmlm("data", "inspect", "--domain", "protein", "none.fasta")
+    assert done.code == 3
+    assert "none.fasta" in done.err
