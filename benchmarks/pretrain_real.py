@@ -158,7 +158,7 @@ def ngram_bits(
     if not cache:
         return bits
     files = {index: record_of(corpus, index) for index in range(len(corpus.validation))}
-    read, asked = set(files[index] for index in indices), set(indices)
+    read, asked = {files[index] for index in indices}, set(indices)
     others = [index for index, file in files.items() if file in read and index not in asked]
     held += [units.spelled(corpus.validation[index]) for index in others]
     wanted += [[] for _ in others]

@@ -64,9 +64,10 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
     assert sorted(card["channels"]) == ["age", "segment", "time", "visit"]
     assert card["sensitive"]
     assert not (workspace / "runs/first/predictions.txt").exists()
-    scored = seqmlm("score", "first", table, "--per-unit")
+    scores = workspace / "scores.jsonl"
+    scored = seqmlm("score", "first", table, "--per-unit", "--out", scores)
     assert scored.code == 0, scored.err
-    lines = [json.loads(line) for line in scored.out.splitlines()]
+    lines = [json.loads(line) for line in scores.read_text().splitlines()]
     assert len(lines) == 80
     assert lines[0]["per_unit"][0]["unit"].startswith("DRUG//")
     assert seqmlm("models", "export", "first", "--out", workspace / "out").code == 0
@@ -78,7 +79,7 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
     again = json.loads((workspace / "runs/more/model/seqmlm.json").read_text())
     assert again["channels"] == card["channels"]
     (workspace / "out/channels.safetensors").unlink()
-    broken = seqmlm("score", workspace / "out", table)
+    broken = seqmlm("score", workspace / "out", table, "--out", scores)
     assert broken.code == 4
     assert "channels.safetensors" in broken.err
 

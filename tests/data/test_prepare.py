@@ -13,6 +13,7 @@ import stat
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,23 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
     assert prepared.token_counts.tolist() == counts.tolist()
 
 
+def test_ordinary_tokens_outside_all_units_are_not_counted(tmp_path: Path) -> None:
+    """A unigram of what is never asked would flatter the model that is compared with it."""
+
+    class Framed(Letters):
+        def encode(self, raw: str) -> Encoding:
+            plain = super().encode(raw)
+            groups = plain.groups.copy()
+            groups[plain.ids == 5 + LETTERS.index("z")] = -1
+            return replace(plain, groups=groups)
+
+    prepared = made([record(0, "zab"), record(1, "zzc")], tmp_path, Framed(), split=lambda r: "train")
+    counts = np.zeros(31, int)
+    counts[[3, 4]] = 2
+    counts[[5, 6, 7]] = 1
+    assert prepared.token_counts.tolist() == counts.tolist()
+
+
 def test_no_key_on_both_sides(tmp_path: Path) -> None:
     records = [record(i, "some words", f"d{i % 7}") for i in range(60)]
     prepared = made(records, tmp_path, split=ByKey(key=lambda r: str(r.document), share=0.3))
@@ -186,6 +204,17 @@ def test_long_records_become_windows_in_one_split(tmp_path: Path) -> None:
         for name, ids in pieces.items():
             assert ids == Letters().encode(records[int(name[1:])].raw).ids[1:-1].tolist()
     assert not {n for n, _ in rows(prepared.train)} & {n for n, _ in rows(prepared.validation)}
+
+
+def test_a_tokenizer_may_cut_its_own_windows(tmp_path: Path) -> None:
+    def last_letters(encoding: Encoding, longest: int) -> list[Encoding]:
+        return [replace(encoding, ids=encoding.ids[-longest:], groups=encoding.groups[-longest:], spans=None)]
+
+    records = words(30, length=100)
+    prepared = made(records, tmp_path, max_length=20, cut=last_letters)
+    assert prepared.statistics["windows"] == 30
+    for name, encoding in rows(prepared.train):
+        assert encoding.ids.tolist() == Letters().encode(records[int(name[1:])].raw).ids[-20:].tolist()
 
 
 def test_documents_share_windows_and_know_where_each_begins(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_what_is_sensitive_by_nature_stays_so() -> None:
 
 def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace: Path) -> None:
     file = workspace / "notes.txt"
-    file.write_text("zanzibar zanzibar zanzibar\n" + "the usual notes of many people\n" * 30)
+    few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
+    file.write_text("".join(few + [f"the usual notes of many people, {n}\n" for n in range(30)]))
     config = _config(file, sensitive=True, deduplicate=False)
     corpus = build_corpus(CorpusReader(config, TextDomain(), Workspace.locate()), lambda text: None)
     assert any("usual" in token for token in corpus.tokenizer.tokens)

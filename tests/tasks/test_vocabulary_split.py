@@ -1,0 +1,77 @@
+"""A vocabulary is learnt from the records that train, and from no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm import plugins
+from seqmlm.data.record import Record
+from seqmlm.domains.text import TextDomain
+from seqmlm.tasks.config import resolve
+from seqmlm.tasks.corpus import CorpusReader
+from seqmlm.tokenizers.subword import BpeTokenizer
+from seqmlm.workspace import Workspace
+
+
+class Dated(TextDomain):
+    """Texts with a time in front."""
+
+    def order_key(self, record: Record) -> float:
+        return float(record.raw.split()[0])
+
+
+class Marked(TextDomain):
+    """Texts whose data say which of them validate."""
+
+    def given_split(self, record: Record) -> str | None:
+        number = int(record.raw.split()[0])
+        return {0: "validation", 1: "test"}.get(number % 10)
+
+
+def reader(tmp_path: Path, domain: TextDomain, **data: Any) -> CorpusReader:
+    lines = [f"{number} word{number % 7} of text" for number in range(200)]
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(lines + lines[:50]) + "\n")
+    config = resolve(plugins.domain("text"), {"data": {"paths": [str(path)], **data}})
+    home = Workspace(root=tmp_path, tracking_uri="sqlite://", database_url="sqlite://")
+    return CorpusReader(config, domain, home)
+
+
+@pytest.mark.parametrize(
+    ("domain", "data"),
+    [
+        (TextDomain(), {}),
+        (TextDomain(), {"deduplicate": True, "validation": 0.3}),
+        (TextDomain(), {"validation": 0.0001}),
+        (Dated(), {"split": "chronological", "validation": 0.2}),
+        (Dated(), {"split": "chronological", "validation": 0.2, "deduplicate": True}),
+        (Marked(), {}),
+    ],
+)
+def test_texts_are_those_of_the_training_split(tmp_path: Path, domain: TextDomain, data: dict) -> None:
+    corpus = reader(tmp_path, domain, **data)
+    texts = list(corpus.texts())
+    tokenizer = BpeTokenizer.train(texts)
+    prepared = corpus.prepared("data", tokenizer, lambda records, tokens: None)
+    lines = (tmp_path / "lines.txt").read_text().splitlines()
+    for part, found in (("train", sorted(texts)), ("validation", None)):
+        split = getattr(prepared, part)
+        own = sorted(lines[split.origin(n).line - 1] for n in range(len(split)))
+        assert own
+        assert found is None or own == found
+        assert found is not None or not set(own) & set(texts)
+
+
+def test_another_split_gets_another_tokenizer(tmp_path: Path) -> None:
+    from seqmlm.tasks.corpus import build_corpus
+
+    first = reader(tmp_path, TextDomain())
+    other = reader(tmp_path, TextDomain())
+    other.config = replace(other.config, seed=5)
+    for one in (first, first, other):
+        build_corpus(one, lambda text: None)
+    assert len(list((tmp_path / "runs/.cache/tokenizers").glob("*/tokenizer.json"))) == 2
