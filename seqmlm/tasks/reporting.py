@@ -91,7 +91,7 @@ def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
             continue
         start, end = encoding.spans[position].tolist() if encoding.spans is not None else (0, 0)
         text = tokenizer.surface(token)
-        if last_end is not None and start < last_end and end - start == len(text):  # shows its end again
+        if tokenizer.overlap > 1 and last_end is not None and start < last_end:  # shows its end again
             back = last_end - start
             spans[position] = at - back, at - back + len(text)
             pieces.append(text[back:])

@@ -6,11 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import lines
+from seqmlm.data.files import COMPRESSED, lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.nucleotides import BLOCK, LONGEST_GAP, Contig
 from seqmlm.data.record import Record
@@ -18,6 +19,7 @@ from seqmlm.errors import DataError, UsageError
 
 _OTHER_STRAND = bytes.maketrans(b"ACGTUacgtuRYKMBVDHrykmbvdh", b"TGCAAtgcaaYRMKVBHDyrmkvbhd")
 _HEADINGS = ("#", "track", "browser")
+_STRETCH = 1 << 20
 _MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
 
 
@@ -56,17 +58,53 @@ def read_bed(
                 continue
             window = _window(text, source, number, fasta, problems)
             if window is not None:
-                contig, start, end, reverse, name = window
-                letters = str(fasta[contig][start:end]).encode("ascii", "replace")
-                yield from _records(
-                    letters, reverse, start, end, name, contig, source, number, problems, block, max_n
-                )
+                name = window.name or window.place
+                cutter = Contig(name, source=source, line=number, problems=problems, block=block, max_n=max_n)
+                for letters in _letters(fasta, window):
+                    yield from map(window.record, cutter.add(letters))
+                yield from map(window.record, cutter.finish())
 
 
-def _window(
-    text: str, source: str, line: int, fasta: Any, problems: Problems
-) -> tuple[str, int, int, bool, str] | None:
-    """(contig, start, end, whether on the other strand, name), or None for a bad line."""
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A line of a BED file: bases start to end (0-based, half open) of a contig."""
+
+    contig: str
+    start: int
+    end: int
+    reverse: bool
+    name: str
+
+    @property
+    def strand(self) -> str:
+        return "-" if self.reverse else "+"
+
+    @property
+    def place(self) -> str:
+        return f"{self.contig}:{self.start}-{self.end}({self.strand})"
+
+    def record(self, record: Record) -> Record:
+        """The record with its place in the genome in place of that in the window."""
+        inside = int(record.meta.get("start", 0))
+        first = self.end - inside - len(record.raw) if self.reverse else self.start + inside
+        return replace(
+            record,
+            document=self.contig,
+            meta={"contig": self.contig, "start": first, "strand": self.strand},
+        )
+
+
+def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
+    """The letters of a window in its direction, a stretch at a time."""
+    starts = range(window.start, window.end, _STRETCH)
+    for start in reversed(starts) if window.reverse else starts:
+        letters = str(fasta[window.contig][start : min(start + _STRETCH, window.end)])
+        found = letters.encode("ascii", "replace")
+        yield found[::-1].translate(_OTHER_STRAND) if window.reverse else found
+
+
+def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
+    """What a line says, or None for a bad one."""
 
     def bad(reason: str, remedy: str) -> None:
         problems.bad(DataError(reason, source=source, line=line, remedy=remedy), text[:1000])
@@ -91,7 +129,7 @@ def _window(
         problems.note("a window clipped at the end of its contig")
     reverse = len(fields) > 5 and fields[5].strip() == "-"
     name = fields[3] if len(fields) > 3 and fields[3] not in ("", ".") else ""
-    return contig, start, min(end, size), reverse, name
+    return _Window(contig, start, min(end, size), reverse, name)
 
 
 def _contig(name: str, fasta: Any) -> str | None:
@@ -99,31 +137,6 @@ def _contig(name: str, fasta: Any) -> str | None:
     stem = name.removeprefix("chr")
     others = _MITOCHONDRION if name in _MITOCHONDRION else ()
     return next((one for one in (name, stem, "chr" + stem, *others) if one in fasta), None)
-
-
-def _records(
-    letters: bytes,
-    reverse: bool,
-    start: int,
-    end: int,
-    name: str,
-    contig: str,
-    source: str,
-    line: int,
-    problems: Problems,
-    block: int,
-    max_n: int,
-) -> Iterator[Record]:
-    if reverse:
-        letters = letters[::-1].translate(_OTHER_STRAND)
-    strand = "-" if reverse else "+"
-    place = f"{contig}:{start}-{end}({strand})"
-    cutter = Contig(name or place, source=source, line=line, problems=problems, block=block, max_n=max_n)
-    for record in [*cutter.add(letters), *cutter.finish()]:
-        inside = int(record.meta.get("start", 0))
-        first = end - inside - len(record.raw) if reverse else start + inside
-        meta = {"contig": contig, "start": first, "strand": strand}
-        yield Record(id=record.id, raw=record.raw, source=source, line=line, document=contig, meta=meta)
 
 
 @contextmanager
@@ -134,9 +147,8 @@ def _indexed(genome: str) -> Iterator[Any]:
     path = Path(genome)
     if not path.is_file():
         raise DataError("no such genome file", source=genome, remedy="check --option genome=FILE")
-    index = _index_of(path)
     try:
-        fasta = pyfaidx.Fasta(str(path), indexname=str(index), as_raw=True, rebuild=True)
+        fasta = pyfaidx.Fasta(str(_indexable(path)), as_raw=True, rebuild=True)
     except Exception as error:  # pyfaidx and bgzf raise whatever they meet
         raise DataError(
             f"the genome cannot be indexed ({type(error).__name__})",
@@ -147,11 +159,14 @@ def _indexed(genome: str) -> Iterator[Any]:
         yield fasta
 
 
-def _index_of(path: Path) -> Path:
-    """Beside the genome, or where that cannot be written in a folder for temporary files."""
-    beside = path.with_name(path.name + ".fai")
-    if beside.exists() or os.access(path.parent, os.W_OK):
-        return beside
-    folder = Path(tempfile.gettempdir()) / f"seqmlm-fai-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{sha256(str(path.resolve()).encode()).hexdigest()[:16]}.fai"
+def _indexable(path: Path) -> Path:
+    """The genome, or where no index can be written beside it a link to it in a folder for temporary files."""
+    needed = [".fai", ".gzi"] if path.suffix in COMPRESSED else [".fai"]
+    if os.access(path.parent, os.W_OK) or all(Path(f"{path}{ending}").exists() for ending in needed):
+        return path
+    name = sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    link = Path(tempfile.gettempdir()) / f"seqmlm-genomes-{os.getuid()}" / name / path.name
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(path.resolve())
+    return link

@@ -54,8 +54,9 @@ def test_windows(tmp_path: Path, packed: bool) -> None:
     assert packed or (tmp_path / "g.fa.fai").exists()
 
 
-def test_the_other_strand_of_a_window_in_blocks(tmp_path: Path) -> None:
+def test_the_other_strand_of_a_window_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = windows(tmp_path, "chr1\t2\t12\tw\t0\t-\n")
+    monkeypatch.setattr(bed, "_STRETCH", 3)
     found = list(read_bed(path, Problems(), genome=str(genome(tmp_path)), block=4))
     turned = "".join({"A": "T", "C": "G", "G": "C", "T": "A"}[b] for b in reversed(CHR1[2:12]))
     assert [r.raw for r in found] == [turned[:4], turned[4:8], turned[8:]]
@@ -100,12 +101,16 @@ def test_the_genome_must_be_named_and_readable(tmp_path: Path) -> None:
         list(read_bed(path, Problems(), genome=str(tmp_path / "bad.fa")))
 
 
-def test_the_index_goes_elsewhere_where_the_folder_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_index_goes_elsewhere_where_the_folder_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
     monkeypatch.setattr(bed.os, "access", lambda *_: False)
     monkeypatch.setattr(bed.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    fasta = genome(tmp_path / "data")
+    fasta = genome(tmp_path / "data", packed)
     path = windows(tmp_path, "chr1\t0\t4\n")
     assert [r.raw for r in read_bed(path, Problems(), genome=str(fasta))] == ["ACGT"]
-    assert [p.name for p in (tmp_path / "data").iterdir()] == ["g.fa"]
+    assert [r.raw for r in read_bed(path, Problems(), genome=str(fasta))] == ["ACGT"]
+    assert [p.name for p in (tmp_path / "data").iterdir()] == [fasta.name]
     assert len(list((tmp_path / "tmp").rglob("*.fai"))) == 1
