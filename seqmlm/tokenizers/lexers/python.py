@@ -133,7 +133,7 @@ class _Reader:
         starts, ends = self.starts.append, self.ends.append
         classes, names = self.classes.append, self.names.append
         for match in _TOKEN.finditer(self.text, begin, end):
-            kind = match.lastindex
+            kind = match.lastindex or _OTHER
             if kind == _BREAK:
                 if not self._depth:
                     self._end_statement()
