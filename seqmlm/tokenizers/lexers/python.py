@@ -233,7 +233,7 @@ class _Reader:
             return IMPORT, self._resolve(self._scope, value)
         if before == "as":
             return DEFINITION, self._resolve(self._scope, value)
-        if before == "**" and self.scopes is not None:
+        if before == "**" and self.scopes is not None and self.inside is None:
             return DEFINITION, self._resolve(self._scope, value)
         if self.inside is not None and value in self.inside:
             return (CALL if called else USE), self._resolve(self.inside[value], value)

@@ -26,10 +26,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 class Place(NamedTuple):
-    """What stands at a position.
-
-    role: class of an identifier; key: (scope, name) before resolution.
-    """
+    """Class of an identifier, and the name and scope it has before it is resolved."""
 
     role: int
     scope: int
