@@ -37,6 +37,7 @@ class CodeDomain(Domain):
         masking=MaskingConfig(masker="token_class.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
+        validation=0.1,  # of packages, which are few and unequal
     )
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:

@@ -133,7 +133,7 @@ class _Reader:
         starts, ends = self.starts.append, self.ends.append
         classes, names = self.classes.append, self.names.append
         for match in _TOKEN.finditer(self.text, begin, end):
-            kind = match.lastindex
+            kind = match.lastindex or _OTHER
             if kind == _BREAK:
                 if not self._depth:
                     self._end_statement()
@@ -233,7 +233,7 @@ class _Reader:
             return IMPORT, self._resolve(self._scope, value)
         if before == "as":
             return DEFINITION, self._resolve(self._scope, value)
-        if before == "**" and self.scopes is not None:
+        if before == "**" and self.scopes is not None and self.inside is None:
             return DEFINITION, self._resolve(self._scope, value)
         if self.inside is not None and value in self.inside:
             return (CALL if called else USE), self._resolve(self.inside[value], value)

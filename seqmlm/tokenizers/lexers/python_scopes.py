@@ -11,40 +11,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from functools import cache
 from typing import Any, NamedTuple
 
 from seqmlm.tokenizers.lexers.classes import DEFINITION, DOCSTRING, EXCEPTION, IMPORT, PARAMETER, TYPE, USE
+from seqmlm.tokenizers.lexers.python_nodes import fields_of
 
 ATTRIBUTES = -1
 """The scope number of attributes, and of what class bodies bind."""
 _BUILTINS = -2
 _KEYWORDS = -3
 
-# Fields of nodes that hold no expression, statement or pattern.
-_LEAVES = frozenset(
-    (
-        *("ctx", "op", "ops", "attr", "name", "names", "kwd_attrs", "type_comment", "type_ignores"),
-        *("is_async", "simple", "conversion", "level", "module", "kind", "id", "arg"),
-    )
-)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
-@cache
-def _fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a kind of node whose values have to be visited."""
-    if kind in (ast.Constant, ast.Pass, ast.MatchSingleton):
-        return ()
-    return tuple(field for field in kind._fields if field not in _LEAVES)
-
-
 class Place(NamedTuple):
-    """What stands at a position.
-
-    role: class of an identifier; key: (scope, name) before resolution.
-    """
+    """Class of an identifier, and the name and scope it has before it is resolved."""
 
     role: int
     scope: int
@@ -136,7 +118,7 @@ class Scopes:
                     (child, inner) for child, inner in handler(self, node, scope) if child is not None
                 )
                 continue
-            for field in _fields_of(kind):
+            for field in fields_of(kind):
                 child = getattr(node, field, None)
                 if child.__class__ is list:
                     stack += [(one, scope) for one in child if one is not None]

@@ -203,6 +203,8 @@ def test_nonlocal_walrus_and_f_strings():
     assert len(set(symbols(text, "n"))) == 1
     assert len(set(symbols(text, "m"))) == 1
     assert role(text, "n")[-1] == "use"
+    assert role("k = 2\ns = f'{2 ** k} {g(**k)}'\n", "k", "g") == ["definition", "use", "call", "use"]
+    assert role("match x:\n    case {'a': 1, **rest}:\n        y = rest\n", "rest") == ["definition", "use"]
 
 
 def test_positions_are_exact_behind_tabs_form_feeds_and_other_scripts():
