@@ -14,7 +14,7 @@ from seqmlm.data.readers.logs.events import Events
 from seqmlm.data.readers.logs.pieces import Piece, Window, windows
 from seqmlm.errors import DataError, UsageError
 
-Ids = Callable[[Events], list[tuple[str, ...]]]
+Ids = Callable[[Events], Sequence[Sequence[str]]]
 
 _REST_LINES = 1 << 16  # lines without an id that wait to be made into windows
 
@@ -64,16 +64,16 @@ def ids_by(pattern: re.Pattern[str]) -> Ids:
     """The ids of events by an expression, searched in the whole lines; an id counts once a line."""
     find = pattern.findall
 
-    def ids(events: Events) -> list[tuple[str, ...]]:
+    def ids(events: Events) -> list[Sequence[str]]:
         found = [find(text) for text in events.whole]
-        return [tuple(dict.fromkeys(one)) if len(one) > 1 else tuple(one) for one in found]
+        return [one if len(one) < 2 else list(dict.fromkeys(one)) for one in found]
 
     return ids
 
 
-def named_ids(events: Events) -> list[tuple[str, ...]]:
+def named_ids(events: Events) -> Sequence[Sequence[str]]:
     """The ids that a field of the file names."""
-    return events.sessions or [()] * len(events)
+    return events.sessions or ((),) * len(events)
 
 
 @dataclass(slots=True)

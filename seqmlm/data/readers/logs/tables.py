@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import missing
@@ -55,8 +54,8 @@ class Table:
         problems: Problems,
     ) -> None:
         self._feed = _Feed(batches)
-        quoting: Any = {"quoting": csv.QUOTE_NONE} if delimiter == "\t" else {}
-        self._rows = csv.reader(self._feed, delimiter=delimiter, **quoting)
+        # Without quotation marks a row is a line, and need not pass through the csv module.
+        self._rows = None if delimiter == "\t" else csv.reader(self._feed, delimiter=delimiter)
         self._wanted, self._limit = wanted, max_bytes
         self._source, self._problems = source, problems
         self.names: list[str] = []
@@ -116,6 +115,9 @@ class Table:
 
     def _each(self) -> Iterator[Row]:
         """(line it begins on, fields) of every row that is not blank."""
+        if self._rows is None:
+            yield from ((number, text.split("\t")) for number, text in self._feed.numbered if text)
+            return
         while True:
             csv.field_size_limit(self._limit)  # of the module as a whole, so set anew before each row
             self._feed.start = 0
@@ -144,14 +146,14 @@ class _Feed:
     """Hands lines to the csv module and remembers where the row under way began."""
 
     def __init__(self, batches: Iterator[Lines]) -> None:
-        self._numbered = (pair for batch in batches for pair in zip(*batch, strict=True))
+        self.numbered = (pair for batch in batches for pair in zip(*batch, strict=True))
         self.start = 0  # 0 between rows
 
     def __iter__(self) -> _Feed:
         return self
 
     def __next__(self) -> str:
-        number, text = next(self._numbered)
+        number, text = next(self.numbered)
         self.start = self.start or number
         return text + "\n"
 

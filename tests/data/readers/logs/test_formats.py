@@ -182,6 +182,9 @@ def test_containers(tmp_path: Path):
     ]
     [record] = read(tmp_path, "\n".join(cri))
     assert (record.raw.lines, record.meta["lines"]) == (("abc", "d"), (1, 4))
+    trace = [f"2023-11-14T22:13:20.5Z stderr F {text}" for text in ("Error", "\tat a.b", "on")]
+    [record] = read(tmp_path, "\n".join(trace))
+    assert record.raw.lines == ("Error\n\tat a.b", "on")
 
 
 def test_tables(tmp_path: Path):
