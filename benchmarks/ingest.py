@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Source:
         options: of the reader.
         tokenizers: measured on these records, with their options.
         memory: whether this source, repeated, is the domain's memory test.
+        vary: what a repetition (its number) has instead of the same bytes: other days and ids.
         folder: the format is a whole folder.
     """
 
@@ -60,6 +62,7 @@ class Source:
     options: dict[str, Any] = field(default_factory=dict)
     tokenizers: tuple[str, ...] = ()
     memory: bool = False
+    vary: Callable[[bytes, int], bytes] = lambda piece, number: piece
     folder: bool = False
 
     @property
@@ -75,6 +78,13 @@ def below(folder: str, pattern: str) -> Callable[[Path], list[Path]]:
 def library(data: Path) -> list[Path]:
     """The standard library's own folder."""
     return sorted(Path(os.__file__).parent.glob("*.py"))
+
+
+def later(piece: bytes, number: int) -> bytes:
+    """HDFS lines of another day, about other blocks."""
+    day = (date(2008, 11, 9) + timedelta(days=number)).strftime("%y%m%d")
+    other = piece.replace(b"blk_-", b"blk_").replace(b"blk_", b"blk_%d" % (number + 1))
+    return other.replace(b"\n081109 ", b"\n%s " % day.encode()).replace(b"081109 ", day.encode() + b" ", 1)
 
 
 SOURCES = (
@@ -94,7 +104,10 @@ SOURCES = (
     Source("ehr", "synthea", below("ehr/synthea_small_full", "*.csv.gz"), folder=True),
     Source("ehr", "mimic3", below("ehr/mimic3_demo", "*.csv.gz"), folder=True),
     Source("logs", "auto", below("logs/loghub_2k", "*_2k.log.gz"), {}, ("templates.v1", "log_words.v1")),
-    Source("logs", "plain", below("logs/made", "HDFS.log"), {}, ("templates.v1",), memory=True),
+    Source(
+        "logs", "hdfs", below("logs/made", "HDFS.log"), {"session_gap": "1h"},
+        ("templates.v1",), memory=True, vary=later,
+    ),
     Source("logs", "sessions", below("logs/hdfs_deeplog", "*.txt.gz"), {}, ("templates.v1",)),
 )  # fmt: skip
 
@@ -225,7 +238,7 @@ def memory_rows(bench: Bench, source: Source, file: Path) -> list[dict[str, Any]
     for times in (1, bench.times):
         target = bench.out / "data" / "memory" / f"{source.domain}-{times}{file.suffix}"
         if not target.exists():
-            repeat(file, target, times)
+            repeat(file, target, times, source.vary)
         asked = bench.asked(source, [target])
         more = {"tokenizer": name, "tokenizer_options": {}}
         rows.append(bench.run(f"{source.name} memory x{times}", kind="memory", **asked, **more))
@@ -234,7 +247,9 @@ def memory_rows(bench: Bench, source: Source, file: Path) -> list[dict[str, Any]
     return rows
 
 
-def repeat(file: Path, target: Path, times: int, size: int = 1 << 20) -> None:
+def repeat(
+    file: Path, target: Path, times: int, vary: Callable[[bytes, int], bytes], size: int = 1 << 20
+) -> None:
     """The first whole records of a file, about `size` bytes of them, so many times."""
     head = file.read_bytes()
     mark = b"\n>" if file.suffix in (".faa", ".fna", ".fa", ".fasta") and b"\n>" in head[:size] else b"\n"
@@ -246,8 +261,8 @@ def repeat(file: Path, target: Path, times: int, size: int = 1 << 20) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as out:
         out.write(first)
-        for _ in range(times):
-            out.write(piece)
+        for number in range(times):
+            out.write(vary(piece, number))
 
 
 def line_rows(bench: Bench) -> list[dict[str, Any]]:
@@ -264,7 +279,7 @@ def line_rows(bench: Bench) -> list[dict[str, Any]]:
             folder = bench.out / "data" / "templates" / f"{path.stem}-{processes}"
             asked = {"files": [str(path)], "folder": str(folder), "processes": processes}
             rows.append(bench.run(f"{name}, {processes} process{plural}", kind="log_lines", **asked))
-    whole = next(source for source in SOURCES if source.name == "logs plain")
+    whole = next(source for source in SOURCES if source.name == "logs hdfs")
     if bench.missing(whole) is None:
         more = {"tokenizer": "templates.v1", "tokenizer_options": {}}
         asked = bench.asked(whole, bench.files(whole))

@@ -26,7 +26,7 @@ _UNITS = {
     "DUR": r"(?:ns|us|µs|ms|msecs?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)",
     "SIZE": r"(?:[KMGTP]i?[Bb]?|[kmgt]i?[Bb]|B|[Bb]ytes?)",
 }
-# In order of precedence. Each alternative needs a digit, "/", "\" or "@": see `_VALUE_LIKE`.
+# In order of precedence. Each alternative needs a digit, "/", "\" or "@": see `_VALUE_WORD`.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("URL", r"(?<![A-Za-z])[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s\"'<>|]*[^\s\"'<>|.,;:!?)\]}]"),
     ("EMAIL", r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}(?![\w@])"),
@@ -65,7 +65,6 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("NUM", rf"{_EDGE[0]}[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?%?{_EDGE[1]}"),
 )
 KINDS = tuple(dict.fromkeys(kind for kind, _ in _KINDS))
-_VALUE_LIKE = re.compile(r"[0-9/\\@<]")
 _VALUE_WORD = re.compile(r"[^\s0-9/\\@<]*[0-9/\\@<]\S*")
 _NAME = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 _NO_PREFIX = re.compile(r"[1-9][xX]")
@@ -116,12 +115,13 @@ class LogValues:
         self._built_in = re.compile("|".join(f"({text})" for _, text in (literal, *_KINDS)))
         self._marks = tuple(mark(kind) for kind, _ in _KINDS)
         self._words = _Words(self)
+        self._look_up = self._words.__getitem__
 
     def words(self, line: str) -> tuple[str, ...]:
         """The words (runs without white space) of the normalised line."""
         if self._own is not None:
             line = self._own.sub(self._own_mark, line)
-        return tuple(map(self._words.__getitem__, line.split()))
+        return tuple(map(self._look_up, line.split()))
 
     def line(self, line: str) -> str:
         """The normalised line; white space stays as it is."""
@@ -168,7 +168,13 @@ class _Words(dict[str, str]):
         self._shapes: dict[str, tuple[str, list[_Place]] | None] = {}
 
     def __missing__(self, word: str) -> str:
-        normal = word if word.isalpha() or _VALUE_LIKE.search(word) is None else self._known(word)[0]
+        if word.isalpha():
+            normal = word
+        else:
+            known = self._shapes.get(word.translate(_ZEROS))
+            if known is None or "x" in word or "X" in word:
+                known = self._known(word)
+            normal = known[0]
         if len(word) <= _LONGEST:
             if len(self) >= _TABLE:
                 self.clear()
