@@ -10,8 +10,7 @@ from typing import Any
 from seqmlm.data.events import History, is_birth, is_death
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-
-SMALLEST = 11  # counts below it are not told (the rule of US Medicare for published cells)
+from seqmlm.data.small_cells import SMALLEST, Cell, told
 
 OTHERS = "vocabularies of few subjects"
 
@@ -19,8 +18,6 @@ _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400.0
 
 _PLAIN = ("subjects", "subjects_without_birth", "subjects_who_died", "visits", "events", "static_events")
-
-Cell = int | str
 
 
 def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[str, Any]:
@@ -42,11 +39,6 @@ def audit(records: Iterable[Record], problems: Problems | None = None) -> dict[s
     for record in records:
         tally.add(record)
     return tally.finish({} if problems is None else problems.counts)
-
-
-def told(count: int) -> Cell:
-    """A count that may be shown: itself, or "<11"."""
-    return count if count == 0 or count >= SMALLEST else f"<{SMALLEST}"
 
 
 class _Tally:

@@ -235,6 +235,17 @@ class Domain(ABC):
         """Where the record stands in time or along a genome (sortable), for chronological splits; or None."""
         return None
 
+    def audit(self, records: Iterator[Record], problems: Problems) -> dict[str, Any]:
+        """Read the records to the end and count what matters in this field alone, in figures fit to show.
+
+        Args:
+            records: as they are read; others count beside.
+            problems: where their reader counted what was odd.
+        """
+        for _ in records:
+            pass
+        return {}
+
     @abstractmethod
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Write the built-in sample and `truth.json` into the folder `out`.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from seqmlm.data.events import is_birth
+from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import (
+    is_diabetes130,
     is_fhir,
     is_meds,
     is_mimic3,
@@ -49,7 +51,7 @@ class EHRDomain(Domain):
         "fhir": Format(read=read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=is_fhir),
         "events": Format(read=read_long, suffixes=(".csv", ".tsv", ".parquet")),
         "wide": Format(read=read_wide),
-        "diabetes130": Format(read=read_diabetes130),
+        "diabetes130": Format(read=read_diabetes130, folder=is_diabetes130),
     }
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="events.v1",
@@ -69,6 +71,13 @@ class EHRDomain(Domain):
             event.time for event in record.raw.events if event.time is not None and not is_birth(event.code)
         )
         return next(times, None)
+
+    def audit(self, records: Iterator[Record], problems: Problems) -> dict[str, Any]:
+        """Subjects, visits, events and codes, with no count of few people."""
+        from seqmlm.data.audit import audit
+
+        found = audit(records, problems)
+        return {key: value for key, value in found.items() if key != "problems"}
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """Three lines of tokens in order, since a history's own lines would be pages; see `Domain.show`.

@@ -280,8 +280,6 @@ def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) ->
     kind, options = plugins.tokenizer_class(config.tokenizer.name), config.tokenizer.options
     if not kind.trainable:
         return kind(**options)
-    if config.data.sensitive:
-        options = {**kind.sensitive_options, **options}
     return kind.train(texts(), vocabulary_size=config.tokenizer.vocabulary_size, **options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from seqmlm import plugins
 from seqmlm.data.census import Census
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.small_cells import SMALL
 from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.masking.corrupt import Corruptor
@@ -20,7 +21,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.tasks.config import PretrainConfig, resolve
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.maskers import make_masker
-from seqmlm.tasks.privacy import SMALL, tellable
+from seqmlm.tasks.privacy import tellable
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
@@ -45,6 +46,7 @@ class Inspection:
         split: records that would train and validate, and different sequences that stand in both.
         problems: bad records and oddities, by reason.
         places: where each of the reasons was met first.
+        audit: what the domain itself counts (see `Domain.audit`).
         example: one record before and after masking; empty for sensitive data unless asked for.
     """
 
@@ -62,6 +64,7 @@ class Inspection:
     split: Mapping[str, Any]
     problems: Mapping[str, Any]
     places: Mapping[str, str] = field(default_factory=dict)
+    audit: Mapping[str, Any] = field(default_factory=dict)
     example: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,14 +108,24 @@ def inspect(
     reader = CorpusReader(config, found, Workspace.locate())
     problems = Problems("skip", sensitive=config.data.sensitive)
     census = Census(reader.split(), seed)
-    for name in reader.sources:
-        for record in reader.records(name, problems):
-            census.add(record)
-    return _report(found, config, census, problems, show_records)
+
+    def counted() -> Iterator[Record]:
+        for name in reader.sources:
+            for record in reader.records(name, problems):
+                census.add(record)
+                yield record
+
+    audit = found.audit(counted(), problems)
+    return _report(found, config, census, problems, audit, show_records)
 
 
 def _report(
-    domain: Domain, config: PretrainConfig, census: Census, problems: Problems, show_records: bool
+    domain: Domain,
+    config: PretrainConfig,
+    census: Census,
+    problems: Problems,
+    audit: Mapping[str, Any],
+    show_records: bool,
 ) -> Inspection:
     hide, counts = config.data.sensitive, census.counts()
     looked = _Looked.at(domain, config, census.kept) if census.kept else _Looked.nothing()
@@ -136,6 +149,7 @@ def _report(
         ),
         problems=tellable(problems.counts, hide),
         places=problems.places,
+        audit=audit,
         example=example,
     )
 

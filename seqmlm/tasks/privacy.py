@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SMALLEST_CELL = 11
-"""Counts below this are not told: the rule that health statistics commonly publish by."""
+from seqmlm.data.small_cells import told
 
-SMALL = f"<{SMALLEST_CELL}"
 _EXTREMES = ("0.0", "1.0")
 
 
@@ -32,5 +30,4 @@ def _told(key: str, value: Any) -> Any:
         return kept if "quantiles" in key else tellable(kept, True)
     if "quantiles" in key and isinstance(value, (list, tuple)):
         return list(value[1:-1])
-    small = isinstance(value, int) and not isinstance(value, bool) and 0 < value < SMALLEST_CELL
-    return SMALL if small else value
+    return told(value) if isinstance(value, int) and not isinstance(value, bool) else value
