@@ -17,6 +17,7 @@ from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer, read_card
+from seqmlm.tokenizers.events_codes import SPECIAL, HistoryLike, is_birth
 from seqmlm.tokenizers.events_layout import (
     CLS,
     MASK,
@@ -30,14 +31,7 @@ from seqmlm.tokenizers.events_layout import (
 )
 from seqmlm.tokenizers.events_options import CHANNELS, EventOptions
 from seqmlm.tokenizers.events_table import Lexicon
-from seqmlm.tokenizers.events_vocabulary import (
-    SPECIAL,
-    HistoryLike,
-    Learning,
-    Vocabulary,
-    is_birth,
-    learn,
-)
+from seqmlm.tokenizers.events_vocabulary import Learning, Vocabulary, learn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

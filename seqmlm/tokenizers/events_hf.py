@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from seqmlm.tokenizers.events_vocabulary import SPECIAL
+from seqmlm.tokenizers.events_codes import SPECIAL
 
 
 def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:

@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.tokenizers.events_codes import INTERVALS, SPECIAL, family, spell, vocabulary_of
 from seqmlm.tokenizers.events_layout import FIRST_INTERVAL, UNK, Longs
-from seqmlm.tokenizers.events_vocabulary import (
-    INTERVALS,
-    SPECIAL,
-    Vocabulary,
-    family,
-    spell,
-    vocabulary_of,
-)
+from seqmlm.tokenizers.events_vocabulary import Vocabulary
 
 _REMEMBERED = 1 << 20  # unknown codes, for speed
 
