@@ -13,7 +13,7 @@ from seqmlm.data.readers.logs.tables import delimiter_of
 LOOKED_AT = 500
 """Lines that decide."""
 
-KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t])?\s*(\d+(?:\s+\d+)*)\s*", re.ASCII)
+KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t]\s*)?(\d+(?:\s+\d+)*)\s*", re.ASCII)
 """A line of a session file: event ids, before them perhaps the session's id and a comma."""
 
 

@@ -171,6 +171,15 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path):
     assert seen == 300_010
 
 
+@pytest.mark.parametrize("text", [" x", "1 ", "[x] ", '[a="b" ', "request"])
+def test_odd_lines_take_no_longer_than_others(text: str, tmp_path: Path):
+    long = text * 40_000  # a search that goes back over the line at every place would take minutes
+    path = write(tmp_path, [" " * 200_000 + "x", long, f"2024-01-02 03:04:05 INFO [{long}", f"h - u [{long}"])
+    for kind in READERS:
+        if kind not in ("jsonl", "journal", "docker", "csv", "tsv"):
+            list(READERS[kind](path, Problems("skip")))
+
+
 def test_times_that_cannot_be_read(tmp_path: Path):
     lines = [
         "2024-13-02 03:04:04 a",
