@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -43,11 +43,13 @@ class Format:
         suffixes: file name endings that mean this format, without compression (".fasta", not ".fasta.gz").
         folder: for a format that is a whole folder (tables that belong together, a work tree): whether a
             folder is one; the reader is then given the folder.
+        files: of such a folder, the files the reader would open, given its options; None for all in it.
     """
 
     read: Reader
     suffixes: tuple[str, ...] = ()
     folder: Callable[[Path], bool] | None = None
+    files: Callable[..., Iterable[Path]] | None = None
 
     def options(self) -> tuple[str, ...]:
         """Names of the options the reader takes."""
@@ -176,6 +178,20 @@ class Domain(ABC):
                     source=str(path),
                     remedy=f"known endings are {endings}, also with .gz or .zst; name other files one by one",
                 )
+
+    def files(
+        self, paths: Sequence[Path | str], *, format: str | None = None, options: Mapping[str, Any]
+    ) -> list[str]:
+        """The files that decide what `read` gives: those named, those in folders, those that options name."""
+        found: list[str] = []
+        for path, _ in self._files(paths, self.formats[format] if format else None):
+            chosen = self.formats[format] if format else self.format_of(path)
+            if str(path) != "-" and Path(path).is_dir() and chosen is not None and chosen.files is not None:
+                known = {key: value for key, value in options.items() if key in chosen.options()}
+                found += map(str, chosen.files(Path(path), **known))
+            else:
+                found += expand([path])
+        return found + [v for v in options.values() if isinstance(v, str) and Path(v).is_file()]
 
     def format_of(self, path: Path | str) -> Format | None:
         """The format a file's name, or a folder's content, speaks of; None where it says nothing."""

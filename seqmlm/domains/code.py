@@ -9,7 +9,7 @@ from typing import ClassVar
 from seqmlm.data.readers.code_json import read_code_json
 from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import read_source
-from seqmlm.data.readers.worktree import JSON, NOTEBOOK, read_worktree
+from seqmlm.data.readers.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.tokenizers.lexers.source import LANGUAGES
@@ -30,7 +30,7 @@ class CodeDomain(Domain):
         "source": Format(read=read_source, suffixes=tuple(s for own in LANGUAGES.values() for s in own)),
         "notebook": Format(read=read_notebook, suffixes=NOTEBOOK),
         "json": Format(read=read_code_json, suffixes=JSON),
-        "worktree": Format(read=read_worktree, folder=Path.is_dir),
+        "worktree": Format(read=read_worktree, folder=Path.is_dir, files=worktree_files),
     }
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="code.v1",

@@ -15,7 +15,6 @@ from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.dataset import Prepared
 from seqmlm.data.dedup import distinct
-from seqmlm.data.files import expand
 from seqmlm.data.fingerprint import combined, file_fingerprint
 from seqmlm.data.kmer_clusters import IdentityClusters
 from seqmlm.data.mixture import Mixture, rates, resample
@@ -81,9 +80,9 @@ class CorpusReader:
         """Hash of a corpus's files and of how they are read."""
         data = to_dict(self.config.data)
         reading = {key: data[key] for key in ("format", "options", "on_error")}
-        return combined(
-            domain=self.domain.name, files=file_fingerprint(expand(self.sources[name])), reading=reading
-        )
+        config = self.config.data
+        files = self.domain.files(self.sources[name], format=config.format, options=config.options)
+        return combined(domain=self.domain.name, files=file_fingerprint(files), reading=reading)
 
     def records(self, name: str, problems: Problems) -> Iterator[Record]:
         """Stream the records of one corpus."""
@@ -119,7 +118,7 @@ class CorpusReader:
             split = self.split()
             pairs = map(split.mark, self._quietly(name))
             self._held_out[name] = split.validation(np.fromiter(pairs, dtype=_TWO_NUMBERS))
-        for record, held_out in zip(self._quietly(name), self._held_out[name].tolist(), strict=True):
+        for record, held_out in zip(self._quietly(name), self._held_out[name], strict=True):
             if not held_out:
                 yield record
 

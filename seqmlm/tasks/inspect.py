@@ -15,9 +15,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.small_cells import SMALL
 from seqmlm.domains.base import Domain
-from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.types import Encoding
+from seqmlm.errors import DataError
 from seqmlm.tasks.config import PretrainConfig, resolve
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.maskers import make_masker
@@ -170,7 +170,10 @@ class _Looked:
     @classmethod
     def at(cls, domain: Domain, config: PretrainConfig, kept: list[Record]) -> _Looked:
         """Encode records with the domain's tokenizer, trained on them where it has no vocabulary yet."""
-        tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
+        try:
+            tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
+        except DataError:  # too little to learn a vocabulary from: all else can be told
+            return cls.nothing()
         outside: Counter[str] = Counter()
         spelled = []
         for record in kept:
@@ -183,7 +186,8 @@ class _Looked:
 
     def units(self) -> dict[str, int]:
         """Quantiles of the units of a record."""
-        sizes = [number_units(e.groups[e.groups >= 0])[1] for e in self.encodings]
+        rule = None if self.tokenizer is None else self.tokenizer.units
+        sizes = [len(rule.numbers(encoding)) for encoding in self.encodings] if rule is not None else []
         found = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
         return dict(zip(map(str, _QUANTILES), map(int, found), strict=True))
 

@@ -122,6 +122,13 @@ def test_a_folder_may_be_one_format_as_a_whole(folder: Path):
     )
 
 
+def test_files_are_those_that_decide_what_is_read(folder: Path):
+    names = [Path(name).name for name in Visits().files([folder], options={"table": str(folder / "notes")})]
+    assert {"b.words", "a.pairs", "notes"} <= set(names)
+    assert names.count("notes") == 2, "a file that an option names counts too"
+    assert Visits().files(["-"], options={}) == ["-"]
+
+
 @pytest.mark.parametrize(
     ("name", "format"),
     [

@@ -164,4 +164,4 @@ def test_inspect(seqmlm, tmp_path: Path):
     found = seqmlm("data", "inspect", "--domain", "dna", genome(tmp_path / "g.fa"), "--json")
     assert found.code == 0, found.err
     assert found.json["characters"] == 140_000
-    assert set(found.json["letters"]) == set("ACGTa")
+    assert set(found.json["tokens"]) == set("ACGT")

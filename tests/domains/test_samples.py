@@ -10,13 +10,20 @@ import pytest
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
+from seqmlm.domains.base import Sample
 from seqmlm.errors import UsageError
 
-DOMAINS = ("dna", "protein", "text")
+DOMAINS = ("dna", "ehr", "logs", "protein", "text")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "SAMPLES.md"
 TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "list": list}
 # Which table of a domain's chapter describes the items of which list.
-ITEMS = {"dna": "contigs", "protein": "families", "text": "sentences"}
+ITEMS = {
+    "dna": "contigs",
+    "ehr": "conditions",
+    "logs": "sessions",
+    "protein": "families",
+    "text": "sentences",
+}
 
 
 def documented(heading: str | None) -> list[dict[str, type]]:
@@ -35,6 +42,13 @@ def documented(heading: str | None) -> list[dict[str, type]]:
     assert tables
     assert not inside or text.endswith("|\n")
     return tables
+
+
+def _bytes(sample: Sample) -> dict[str, bytes]:
+    """Every data file of a sample, by its name."""
+    (data,) = sample.files
+    files = sorted(data.rglob("*")) if data.is_dir() else [data]
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
 
 
 def check(value: dict[str, Any], table: dict[str, type]) -> None:
@@ -63,7 +77,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(name, 
     first, again, other = (
         domain.sample(tmp_path / folder, n=50, seed=seed) for folder, seed in (("a", 1), ("b", 1), ("c", 2))
     )
-    assert first.files[0].read_bytes() == again.files[0].read_bytes() != other.files[0].read_bytes()
+    assert _bytes(first) == _bytes(again) != _bytes(other)
     assert first.truth.read_bytes() == again.truth.read_bytes()
     one, two = (json.loads(sample.truth.read_text()) for sample in (first, other))
     planted = {

@@ -23,6 +23,16 @@ JSON = (".jsonl", ".ndjson", ".json")
 LIKENESS = 0.85
 
 
+def worktree_files(
+    path: Path, *, languages: str | None = None, tracked: bool = True, vendored: bool = False, **_: object
+) -> list[Path]:
+    """The files that `read_worktree` would open with these options."""
+    wanted = _wanted(languages)
+    names = [name for name in _files(path, tracked) if _is_wanted(name, wanted)]
+    names = [name for name in names if vendored or not is_vendored(name)]
+    return [path / name for name in names or _files(path, tracked)]
+
+
 def read_worktree(
     path: str | Path,
     problems: Problems,
