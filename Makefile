@@ -36,6 +36,8 @@ fix: $(READY)  ## let ruff repair what it can
 bench: $(READY)  ## every benchmark, on the real data where it is at hand (DATA=folder)
 	$(BIN)/python benchmarks/pretrain_throughput.py --data $(or $(DATA),../shared/data)
 	$(BIN)/python benchmarks/pretrain_real.py --data $(or $(DATA),../shared/data)
+	$(BIN)/python benchmarks/ingest.py --data $(or $(DATA),../shared/data)
+	$(BIN)/python benchmarks/log_templates.py --data $(or $(DATA),../shared/data)
 
 kills: $(READY)  ## the long version of the kill tests
 	SEQMLM_KILLS=200 $(BIN)/python -m pytest -m kills
