@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -100,6 +101,13 @@ def test_a_protein_is_refused_once_and_the_rest_is_read() -> None:
     assert [(r.id, r.line) for r in found] == [("d", 54)]
     assert problems.bad_count == 2
     assert problems.counts["a record without a sequence"] == 1
+
+
+def test_a_refused_record_is_put_aside_whole(tmp_path: Path) -> None:
+    with Problems("quarantine", tmp_path / "q.jsonl") as problems:
+        read(b">p x\n" + b"MKVLAAGIE\n" * 200, problems)
+    [line] = (tmp_path / "q.jsonl").read_text().splitlines()
+    assert json.loads(line)["raw"].split("\n") == [">p", *["MKVLAAGIE"] * 200]
 
 
 def test_text_before_the_first_record_and_broken_files(tmp_path: Path) -> None:
