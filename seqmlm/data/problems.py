@@ -58,16 +58,24 @@ class Problems:
         if self.on_error == "raise":
             raise error
         reason = _count(self._bad, error.reason, 1)
-        if error.source is not None:
-            place = error.source if error.line is None else f"{error.source}:{error.line}"
-            self.places.setdefault(reason, place)
+        self._placed(reason, error.source, error.line)
         if self.on_error == "quarantine":
             self._put_aside(error, raw)
 
-    def note(self, reason: str, n: int = 1) -> None:
-        """Count something odd that does not make a record unusable (a repeated id, a dropped line)."""
+    def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
+        """Count something odd that does not make a record unusable (a repeated id, a dropped line).
+
+        Args:
+            reason: a constant sentence.
+            n: how often.
+            source, line: where, for `places`, if it is known.
+        """
         if n:
-            _count(self._notes, reason, n)
+            self._placed(_count(self._notes, reason, n), source, line)
+
+    def _placed(self, reason: str, source: str | None, line: int | None) -> None:
+        if source is not None:
+            self.places.setdefault(reason, source if line is None else f"{source}:{line}")
 
     @property
     def bad_count(self) -> int:

@@ -18,6 +18,7 @@ from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.nucleotide import reverse_complement
 
 REGION = 2 * BLOCK
 """Bases of a genome that stay together in a split: many windows, and a small phage still has two."""
@@ -51,9 +52,13 @@ class DNADomain(Domain):
     )
 
     def split_key(self, record: Record) -> str:
-        """The part of the genome a record comes from, so that neighbours stay together; else its sequence."""
+        """The part of the genome a record comes from, so that neighbours stay together; else its sequence.
+
+        A sequence and its reverse complement have one key: training reads both strands.
+        """
         if "contig" not in record.meta:
-            return record.raw.upper() if isinstance(record.raw, str) else str(record.raw)
+            letters = str(record.raw).upper()
+            return min(letters, reverse_complement(letters))
         region = int(record.meta["start"]) // REGION
         return f"{record.meta['contig']}:{region}"
 

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import read_fasta
+from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, REGION
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
 from seqmlm.tasks.maskers import make_masker
 from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
+from seqmlm.tokenizers.nucleotide import reverse_complement
 
 TRAIN = (
     "--size",
@@ -47,8 +51,18 @@ def test_neighbours_stay_together_and_contigs_are_in_order(tmp_path: Path):
     assert order == sorted(order)
     assert len(set(order)) == len(order)
     [short] = DNA.read([genome(tmp_path / "s.fa", 1, 100)], Problems())
-    assert DNA.split_key(short) == short.raw.upper()
+    letters = short.raw.upper()
+    assert DNA.split_key(short) in (letters, reverse_complement(letters))
     assert DNA.order_key(short) is None
+
+
+@given(st.text("ACGTNacgtn", min_size=1, max_size=30))
+def test_both_strands_of_a_read_go_to_one_side(letters: str):
+    keys = {
+        DNA.split_key(Record(id="r", raw=raw, source="r.fq", line=1))
+        for raw in (letters, letters.lower(), reverse_complement(letters))
+    }
+    assert len(keys) == 1
 
 
 def test_overlapping_tokens_refuse_maskers_that_leak():

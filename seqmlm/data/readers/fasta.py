@@ -149,6 +149,7 @@ class _UnderWay:
         self.line = 1
         self._source, self._problems, self._limit, self._spill = source, problems, max_bytes, spill
         self._spilled = False  # a part of it has been handed on
+        self._headed = False  # its first line is complete
         self._held: list[bytes] = []
         self._size = self._lost = 0  # bytes held or dropped; line ends among the dropped
         self._begun = False  # the first ">" has been met
@@ -158,7 +159,8 @@ class _UnderWay:
         self._held.append(block)
         self._size += len(block)
         if self._spill is not None and self._begun:
-            if self._size > self._spill and (self._spilled or b"\n" in block):
+            self._headed = self._headed or b"\n" in block
+            if self._size > self._spill and self._headed:
                 part = b"".join(self._held)
                 yield self.line, part, not self._spilled, False
                 self._held, self._size, self._spilled = [], 0, True
@@ -172,7 +174,7 @@ class _UnderWay:
         """Add the last bytes; yield the record unless it is too long or is text before the first `>`."""
         part = b"".join([*self._held, rest]) if self._held else rest
         lines, line, size = part.count(b"\n") + self._lost, self.line, self._size + len(rest)
-        self._held, self._size, self._lost = [], 0, 0
+        self._held, self._size, self._lost, self._headed = [], 0, 0, False
         if not self._begun:  # `part` stands before the first ">", after a line end of ours
             self._begun = True
             self.line += lines

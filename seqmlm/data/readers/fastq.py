@@ -15,6 +15,13 @@ from seqmlm.errors import DataError
 
 _ZERO = 33  # "!" is a quality of 0 (Sanger, Illumina 1.8 and later)
 
+_STRAY_KEPT = 1 << 18  # characters
+_NO_READ = (
+    "not a read of four lines (@name, sequence, +, quality)",
+    "reads over more lines must be joined; check that this is FASTQ",
+)
+_TORN = ("the file ends within a read", "fetch the file again, or leave the read out")
+
 
 def read_fastq(
     path: str | Path,
@@ -25,7 +32,7 @@ def read_fastq(
     min_length: int = 1,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read FASTQ (also .gz, .zst, "-") of four lines a read.
+    """Read FASTQ (also .gz, .zst, "-") of four lines a read; a base that was not called, `N` or `.`, is N.
 
     Args:
         path: the file.
@@ -37,14 +44,17 @@ def read_fastq(
         max_bytes: longest line.
     """
     source = str(path)
-    for line, name, letters, quality in _reads(source, problems, max_bytes):
+    for line, read in _reads(source, problems, max_bytes):
+        header, letters, _, quality = read
+        name = (header[1:].split(maxsplit=1) or [f"{Path(source).name}:{line}"])[0]
         if len(letters) != len(quality):
             reason = "sequence and quality of a read differ in length"
-            problems.bad(_error(reason, source, line, "fetch the file again, or leave the read out"), name)
+            remedy = "fetch the file again, or leave the read out"
+            problems.bad(_error(reason, source, line, remedy), "\n".join(read))
             continue
-        bases = spelled(letters.encode("utf-8", "replace"), problems)
+        bases = spelled(letters.replace(".", "N").encode("utf-8", "replace"), problems)
         if bases is None or len(bases) != len(letters):
-            problems.bad(foreign(source, line), letters[:1000])
+            problems.bad(foreign(source, line), "\n".join(read))
             continue
         phred = np.frombuffer(quality.encode("latin-1", "replace"), dtype=np.uint8).astype(np.int16) - _ZERO
         begin, end = _ends(phred, trim)
@@ -60,10 +70,10 @@ def read_fastq(
             yield Record(id=name, raw=bases.decode("ascii"), source=source, line=line, meta=meta)
 
 
-def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str, str, str]]:
-    """(line, id, sequence, quality); after something else the search goes on for the next read."""
+def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, list[str]]]:
+    """(line, the four lines) of every read; after something else the search goes on for the next one."""
     held: list[tuple[int, str]] = []
-    lost = False  # what is wrong has been said
+    stray = _Stray(source, problems)
     for number, text in lines(source, problems, max_bytes=max_bytes):
         if not text and not held:
             continue
@@ -71,18 +81,38 @@ def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
         if len(held) < 4:
             continue
         if held[0][1].startswith("@") and held[2][1].startswith("+"):
-            name = held[0][1][1:].split(maxsplit=1)
-            yield held[0][0], name[0] if name else f"{Path(source).name}:{held[0][0]}", held[1][1], held[3][1]
-            held, lost = [], False
-            continue
-        if not lost:
-            reason = "not a read of four lines (@name, sequence, +, quality)"
-            remedy = "reads over more lines must be joined; check that this is FASTQ"
-            problems.bad(_error(reason, source, held[0][0], remedy), held[0][1][:1000])
-        held, lost = held[1:], True
-    if held and not lost:
-        remedy = "fetch the file again, or leave the read out"
-        problems.bad(_error("the file ends within a read", source, held[0][0], remedy), held[0][1][:1000])
+            stray.tell(_NO_READ)
+            yield held[0][0], [line for _, line in held]
+            held = []
+        else:
+            stray.add(*held.pop(0), _NO_READ)
+    last = _NO_READ if stray.held else _TORN
+    for number, text in held:
+        stray.add(number, text, last)
+    stray.tell(last)
+
+
+class _Stray:
+    """Lines in a row that belong to no read: one bad record, or several where they are very many."""
+
+    def __init__(self, source: str, problems: Problems) -> None:
+        self._source, self._problems = source, problems
+        self.held: list[str] = []
+        self._line = self._size = 0
+
+    def add(self, line: int, text: str, why: tuple[str, str]) -> None:
+        """Keep a line for the dead letters; where nothing is kept, say at once what is wrong."""
+        self._line = self._line if self.held else line
+        self.held.append(text)
+        self._size += len(text)
+        if self._size > _STRAY_KEPT or self._problems.on_error == "raise":
+            self.tell(why)
+
+    def tell(self, why: tuple[str, str]) -> None:
+        """Hand what is held to the problems."""
+        if self.held:
+            text, self.held, self._size = "\n".join(self.held), [], 0
+            self._problems.bad(_error(why[0], self._source, self._line, why[1]), text)
 
 
 def _ends(phred: np.ndarray[tuple[int], np.dtype[np.int16]], trim: int) -> tuple[int, int]:

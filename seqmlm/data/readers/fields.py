@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,26 @@ def missing(
     )
 
 
+def torn(text: str) -> bool:
+    """Whether a text holds half a character: JSON may escape one (`\\ud800`), UTF-8 cannot write it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def torn_text(source: str, line: int | None = None, name: str | None = None) -> DataError:
+    """The error for a text that is `torn`."""
+    return DataError(
+        "half a character (a lone surrogate)",
+        source=source,
+        line=line,
+        field=name,
+        remedy="write the text again as UTF-8, or leave it out",
+    )
+
+
 def record_from(
     row: Mapping[str, Any],
     name: str,
@@ -50,6 +71,9 @@ def record_from(
             reason, source=source, line=line, field=name, remedy="fill it in, or name another field"
         )
         problems.bad(error, None)
+        return None
+    if torn(raw):
+        problems.bad(torn_text(source, line, name), json.dumps(row, default=str))
         return None
     document = None if document_field is None or row[document_field] is None else str(row[document_field])
     return Record(

@@ -9,6 +9,7 @@ from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, blocks, too_long
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.fields import torn, torn_text
 from seqmlm.data.readers.source import broken_line
 from seqmlm.data.readers.source_rules import package_of_file
 from seqmlm.data.record import Record
@@ -33,11 +34,13 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     try:
         notebook = _loaded(source, max_bytes)
         cells = [text for text in _cells(notebook) if text.strip()]
+        if any(map(torn, cells)):
+            raise torn_text(source)
     except DataError as error:
         problems.bad(error)
         return
     if not cells:
-        problems.note("a notebook without code, skipped")
+        problems.note("a notebook without code, skipped", source=source)
         return
     language = _language(notebook)
     if language == "python":
@@ -46,7 +49,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     meta: dict[str, Any] = {"language": language, "cells": len(cells)}
     line = broken_line(text)
     if line is not None:
-        problems.note("does not parse as Python 3: read without a syntax tree")
+        problems.note("does not parse as Python 3: read without a syntax tree", source=source)
         meta["unparsed_line"] = line
     document = package_of_file(Path(source)) if source != "-" else None
     yield Record(id=Path(source).name, raw=text, source=source, line=1, document=document, meta=meta)

@@ -90,9 +90,9 @@ class Contig:
             return
         plain = spelled(letters, self._problems)
         if plain is None:
+            shown = (self._held + letters).decode("utf-8", "backslashreplace")
             self._refused, self._held = True, b""
-            shown = letters[:1000].decode("utf-8", "backslashreplace")
-            self._problems.bad(foreign(self._source, self._line), shown)
+            self._problems.bad(foreign(self._source, self._line), f">{self._name}\n{shown}")
             return
         held = self._held + plain if self._held else plain
         done = 0

@@ -53,7 +53,7 @@ def read_source(
         return
     line = broken_line(text)
     if line is not None:
-        problems.note(_SYNTAX)
+        problems.note(_SYNTAX, source=source, line=line)
         if unparsed == "refuse":
             remedy = "port it, or keep such files with --option unparsed=keep"
             problems.bad(
@@ -77,7 +77,7 @@ def text_of(
         text = decoded(data, source, python=named == "python")
     except DataError as error:
         if error.reason == "the file is empty":
-            problems.note("an empty file, skipped")
+            problems.note("an empty file, skipped", source=source)
         else:
             problems.bad(error)
         return None
@@ -89,7 +89,7 @@ def text_of(
     elif not generated and is_minified(text):
         reason = "a minified file, skipped"
     if reason is not None:
-        problems.note(reason)
+        problems.note(reason, source=source)
         return None
     return SourceText(text, named)
 
@@ -156,9 +156,9 @@ def _bytes(source: str, problems: Problems, max_bytes: int) -> bytes | None:
         parts.append(block)
         size += len(block)
         if b"\0" in block:
-            problems.note("a binary file, skipped")
+            problems.note("a binary file, skipped", source=source)
             return None
         if size > max_bytes:
-            problems.note("a file larger than the limit, skipped")
+            problems.note("a file larger than the limit, skipped", source=source)
             return None
     return b"".join(parts)

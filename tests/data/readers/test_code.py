@@ -105,6 +105,7 @@ def test_python_2_is_read_and_counted_or_refused_with_its_line(tmp_path):
     assert record.raw == PYTHON_2
     assert record.meta["unparsed_line"] == 3
     assert problems.counts == {"does not parse as Python 3: read without a syntax tree": 1}
+    assert list(problems.places.values()) == [f"{path}:3"]
     assert list(read_source(path, problems, unparsed="refuse")) == []
     problems.close()
     [line] = (tmp_path / "q.jsonl").read_text().splitlines()
@@ -161,6 +162,14 @@ def test_old_empty_and_broken_notebooks(tmp_path):
     assert found["r.ipynb"][0].raw.language == "r"
     assert found["no.ipynb"] == found["cut.ipynb"] == found["list.ipynb"] == []
     assert problems.counts == {"a notebook without code, skipped": 1, "not JSON": 1, "not a notebook": 1}
+    assert problems.places["a notebook without code, skipped"] == str(tmp_path / "no.ipynb")
+
+
+def test_half_a_character_in_a_notebook_is_refused(tmp_path):
+    path = written(tmp_path, {"half.ipynb": notebook(("code", "x = '\ud800'"))}) / "half.ipynb"
+    problems = Problems("skip")
+    assert list(read_notebook(path, problems)) == []
+    assert problems.counts == {"half a character (a lone surrogate)": 1}
 
 
 @pytest.mark.parametrize("pretty", [None, 1])

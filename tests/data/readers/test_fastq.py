@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,23 @@ def test_what_is_not_a_read_is_named_once_and_passed_over(tmp_path: Path) -> Non
         "not a read of four lines (@name, sequence, +, quality)": 1,
         "the file ends within a read": 1,
     }
+
+
+def test_refused_reads_are_put_aside_whole(tmp_path: Path) -> None:
+    bad = ["@a x\nACGT\n+\nIII", "AC\nGT\nII\nII", "@b\nACEF\n+\nIIII"]
+    path = written(tmp_path, "\n".join([bad[0], bad[1], "@g\nAC\n+\nII", bad[2], "@t\nAC"]))
+    aside = tmp_path / "aside.jsonl"
+    with Problems("quarantine", aside) as problems:
+        assert [r.id for r in read_fastq(path, problems)] == ["g"]
+    kept = [json.loads(line) for line in aside.read_text().splitlines()]
+    assert [(one["line"], one["raw"]) for one in kept] == [
+        (1, bad[0]),
+        (5, bad[1]),
+        (13, bad[2]),
+        (17, "@t\nAC"),
+    ]
+
+
+def test_a_dot_is_a_base_that_was_not_called(tmp_path: Path) -> None:
+    [read] = read_fastq(written(tmp_path, "@a\nAC.T\n+\nIIII\n"), Problems())
+    assert read.raw == "ACNT"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,13 @@ def test_a_protein_is_refused_once_and_the_rest_is_read() -> None:
     assert problems.counts["a record without a sequence"] == 1
 
 
+def test_a_refused_record_is_put_aside_whole(tmp_path: Path) -> None:
+    with Problems("quarantine", tmp_path / "q.jsonl") as problems:
+        read(b">p x\n" + b"MKVLAAGIE\n" * 200, problems)
+    [line] = (tmp_path / "q.jsonl").read_text().splitlines()
+    assert json.loads(line)["raw"].split("\n") == [">p", *["MKVLAAGIE"] * 200]
+
+
 def test_text_before_the_first_record_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"g.fa:1: text before the first '>'"):
         read(b"ACGT\n>a\nACGT\n")
@@ -111,3 +120,21 @@ def test_text_before_the_first_record_and_broken_files(tmp_path: Path) -> None:
     found = list(read_genome(path, problems))
     assert problems.bad_count == 1
     assert all(set(r.raw) == set("ACGT") for r in found)
+
+
+def test_a_contig_on_one_line_is_not_held_whole() -> None:
+    handed_on: list[int] = []
+
+    def blocks(source: str) -> Iterator[bytes]:
+        yield b">a\nAC"
+        for _ in range(40):
+            handed_on.append(sum(len(record.raw) for record in found))
+            yield b"ACGT" * (1 << 16)
+        yield b"\n"
+
+    found: list[Record] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "blocks", blocks)
+        found.extend(read_genome("g.fa", Problems()))
+    assert sum(len(record.raw) for record in found) == 2 + (40 << 18)
+    assert handed_on[-1] > 30 << 18
