@@ -86,7 +86,7 @@ class EventsTokenizer(Tokenizer):
     def train(
         cls, texts: Iterable[HistoryLike], *, vocabulary_size: int | None = None, **options: Any
     ) -> Self:
-        """Learn codes, families and value bins from histories, one a subject.
+        """Learn codes, families and value bins from histories.
 
         Args:
             texts: read once; memory grows with the number of distinct codes only.
