@@ -49,6 +49,25 @@ def test_what_is_sensitive_by_nature_stays_so() -> None:
     assert replace(plain.data, sensitive=True) == resolve(TextDomain(), {"data": {"sensitive": True}}).data
 
 
+def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> None:
+    file = workspace / "texts.txt"
+    labels = ["train"] * 20 + ["validation"] * 3 + ["test"] * 4
+    file.write_text("".join(f"{label} sentence number {n}\n" for n, label in enumerate(labels)))
+    said: list[str] = []
+    for sensitive in (True, False):
+        options = {"min_records": 1}
+        config = _config(file, sensitive=sensitive)
+        config = replace(config, tokenizer=replace(config.tokenizer, options=options))
+        build_corpus(CorpusReader(config, Dated(), Workspace.locate()), said.append)
+    found = [line for line in said if line.startswith("data: ")]
+    assert found == [
+        "data: 92 words in 20 training and <11 validation records",
+        "data: <11 x a record of the test split, left out",
+        "data: 92 words in 20 training and 3 validation records",
+        "data: 4 x a record of the test split, left out",
+    ]
+
+
 def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace: Path) -> None:
     file = workspace / "notes.txt"
     few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
