@@ -102,8 +102,10 @@ class CorpusReader:
         them.
         """
 
+        kind = plugins.tokenizer_class(self.config.tokenizer.name)
+
         def texts_of(name: str) -> Iterator[Any]:
-            return map(self.domain.training_text, self._trained_on(name))
+            return map(self.domain.training_text, self._readable(self._trained_on(name), kind))
 
         if len(self.sources) == 1:
             return texts_of(next(iter(self.sources)))
@@ -123,6 +125,20 @@ class CorpusReader:
         for record, held_out in zip(self._quietly(name), self._held_out[name], strict=True):
             if not held_out:
                 yield record
+
+    def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
+        """The records, once the first has shown that the tokenizer is one for this field.
+
+        Raises:
+            UsageError: it is not.
+        """
+        for number, record in enumerate(records):
+            if not number and not kind.reads(record.raw):
+                raise UsageError(
+                    f"tokenizer {kind.name} does not read what the {self.domain.name} domain gives; its own "
+                    f"is {self.domain.defaults.tokenizer}"
+                )
+            yield record
 
     def _quietly(self, name: str) -> Iterator[Record]:
         """The records that will be prepared; what is skipped is counted, and put aside, only then."""
@@ -155,7 +171,7 @@ class CorpusReader:
                 aside.unlink(missing_ok=True)
             with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
                 made = prepare(
-                    self.records(name, problems),
+                    self._readable(self.records(name, problems), type(tokenizer)),
                     tokenizer,
                     tokenizer.space,
                     cache=cache,

@@ -106,6 +106,10 @@ class EventsTokenizer(Tokenizer):
         )
         return cls(learn(texts, how), chosen)
 
+    @classmethod
+    def reads(cls, raw: Any) -> bool:
+        return hasattr(raw, "events")
+
     @property
     def space(self) -> TokenSpace:
         return self._space
