@@ -10,7 +10,7 @@ from typing import Any
 from seqmlm.data.events import History, is_birth, is_death
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.small_cells import SMALLEST, Cell, told
+from seqmlm.data.small_cells import SMALLEST, cells, told
 
 OTHERS = "vocabularies of few subjects"
 
@@ -88,11 +88,11 @@ class _Tally:
             **{name: told(self.plain[name]) for name in _PLAIN},
             "codes": len(self.subjects_of),
             "codes_in_10_subjects_or_fewer": sum(n < SMALLEST for n in self.subjects_of.values()),
-            "splits": _cells(self.splits, parts=True),
-            "vocabularies": _cells(self._named(), parts=True),
+            "splits": cells(self.splits, parts=True),
+            "vocabularies": cells(self._named(), parts=True),
             "years": [many[0], many[-1]] if many else [],
             "subjects_by_year": {str(year): self.years[year] for year in many},
-            "problems": _cells(Counter(problems)),
+            "problems": cells(Counter(problems)),
         }
 
 
@@ -103,12 +103,3 @@ def _visits(history: History) -> Iterator[str]:
             yield f"visit {event.visit}"
         elif event.time is not None and not is_birth(event.code) and not is_death(event.code):
             yield f"day {event.time // _DAY}"
-
-
-def _cells(counts: Counter[str], *, parts: bool = False) -> dict[str, Cell]:
-    """Counts that may be shown; `parts` of a total that is shown too."""
-    found = {name: told(count) for name, count in sorted(counts.items())}
-    rest = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
-    if parts and rest and len(found) - len(rest) == 1:
-        found[rest[0][1]] = "withheld"
-    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 SMALLEST = 11
 """Counts below it are not told: the rule of US Medicare for published cells, common in health statistics."""
 
@@ -12,3 +14,21 @@ SMALL: Cell = f"<{SMALLEST}"
 def told(count: int) -> Cell:
     """A count that may be shown: itself, or "<11" for 1 to 10."""
     return count if count <= 0 or count >= SMALLEST else SMALL
+
+
+def cells(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
+    """Counts that may be shown, by name.
+
+    Args:
+        counts: any.
+        parts: they add up to a total that is shown too: where a single one is withheld, so is the next
+            larger one, because the total would give it away.
+
+    >>> cells({"train": 56, "validation": 7}, parts=True)
+    {'train': 'withheld', 'validation': '<11'}
+    """
+    found = {name: told(count) for name, count in sorted(counts.items())}
+    rest = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
+    if parts and rest and sum(0 < count < SMALLEST for count in counts.values()) == 1:
+        found[rest[0][1]] = "withheld"
+    return found

@@ -21,12 +21,14 @@ from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import prepare
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.data.small_cells import Cell
 from seqmlm.data.splits import ByKey, Chronological, Split, neighbours
 from seqmlm.domains.base import Domain
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import UsageError
 from seqmlm.tasks.bundle import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
+from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.samples import cached_sample
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
@@ -100,8 +102,10 @@ class CorpusReader:
         them.
         """
 
+        kind = plugins.tokenizer_class(self.config.tokenizer.name)
+
         def texts_of(name: str) -> Iterator[Any]:
-            return map(self.domain.training_text, self._trained_on(name))
+            return map(self.domain.training_text, self._readable(self._trained_on(name), kind))
 
         if len(self.sources) == 1:
             return texts_of(next(iter(self.sources)))
@@ -121,6 +125,20 @@ class CorpusReader:
         for record, held_out in zip(self._quietly(name), self._held_out[name], strict=True):
             if not held_out:
                 yield record
+
+    def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
+        """The records, once the first has shown that the tokenizer is one for this field.
+
+        Raises:
+            UsageError: it is not.
+        """
+        for number, record in enumerate(records):
+            if not number and not kind.reads(record.raw):
+                raise UsageError(
+                    f"tokenizer {kind.name} does not read what the {self.domain.name} domain gives; its own "
+                    f"is {self.domain.defaults.tokenizer}"
+                )
+            yield record
 
     def _quietly(self, name: str) -> Iterator[Record]:
         """The records that will be prepared; what is skipped is counted, and put aside, only then."""
@@ -153,7 +171,7 @@ class CorpusReader:
                 aside.unlink(missing_ok=True)
             with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
                 made = prepare(
-                    self.records(name, problems),
+                    self._readable(self.records(name, problems), type(tokenizer)),
                     tokenizer,
                     tokenizer.space,
                     cache=cache,
@@ -197,7 +215,7 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
     prepared = {}
     for name in reader.sources:
         prepared[name] = reader.prepared(name, tokenizer, _progress(name, say))
-        _announce(name, prepared[name], reader.domain, say)
+        _announce(name, prepared[name], reader, say)
     parts = list(prepared.values())
     if not any(len(part.validation) for part in parts):
         raise UsageError("no record was left for validation: give more data, or raise data.validation")
@@ -295,13 +313,17 @@ def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], Non
     return progress
 
 
-def _announce(name: str, prepared: Prepared, domain: Domain, say: Callable[[str], None]) -> None:
-    facts = prepared.statistics
-    train, validation = facts["train"]["records"], facts["validation"]["records"]
-    unit = domain.unit if facts["units"] == 1 else f"{domain.unit}s"
-    say(f"{name}: {facts['units']:,} {unit} in {train:,} training and {validation:,} validation records")
+def _announce(name: str, prepared: Prepared, reader: CorpusReader, say: Callable[[str], None]) -> None:
+    facts = tellable(prepared.statistics, reader.config.data.sensitive)
+    train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
+    unit = reader.domain.unit if facts["units"] == 1 else f"{reader.domain.unit}s"
+    say(f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records")
     for reason, count in facts["problems"].items():
-        say(f"{name}: {count:,} x {reason}")
+        say(f"{name}: {_count(count)} x {reason}")
+
+
+def _count(told: Cell) -> str:
+    return f"{told:,}" if isinstance(told, int) else told
 
 
 def sequence_indices(sequences: Sequences, limit: int) -> Sequence[int]:

@@ -13,7 +13,7 @@ from seqmlm import plugins
 from seqmlm.data.census import Census
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.small_cells import SMALL
+from seqmlm.data.small_cells import SMALL, Cell, cells, told
 from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.corrupt import Corruptor
 from seqmlm.engine.types import Encoding
@@ -32,7 +32,7 @@ _EXAMPLE_CHARACTERS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found.
+    """What was found; of sensitive data a count from 1 to 10 is "<11".
 
     Args:
         records, characters, duplicates: counts; duplicates are records whose raw text occurred before.
@@ -50,12 +50,12 @@ class Inspection:
         example: one record before and after masking; empty for sensitive data unless asked for.
     """
 
-    records: int
+    records: Cell
     characters: int
-    duplicates: int
+    duplicates: Cell
     estimated: bool
     length_quantiles: Mapping[str, int]
-    looked_at: int
+    looked_at: Cell
     unit: str
     unit_quantiles: Mapping[str, int]
     vocabulary: Mapping[str, Any]
@@ -133,25 +133,34 @@ def _report(
     if looked.tokenizer is not None and (show_records or not hide):
         example = _example(domain, config, looked)
     return Inspection(
-        records=counts.records,
+        records=_told(counts.records, hide),
         characters=census.characters,
-        duplicates=counts.duplicates,
+        duplicates=_told(counts.duplicates, hide),
         estimated=not counts.exact,
         length_quantiles=tellable({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
-        looked_at=len(looked.encodings),
+        looked_at=_told(len(looked.encodings), hide),
         unit=domain.unit,
         unit_quantiles=tellable({"quantiles": looked.units()}, hide)["quantiles"],
-        vocabulary=looked.vocabulary(),
+        vocabulary=tellable(looked.vocabulary(), hide),
         tokens={k: v for k, v in tellable(looked.tokens(), hide).items() if v != SMALL},
         outside_alphabet={} if hide else dict(looked.outside.most_common(_MOST_COMMON)),
-        split=tellable(
-            {"train": counts.train, "validation": counts.validation, "in both": counts.leaked}, hide
-        ),
+        split={
+            **_parts({"train": counts.train, "validation": counts.validation}, hide),
+            "in both": _told(counts.leaked, hide),
+        },
         problems=tellable(problems.counts, hide),
         places=problems.places,
         audit=audit,
         example=example,
     )
+
+
+def _told(count: int, hide: bool) -> Cell:
+    return told(count) if hide else count
+
+
+def _parts(counts: Mapping[str, int], hide: bool) -> dict[str, Cell]:
+    return cells(counts, parts=True) if hide else dict(counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ CHAMPION = "champion"
 # What a plain Hugging Face folder consists of, and our card; nothing else of a model folder is exported.
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, "vocab.txt", "vocab.json", "merges.txt", "seqmlm*.json")
+_VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
+_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,8 +72,9 @@ class Tokenizer(ABC):
     A subclass sets `name` and `unit`; `trainable` where its vocabulary is learnt, `closed` where a piece
     outside the alphabet is an error rather than an unknown token; `augments` where a sequence can be said
     otherwise (the other strand of a genome) during training; `sensitive_options`, options of `train` that
-    keep what few records have out of the vocabulary. Both `cls()` (not trainable) and
-    `cls.train(texts, **options)` give a ready one. It is an entry point in `seqmlm.tokenizers`.
+    keep what few records have out of the vocabulary. One of structured records overrides `reads`. Both
+    `cls()` (not trainable) and `cls.train(texts, **options)` give a ready one. It is an entry point in
+    `seqmlm.tokenizers`.
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
     and then `str(raw)` is the text that spans point into.
     """
@@ -84,6 +85,11 @@ class Tokenizer(ABC):
     closed: ClassVar[bool] = False
     augments: ClassVar[bool] = False
     sensitive_options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def reads(cls, raw: Any) -> bool:
+        """Whether raw is of the kind it takes: text, unless a subclass says otherwise."""
+        return isinstance(raw, str)
 
     @property
     @abstractmethod

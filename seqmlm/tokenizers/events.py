@@ -86,7 +86,7 @@ class EventsTokenizer(Tokenizer):
     def train(
         cls, texts: Iterable[HistoryLike], *, vocabulary_size: int | None = None, **options: Any
     ) -> Self:
-        """Learn codes, families and value bins from histories, one a subject.
+        """Learn codes, families and value bins from histories.
 
         Args:
             texts: read once; memory grows with the number of distinct codes only.
@@ -105,6 +105,10 @@ class EventsTokenizer(Tokenizer):
             size=vocabulary_size,
         )
         return cls(learn(texts, how), chosen)
+
+    @classmethod
+    def reads(cls, raw: Any) -> bool:
+        return hasattr(raw, "events")
 
     @property
     def space(self) -> TokenSpace:

@@ -10,7 +10,7 @@ import random
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -86,19 +86,19 @@ class Learning:
 
 
 def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
-    """Learn a vocabulary from one history a subject, read once.
+    """Learn a vocabulary from histories, read once; several may be of one subject, who counts once.
 
-    Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 subject numbers
-    and at most 1,024 of its values.
+    Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 hashes of
+    subjects and at most 1,024 of its values.
 
     Raises:
         DataError: no code is frequent enough.
         UsageError: `size` leaves no room.
     """
     counts = _Counts(how.min_subjects)
-    for number, history in enumerate(histories):
-        counts.add(history, number)
-    kinds = tuple(sorted(kind for kind, n in counts.kinds.items() if n >= how.min_subjects))
+    for history in histories:
+        counts.add(history)
+    kinds = tuple(sorted(kind for kind, _ in counts.kinds.enough()))
     room = sys.maxsize if how.size is None else how.size - len(SPECIAL) - len(INTERVALS) - len(kinds)
     if room < 2:
         raise UsageError(f"vocabulary_size = {how.size} leaves no room for codes; raise it")
@@ -118,19 +118,52 @@ def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
     )
 
 
+class _People:
+    """In how many subjects each thing was seen.
+
+    A subject may come in several records (yearly extracts, scattered shards): up to `enough`, those are told
+    apart. Beyond it records are counted, which decides on nothing but the order of the frequent.
+    """
+
+    def __init__(self, enough: int) -> None:
+        self._enough = enough
+        self.counts: Counter[Any] = Counter()
+        self.few: dict[Any, list[int]] = {}  # thing -> its subjects, while they are fewer than enough
+
+    def add(self, things: Iterable[Any], subject: int) -> None:
+        """Count what one record of a subject holds, each thing once."""
+        for thing in things:
+            if thing not in self.few and thing in self.counts:
+                self.counts[thing] += 1
+                continue
+            own = self.few.setdefault(thing, [])
+            if subject in own:
+                continue
+            own.append(subject)
+            self.counts[thing] += 1
+            if len(own) >= self._enough:
+                del self.few[thing]
+
+    def enough(self) -> Iterator[tuple[Any, int]]:
+        """What enough subjects have, with the counts."""
+        return ((thing, n) for thing, n in self.counts.items() if n >= self._enough)
+
+    def forget(self) -> None:
+        """Forget what one subject has, so far."""
+        self.counts = Counter({thing: n for thing, n in self.counts.items() if n > 1})
+        self.few = {thing: own for thing, own in self.few.items() if thing in self.counts}
+
+
 class _Counts:
     """In how many subjects what was seen."""
 
     def __init__(self, enough: int) -> None:
-        self.enough = enough
-        self.codes: Counter[str] = Counter()
-        self.texts: Counter[tuple[str, str]] = Counter()
-        self.kinds: Counter[str] = Counter()
-        self.rare: dict[str, list[int]] = {}  # code -> its subjects, while they are fewer than enough
+        self.codes, self.texts, self.kinds = _People(enough), _People(enough), _People(enough)
         self.values: dict[str, _Sample] = {}
         self._random = random.Random(0)
 
-    def add(self, history: HistoryLike, subject: int) -> None:
+    def add(self, history: HistoryLike) -> None:
+        subject = hash(history.subject)
         codes, texts, kinds = set(), set(), set()
         for event in history.events:
             code, value, text = event.code, event.value, event.text
@@ -144,23 +177,16 @@ class _Counts:
                 sample.add(value, subject)
             if event.kind:
                 kinds.add(event.kind)
-        codes = {code for code in codes if not is_birth(code)}
-        self.codes.update(codes)
-        self.texts.update(texts)
-        self.kinds.update(kinds)
-        for code in codes:
-            if self.codes[code] < self.enough:
-                self.rare.setdefault(code, []).append(subject)
-            else:
-                self.rare.pop(code, None)
-        if len(self.codes) > _DISTINCT or len(self.texts) > _DISTINCT:
+        self.codes.add((code for code in codes if not is_birth(code)), subject)
+        self.texts.add(texts, subject)
+        self.kinds.add(kinds, subject)
+        if len(self.codes.counts) > _DISTINCT or len(self.texts.counts) > _DISTINCT:
             self._forget()
 
     def _forget(self) -> None:
-        self.codes = Counter({code: n for code, n in self.codes.items() if n > 1})
-        self.texts = Counter({pair: n for pair, n in self.texts.items() if n > 1})
-        self.rare = {code: own for code, own in self.rare.items() if code in self.codes}
-        self.values = {code: own for code, own in self.values.items() if code in self.codes}
+        self.codes.forget()
+        self.texts.forget()
+        self.values = {code: own for code, own in self.values.items() if code in self.codes.counts}
 
 
 class _Sample:
@@ -223,9 +249,8 @@ def _values(
     """Edges between the bins of numbers, and values in words, by code."""
     edges = {code: found for code, sample in counts.values.items() if (found := sample.edges(how))}
     texts: dict[str, list[str]] = {}
-    for (code, text), n in counts.texts.items():
-        if n >= how.min_subjects:
-            texts.setdefault(code, []).append(text)
+    for (code, text), _ in counts.texts.enough():
+        texts.setdefault(code, []).append(text)
     return edges, {code: tuple(sorted(own)) for code, own in texts.items()}
 
 
@@ -238,7 +263,7 @@ def _codes(
 ) -> tuple[set[str], int]:
     """Codes of enough subjects, the most frequent ones where not all have room; and the ids they take."""
     kept, used = set(), 0
-    for _, code in sorted((-n, code) for code, n in counts.codes.items() if n >= how.min_subjects):
+    for _, code in sorted((-n, code) for code, n in counts.codes.enough()):
         bins = len(edges[code]) + 1 if code in edges else 0
         needed = 1 + bins + len(texts.get(code, ()))
         if used + needed > room:
@@ -255,12 +280,12 @@ def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
     """
     people: Counter[str] = Counter()
     subjects: dict[str, set[int]] = {}
-    for code, n in counts.codes.items():
+    for code, n in counts.codes.counts.items():
         own = family(code)
         if own == code:
             continue
         if n < how.min_subjects:
-            subjects.setdefault(own, set()).update(counts.rare[code])
+            subjects.setdefault(own, set()).update(counts.codes.few[code])
         elif how.families or code not in codes:
             people[own] = max(people[own], n)
     for own, found in subjects.items():

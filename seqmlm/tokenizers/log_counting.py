@@ -91,3 +91,8 @@ def lines_of(raw: Any) -> Sequence[str]:
     """The lines of a window, a session or a text."""
     lines: Sequence[str] = raw.split("\n") if isinstance(raw, str) else raw.lines
     return lines
+
+
+def are_lines(raw: Any) -> bool:
+    """Whether `lines_of` can read it."""
+    return isinstance(raw, str) or hasattr(raw, "lines")

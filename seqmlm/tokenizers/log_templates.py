@@ -23,7 +23,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.tokenizers.base import Tokenizer, Unknown, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
-from seqmlm.tokenizers.log_counting import Keys, fresh_lines, lines_of
+from seqmlm.tokenizers.log_counting import Keys, are_lines, fresh_lines, lines_of
 from seqmlm.tokenizers.log_values import LogValues
 
 if TYPE_CHECKING:
@@ -134,6 +134,10 @@ class TemplateTokenizer(Tokenizer):
             end=_SEP,
             special=tuple(range(len(SPECIAL))),
         )
+
+    @classmethod
+    def reads(cls, raw: Any) -> bool:
+        return are_lines(raw)
 
     @property
     def space(self) -> TokenSpace:

@@ -21,7 +21,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.base import Unknown
 from seqmlm.tokenizers.drain import Tally
-from seqmlm.tokenizers.log_counting import fresh_lines, lines_of
+from seqmlm.tokenizers.log_counting import are_lines, fresh_lines, lines_of
 from seqmlm.tokenizers.log_values import LogValues, Marked, mark, original
 from seqmlm.tokenizers.subword import SPECIAL, WordPieceTokenizer
 from seqmlm.tokenizers.words import LONGEST_WORD, fitted_size
@@ -77,6 +77,10 @@ class LogWordTokenizer(WordPieceTokenizer):
         super().__init__(backend)
         self._values, self._min_sessions = LogValues(patterns), min_sessions
         self._known: dict[str, _Part] = {}
+
+    @classmethod
+    def reads(cls, raw: Any) -> bool:
+        return are_lines(raw)
 
     @property
     def options(self) -> Mapping[str, Any]:

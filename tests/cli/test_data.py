@@ -49,7 +49,20 @@ def test_sensitive_data_show_no_value_and_no_small_count(seqmlm, workspace: Path
     assert "usual" in done.out, "what is common may be told"
     found = _inspected(seqmlm, "--domain", "text", "--sensitive", file)
     assert found["example"] == found["outside_alphabet"] == {}
-    assert all(count == "<11" or count == 0 or count >= 11 for count in found["split"].values())
+    assert all(count in ("<11", "withheld", 0) or count >= 11 for count in found["split"].values())
+
+
+def test_sensitive_data_of_few_records_show_no_count_nor_what_gives_it_away(seqmlm, workspace: Path) -> None:
+    file = workspace / "few.txt"
+    file.write_text("".join(f"note {n} of many\n" for n in range(40)) + "note 1 of many\n")
+    arguments = ("--domain", "text", "--sensitive", file)
+    found = _inspected(seqmlm, *arguments)
+    assert (found["records"], found["duplicates"]) == (41, "<11")
+    assert found["split"]["validation"] == "<11"
+    assert found["split"]["train"] == "withheld", "the total less this one is the other"
+    file.write_text("note of nobody\n" * 5)
+    found = _inspected(seqmlm, *arguments)
+    assert found["records"] == found["duplicates"] == "<11"
 
 
 def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:

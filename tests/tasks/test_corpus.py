@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from seqmlm import plugins
+from seqmlm.data.problems import Problems
 from seqmlm.domains.text import TextDomain
 from seqmlm.errors import UsageError
 from seqmlm.tasks.config import PretrainConfig, resolve
@@ -49,6 +51,25 @@ def test_what_is_sensitive_by_nature_stays_so() -> None:
     assert replace(plain.data, sensitive=True) == resolve(TextDomain(), {"data": {"sensitive": True}}).data
 
 
+def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> None:
+    file = workspace / "texts.txt"
+    labels = ["train"] * 20 + ["validation"] * 3 + ["test"] * 4
+    file.write_text("".join(f"{label} sentence number {n}\n" for n, label in enumerate(labels)))
+    said: list[str] = []
+    for sensitive in (True, False):
+        options = {"min_records": 1}
+        config = _config(file, sensitive=sensitive)
+        config = replace(config, tokenizer=replace(config.tokenizer, options=options))
+        build_corpus(CorpusReader(config, Dated(), Workspace.locate()), said.append)
+    found = [line for line in said if line.startswith("data: ")]
+    assert found == [
+        "data: 92 words in 20 training and <11 validation records",
+        "data: <11 x a record of the test split, left out",
+        "data: 92 words in 20 training and 3 validation records",
+        "data: 4 x a record of the test split, left out",
+    ]
+
+
 def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace: Path) -> None:
     file = workspace / "notes.txt"
     few = [f"zanzibar zanzibar zanzibar {word}\n" for word in ("one", "two", "three")]
@@ -59,3 +80,23 @@ def test_the_vocabulary_of_sensitive_data_holds_nothing_of_few_records(workspace
     assert not any("zan" in token for token in corpus.tokenizer.tokens)
     open_one = build_corpus(CorpusReader(_config(file), TextDomain(), Workspace.locate()), lambda text: None)
     assert any("zan" in token for token in open_one.tokenizer.tokens)
+
+
+@pytest.mark.parametrize(
+    ("domain", "tokenizer"), [("logs", "wordpiece"), ("text", "events"), ("logs", "residue")]
+)
+def test_a_tokenizer_of_another_field_is_refused(workspace: Path, domain: str, tokenizer: str) -> None:
+    file = workspace / "lines.txt"
+    file.write_text("".join(f"number {n} of many\n" for n in range(900)))
+    found = plugins.domain(domain)
+    config = resolve(found, {"data": {"paths": [str(file)]}, "tokenizer": {"name": tokenizer}})
+    with pytest.raises(UsageError, match=f"{tokenizer}.v1 does not read what the {domain} domain gives"):
+        build_corpus(CorpusReader(config, found, Workspace.locate()), lambda text: None)
+
+
+@pytest.mark.parametrize("name", plugins.names("domains"))
+def test_the_tokenizer_of_a_domain_reads_its_records(workspace: Path, name: str) -> None:
+    found = plugins.domain(name)
+    files = found.sample(workspace / "sample", n=60).files
+    kind = plugins.tokenizer_class(found.defaults.tokenizer)
+    assert kind.reads(next(found.read(files, Problems())).raw)

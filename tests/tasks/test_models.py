@@ -13,8 +13,10 @@ from mlflow.tracking import MlflowClient
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
 
 from seqmlm import plugins
+from seqmlm.data.events import Event, History
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.tasks.bundle import load_tokenizer
 from seqmlm.tasks.models import (
     alias_model,
     export_model,
@@ -167,6 +169,24 @@ def test_an_exported_folder_loads_in_plain_transformers(home: Workspace, make: M
         assert torch.equal(model(**ids).logits, again(**ids).logits)
     # The folder is one of ours too.
     assert resolve_model(str(out)).path == out.resolve()
+
+
+@pytest.mark.parametrize("name", ["templates", "log_words", "events"])
+def test_an_exported_folder_has_the_whole_tokenizer(
+    home: Workspace, make: Make, tmp_path: Path, name: str
+) -> None:
+    make("a")
+    folder = home.run_dir("a") / "model"
+    for path in [*folder.glob("*token*"), *folder.glob("vocab*")]:
+        path.unlink()
+    event = Event(time=0.0, code="ICD10//I10")
+    history = History(subject="1", birth=None, events=(event,))
+    texts = {"events": [history], "templates": ["started\nready"], "log_words": ["started\nready"]}[name]
+    options = {"min_subjects": 1} if name == "events" else {}
+    trained = plugins.tokenizer_class(name).train(texts, **options)
+    trained.save(folder)
+    export_model("a", tmp_path / "out")
+    assert load_tokenizer(str(tmp_path / "out")).fingerprint() == trained.fingerprint()
 
 
 def test_export_writes_over_nothing(make: Make, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 
@@ -54,8 +55,12 @@ def words(tokenizer: EventsTokenizer, history: History) -> list[str]:
     return [tokenizer.tokens[i] for i in tokenizer.encode(history).ids]
 
 
-def of(*events: Event, birth: float | None = 0.0) -> History:
-    return History(subject="s", birth=birth, events=events)
+SUBJECTS = count()
+
+
+def of(*events: Event, birth: float | None = 0.0, subject: str | None = None) -> History:
+    """A history, of another subject each time."""
+    return History(subject=subject or f"s{next(SUBJECTS)}", birth=birth, events=events)
 
 
 # -- the rules, one event at a time --------------------------------------------------------------------------
@@ -342,6 +347,22 @@ def test_every_token_stands_for_enough_people() -> None:
         assert trace not in text
     values = {e.value for h in [*histories, odd] for e in h.events}
     assert not values & {edge for edges in tokenizer._vocabulary.edges.values() for edge in edges}
+
+
+def test_a_subject_of_many_records_counts_once() -> None:
+    canary = [
+        Event(time=0.0, code="CANARY//1", kind="canary kind"),
+        Event(time=0.0, code="ICD10//Q99.1"),
+        Event(time=0.0, code="LAB//5778-6", text="canary text"),
+    ]
+    yearly = [
+        of(*canary, Event(time=float(n), code="LAB//2345-7", value=9e6 + n), subject="p") for n in range(30)
+    ]
+    tokenizer = EventsTokenizer.train([*patients.histories(120), *yearly], min_subjects=10)
+    text = json.dumps(tokenizer._content()) + " ".join(tokenizer.tokens)
+    for trace in ("CANARY", "canary", "Q99"):
+        assert trace not in text
+    assert max(tokenizer._vocabulary.edges["LAB//2345-7"]) < 1e6
 
 
 def test_bins_hold_equal_shares_of_the_training_values() -> None:

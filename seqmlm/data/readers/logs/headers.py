@@ -17,7 +17,8 @@ _HMS = r"\d\d:\d\d:\d\d"
 _FRACTION = r"(?:[.,](\d+))?"
 _ZONE = r" ?(Z|UTC|[+-]\d\d:?\d\d|)"
 _TAG = r"[^\s:\[]*(?:\[[^\]\s]*\])?: ?"
-_DATA = r'(?:-|(?:\[(?:"(?:[^"\\]|\\.)*"|[^\]"])*\])+)'
+_QUOTED = r'"(?:[^"\\\n]|\\.)*"'
+_DATA = rf'(?:-|(?:\[(?:{_QUOTED}|[^\]"\n])*\])+)'
 _PART = re.compile(r"\S+ std(?:out|err) P ")
 
 
@@ -39,7 +40,10 @@ class Header:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Groups time, fraction, zone, message (and label first); matches every line exactly once."""
+        """Groups time, fraction, zone, message (and label first); matches every line exactly once.
+
+        The lines of a batch are searched as one text, so no part of it may match a line end.
+        """
         return re.compile(f"^(?:{self.label or ''}{self.head})?{self.message}", re.MULTILINE | re.ASCII)
 
     @cached_property
@@ -66,16 +70,16 @@ HEADERS: Mapping[str, Header] = {
     ),
     "apache_error": Header(
         rf"\[([A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_HMS}(?:\.\d+)? \d{{4}})()()\] "
-        r"\[[^\]]*\] (?:\[pid [^\]]*\] )?"
+        r"\[[^\]\n]*\] (?:\[pid [^\]\n]*\] )?"
     ),
     "access": Header(
         rf"\S+ \S+ \S.*? ?\[(\d\d/[A-Z][a-z]{{2}}/\d{{4}}:{_HMS})() ?([+-]\d{{4}})\] ",
-        message=r'("(?:[^"\\]|\\.)*" \d{3} \S+|.*)',  # without referrer and browser
+        message=rf"({_QUOTED} \d{{3}} \S+|.*)",  # without referrer and browser
     ),
     # What a container runtime writes (CRI): time, stream, F for a full line or P for a part of one.
     "cri": Header(rf"({_DAY}T{_HMS}){_FRACTION}{_ZONE} std(?:out|err) [FP] "),
     "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - {_LEVEL} +\[.*?\] - "),
-    "openstack": Header(rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ {_LEVEL} \S+ (?:\[[^\]]*\] )?"),
+    "openstack": Header(rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ {_LEVEL} \S+ (?:\[[^\]\n]*\] )?"),
     "iso": Header(
         rf"(?:\[?{_LEVEL}\]?:? +)?\[?(\d{{4}}[-/]\d\d[-/]\d\d[T ]{_HMS})"
         rf"{_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"

@@ -225,3 +225,35 @@ def test_a_secret_stays_where_it_is(text: str, tmp_path: Path, capsys: pytest.Ca
     except DataError as error:
         strict = str(error)
     assert SECRET not in put_aside + strict + str(problems.counts) + "".join(capsys.readouterr())
+
+
+CUT_SHORT = {
+    "apache_error": (
+        "[Sun Dec 04 04:47:44 2005] [error] [client 10.0.0.1] no such file",
+        "[Sun Dec 04 04:47:44 2005] [err",
+    ),
+    "syslog5424": (
+        '<34>1 2003-10-11T22:14:15.003Z host su 12 ID47 [a b="c"] message',
+        "<34>1 2003-10-11T22:14:15.003Z host su 12 ID47 [a",
+    ),
+    "access": (
+        '10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.0" 200 2326 "-" "-"',
+        '10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a',
+    ),
+    "openstack": (
+        "2017-05-16 00:00:00.008 25746 INFO nova.osapi [req-38101a0b] GET done",
+        "2017-05-16 00:00:00.008 25746 INFO nova.osapi [req-38",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CUT_SHORT)
+def test_a_line_cut_inside_its_header_takes_no_other_line_with_it(kind: str, tmp_path: Path) -> None:
+    whole, short = CUT_SHORT[kind]
+    closing = '" 200 5' if kind == "access" else whole
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([whole] * 9 + [short, closing] + [whole] * 9) + "\n")
+    (record,) = READERS[kind](path, Problems(), session="none", multiline="off")
+    assert record.meta["lines"] == tuple(range(1, 21))
+    assert len(record.raw.lines) == 20
+    assert len(set(record.raw.lines)) == (3 if kind == "access" else 2)
