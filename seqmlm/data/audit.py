@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from seqmlm.data.dedup import SeenHashes, hash128
 from seqmlm.data.events import History, is_birth, is_death
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -45,6 +46,7 @@ class _Tally:
     """Counts kept while records stream by."""
 
     def __init__(self) -> None:
+        self.seen = SeenHashes()
         self.plain: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.vocabularies: Counter[str] = Counter()
@@ -56,15 +58,18 @@ class _Tally:
         history = record.raw
         assert isinstance(history, History)
         dated = [event for event in history.events if event.time is not None]
-        self.plain["subjects"] += 1
-        self.plain["subjects_without_birth"] += history.birth is None
-        self.plain["subjects_who_died"] += any(is_death(event.code) for event in dated)
         self.plain["events"] += len(dated)
         self.plain["static_events"] += len(history.events) - len(dated)
         self.plain["visits"] += len(set(_visits(history)))
-        self.splits[str(record.meta.get("split", "not given"))] += 1
         vocabularies = [event.code.partition("//")[0] for event in history.events]
         self.vocabularies.update(vocabularies)
+        # Of a subject in several records the first one counts: too few subjects is safe, too many is not.
+        if not self.seen.add([hash128(history.subject)])[0]:
+            return
+        self.plain["subjects"] += 1
+        self.plain["subjects_without_birth"] += history.birth is None
+        self.plain["subjects_who_died"] += any(is_death(event.code) for event in dated)
+        self.splits[str(record.meta.get("split", "not given"))] += 1
         self.subjects_with.update(set(vocabularies))
         self.subjects_of.update({event.code for event in history.events})
         self.years.update(

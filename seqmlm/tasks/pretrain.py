@@ -159,6 +159,7 @@ def _keep_quarantined(corpus: Corpus, path: Path) -> None:
     """Put the bad records of all corpora into the run's folder, for its owner's eyes."""
     if corpus.quarantined:
         path.touch(mode=0o600)
+        path.chmod(0o600)  # also when the file was there before
         path.write_bytes(b"".join(aside.read_bytes() for aside in corpus.quarantined))
 
 

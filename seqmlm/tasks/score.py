@@ -29,6 +29,7 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks import bundle
 from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.privacy import tellable
 from seqmlm.tokenizers.base import UnknownUnit
 from seqmlm.workspace import Workspace
 
@@ -98,20 +99,30 @@ class RecordScore:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreSummary:
-    """What a scoring did, for the person at the terminal."""
+    """What a scoring did, for the person at the terminal.
+
+    Args:
+        records, units: scored.
+        bad: records left out.
+        problems: bad records and oddities, by reason.
+        seconds: of all of it.
+        unit: what the model's domain counts.
+    """
 
     records: int
     units: int
     bad: int
+    problems: Mapping[str, Any]
     seconds: float
     unit: str
 
     def sentence(self) -> str:
-        """One line for stderr."""
+        """For stderr: a line for each reason, and one for the whole."""
         rate = self.units / self.seconds if self.seconds else 0.0
         bad = f", {self.bad} bad records left out" if self.bad else ""
+        reasons = "".join(f"{count} x {reason}\n" for reason, count in self.problems.items())
         return (
-            f"scored {self.records:,} records, {self.units:,} {self.unit}s in {self.seconds:.1f} s"
+            f"{reasons}scored {self.records:,} records, {self.units:,} {self.unit}s in {self.seconds:.1f} s"
             f" ({rate:,.0f} {self.unit}s/s){bad}"
         )
 
@@ -157,9 +168,11 @@ def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
                 records += 1
                 units += scored.units
             output.write("")  # no record, no line, but a file
-        bad = problems.bad_count
+        bad, told = problems.bad_count, tellable(problems.counts, sensitive)
     seconds = time.monotonic() - began
-    return ScoreSummary(records=records, units=units, bad=bad, seconds=seconds, unit=model.card.unit)
+    return ScoreSummary(
+        records=records, units=units, bad=bad, problems=told, seconds=seconds, unit=model.card.unit
+    )
 
 
 def score_records(

@@ -158,7 +158,7 @@ class Remote:
         directory = Path(entry["directory"])
         model = self.client.create_logged_model(
             run.info.experiment_id,
-            name=entry["name"],
+            name=entry["name"].replace(".", "-"),  # MLflow takes dots in names of registered models alone
             source_run_id=run_id,
             tags={"seqmlm.path": str(directory), **entry["tags"]},
             params=entry["params"],
