@@ -28,6 +28,7 @@ class Problems:
 
     Attributes:
         places: where each reason was met first, as "file:line".
+        remedies: what can be done about each reason, as the first error of it says.
 
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
@@ -47,6 +48,7 @@ class Problems:
         self._bad: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
         self.places: dict[str, str] = {}
+        self.remedies: dict[str, str] = {}
         self._sink: TextIO | None = None
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
@@ -61,6 +63,9 @@ class Problems:
         if error.source is not None:
             place = error.source if error.line is None else f"{error.source}:{error.line}"
             self.places.setdefault(reason, place)
+        if error.remedy:
+            field = f"field {error.field!r}: " if error.field else ""
+            self.remedies.setdefault(reason, field + error.remedy)
         if self.on_error == "quarantine":
             self._put_aside(error, raw)
 
