@@ -26,7 +26,9 @@ def score(
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
     ] = None,
-    on_error: Annotated[str, typer.Option(help="Bad records: raise, skip or quarantine.")] = "raise",
+    on_error: Annotated[
+        str, typer.Option(help="Bad records: raise, skip or quarantine (OUT.quarantine.jsonl).")
+    ] = "raise",
     tokens_per_batch: Annotated[
         int, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
     ] = 16384,

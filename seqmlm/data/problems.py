@@ -28,6 +28,7 @@ class Problems:
 
     Attributes:
         places: where each reason was met first, as "file:line".
+        remedies: what can be done about each reason, as the first error of it says.
 
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
@@ -47,6 +48,7 @@ class Problems:
         self._bad: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
         self.places: dict[str, str] = {}
+        self.remedies: dict[str, str] = {}
         self._sink: TextIO | None = None
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
@@ -59,6 +61,9 @@ class Problems:
             raise error
         reason = _count(self._bad, error.reason, 1)
         self._placed(reason, error.source, error.line)
+        if error.remedy:
+            field = f"field {error.field!r}: " if error.field else ""
+            self.remedies.setdefault(reason, field + error.remedy)
         if self.on_error == "quarantine":
             self._put_aside(error, raw)
 

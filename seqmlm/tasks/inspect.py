@@ -46,6 +46,7 @@ class Inspection:
         split: records that would train and validate, and different sequences that stand in both.
         problems: bad records and oddities, by reason.
         places: where each of the reasons was met first.
+        remedies: what can be done about each of the reasons, where the reader knows.
         audit: what the domain itself counts (see `Domain.audit`).
         example: one record before and after masking; empty for sensitive data unless asked for.
     """
@@ -64,6 +65,7 @@ class Inspection:
     split: Mapping[str, Any]
     problems: Mapping[str, Any]
     places: Mapping[str, str] = field(default_factory=dict)
+    remedies: Mapping[str, str] = field(default_factory=dict)
     audit: Mapping[str, Any] = field(default_factory=dict)
     example: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,6 +152,7 @@ def _report(
         },
         problems=tellable(problems.counts, hide),
         places=problems.places,
+        remedies=problems.remedies,
         audit=audit,
         example=example,
     )

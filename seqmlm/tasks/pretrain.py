@@ -79,6 +79,8 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             f"finished at step {outcome.steps}: {values['eval/bits_per_unit']:.3f} bits per {domain.unit} "
             f"(unigram {values['eval/unigram_bits_per_unit']:.3f}); model {agreed.name}:{version}"
         )
+        if values["eval/bits_per_unit"] >= values["eval/unigram_bits_per_unit"]:
+            say(f"no better than how often each {domain.unit} occurs: train longer, or on more data")
         result = make_result(
             agreed,
             outcome,

@@ -65,6 +65,17 @@ def test_sensitive_data_of_few_records_show_no_count_nor_what_gives_it_away(seqm
     assert found["records"] == found["duplicates"] == "<11"
 
 
+def test_a_missing_column_comes_with_the_option_that_names_it(seqmlm, workspace: Path) -> None:
+    reviews, patients = workspace / "reviews.csv", workspace / "patients.csv"
+    reviews.write_text("review,stars\nBad film,1\nGood film,5\n")
+    patients.write_text("PatientNo;Date;Diagnosis\n1;2020-01-01;E11.9\n")
+    for domain, file, option in (("text", reviews, "column="), ("ehr", patients, "patient=")):
+        found = _inspected(seqmlm, "--domain", domain, file)
+        assert found["records"] == 0
+        assert option in found["remedies"]["no column of this name"]
+    assert "PatientNo" not in str(found), "a first row may be data"
+
+
 def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:
     done = seqmlm("data", "inspect", "--domain", "protein", "none.fasta")
     assert done.code == 3

@@ -66,3 +66,11 @@ def test_few_people_are_not_told() -> None:
 def test_nobody_is_told_as_nobody() -> None:
     assert [told(n) for n in (0, 1, 10, 11)] == [0, "<11", "<11", 11]
     assert audit([])["subjects"] == 0
+
+
+def test_one_patient_in_many_records_is_one_person() -> None:
+    once = list(records(12, 12))
+    found = audit([once[0]] * 12)
+    assert found["subjects"] == found["subjects_who_died"] == "<11"
+    assert found["subjects_by_year"] == {}
+    assert found["codes_in_10_subjects_or_fewer"] == found["codes"] == 6
