@@ -6,17 +6,52 @@ from typing import Annotated
 
 import typer
 
+from seqmlm.cli import words
+
 app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
 
 
-@app.callback()
-def _group() -> None:
-    """Keep `inspect` a sub-command, though it is the only one."""
+@app.command("formats")
+def formats(
+    domain: Annotated[str, typer.Option("--domain", "-d", help=words.DOMAIN)],
+    format: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout.")] = False,
+) -> None:
+    """List the file formats of a domain and the options of each (--option KEY=VALUE).
+
+    Example: seqmlm data formats --domain ehr --format wide
+    """
+    import textwrap
+
+    from seqmlm.cli.output import print_json
+    from seqmlm.errors import UsageError, nearest
+    from seqmlm.tasks.formats import formats as formats_of
+
+    found = formats_of(domain)
+    if format is not None:
+        known = [one.name for one in found]
+        if format not in known:
+            raise UsageError(f"domain {domain} has no format {format!r}{nearest(format, known)}")
+        found = [one for one in found if one.name == format]
+    if json_output:
+        print_json([one.to_dict() for one in found])
+        return
+    told = None
+    for one in found:
+        known_by = ", ".join(one.suffixes) or ("a folder" if one.folder else "--format alone")
+        typer.echo(f"{one.name} ({known_by}{', a folder' if one.folder and one.suffixes else ''})")
+        if one.options == told:
+            continue  # the same as of the format before
+        told = one.options
+        typer.echo(textwrap.fill(one.reads, 96, initial_indent="  ", subsequent_indent="  "))
+        for option in one.options:
+            line = f"{option.name}={option.default}  {option.meaning}"
+            typer.echo(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="        "))
 
 
 @app.command("inspect")
 def inspect(
-    domain: Annotated[str, typer.Option("--domain", "-d", help="What the sequences are: protein, text ...")],
+    domain: Annotated[str, typer.Option("--domain", "-d", help=words.DOMAIN)],
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="[PATH|-]...", help="Files or folders; - is standard input.")
     ] = None,
@@ -54,6 +89,8 @@ def inspect(
     if json_output:
         print_json(found)
         return
+    if not found["records"]:
+        typer.echo("no record could be read: the problems below say why", err=True)
     for key, value in found.items():
         if isinstance(value, dict):
             if value:

@@ -35,6 +35,9 @@ def score(
 ) -> None:
     """Score sequences with a model: one JSON line each, higher score = more unusual.
 
+    `pll` is the sum of ln p of all units, in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
+    Exact scores take one forward pass a unit, so a long record takes the square of its length.
+
     Example: seqmlm score enzymes new.fasta --per-unit --out scores.jsonl
     """
     import sys

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from seqmlm.cli import words
+
 
 def train(
     paths: Annotated[
@@ -16,7 +18,12 @@ def train(
         ),
     ] = None,
     domain: Annotated[
-        str | None, typer.Option("--domain", "-d", help="What the sequences are: protein, text ...")
+        str | None,
+        typer.Option(
+            "--domain",
+            "-d",
+            help=words.DOMAIN,
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,

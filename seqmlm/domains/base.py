@@ -146,7 +146,10 @@ class Domain(ABC):
         for name in options:
             if name not in known:
                 what = f"format {format!r}" if format else f"no format of domain {self.name}"
-                raise UsageError(f"{what} takes the option {name!r}{nearest(name, known)}")
+                raise UsageError(
+                    f"{what} takes the option {name!r}{nearest(name, known)}; "
+                    f"'seqmlm data formats --domain {self.name}' explains them"
+                )
 
     def _stream(
         self, paths: Sequence[Path | str], problems: Problems, format: str | None, options: Mapping[str, Any]

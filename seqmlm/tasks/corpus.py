@@ -218,7 +218,10 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
         _announce(name, prepared[name], reader, say)
     parts = list(prepared.values())
     if not any(len(part.validation) for part in parts):
-        raise UsageError("no record was left for validation: give more data, or raise data.validation")
+        raise UsageError(
+            "no record was left for validation: give more data, raise data.validation, or cut the input into "
+            f"smaller records ('seqmlm data formats --domain {reader.domain.name}' has the readers' options)"
+        )
     counts = np.sum([part.token_counts for part in parts], axis=0)
     train: Sequences = parts[0].train
     validation: Sequences = parts[0].validation

@@ -27,7 +27,7 @@ from seqmlm.workspace import Workspace
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_COMMON = 30
-_EXAMPLE_CHARACTERS = 2000
+_EXAMPLE_CHARACTERS = 400
 
 
 @dataclass(frozen=True, kw_only=True)

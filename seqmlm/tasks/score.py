@@ -35,6 +35,7 @@ from seqmlm.workspace import Workspace
 
 MODES = ("exact",)
 _RECORDS_TOKENIZED_TOGETHER = 64
+_UNFAMILIAR = "a record most of which the model's vocabulary does not know: is it data of another kind?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +196,13 @@ def score_records(
         tokens_per_batch: budget of a forward pass.
     """
     waiting: deque[_Pending] = deque()
+    unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def windows() -> Iterator[tuple[Encoding, Bools]]:
         for record, encoding in _encoded(model, records, problems):
+            ordinary = encoding.ids[encoding.groups >= 0]
+            if len(ordinary) and len(unfamiliar) and np.isin(ordinary, unfamiliar).mean() > 0.5:
+                problems.note(_UNFAMILIAR)
             parts = central_windows(encoding, model.tokenizer.space, model.card.max_length)
             waiting.append(_Pending(record, encoding, len(parts), []))
             yield from parts

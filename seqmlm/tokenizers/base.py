@@ -115,6 +115,11 @@ class Tokenizer(ABC):
         return {}
 
     @property
+    def unfamiliar(self) -> Sequence[int]:
+        """Ids that stand for something the vocabulary does not have; what is only such tells nothing."""
+        return () if self.space.unk is None else (self.space.unk,)
+
+    @property
     def channels(self) -> Mapping[str, Mapping[str, Any]]:
         """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
         return {}

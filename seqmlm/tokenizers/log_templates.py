@@ -144,6 +144,10 @@ class TemplateTokenizer(Tokenizer):
         return self._space
 
     @property
+    def unfamiliar(self) -> Sequence[int]:
+        return (_NEW,)
+
+    @property
     def tokens(self) -> Sequence[str]:
         """(V,) templates as text, event ids as the file has them."""
         return self._tokens

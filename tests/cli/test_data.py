@@ -80,3 +80,16 @@ def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:
     done = seqmlm("data", "inspect", "--domain", "protein", "none.fasta")
     assert done.code == 3
     assert "none.fasta" in done.err
+
+
+def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:
+    listed = seqmlm("data", "formats", "--domain", "ehr", "--format", "wide")
+    assert listed.code == 0
+    assert "patient=patient_id" in listed.out
+    assert [one["name"] for one in seqmlm("data", "formats", "-d", "protein", "--json").json] == [
+        "fasta",
+        "a3m",
+    ]
+    wrong = seqmlm("data", "formats", "--domain", "ehr", "--format", "wid")
+    assert wrong.code == 2
+    assert "wide" in wrong.err

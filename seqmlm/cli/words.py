@@ -1,0 +1,3 @@
+"""Words that several commands' help texts share."""
+
+DOMAIN = "What the sequences are: code, dna, ehr, logs, protein, text, or a plugin's."
