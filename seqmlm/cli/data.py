@@ -8,6 +8,8 @@ import typer
 
 from seqmlm.cli import words
 
+_SHOWN = 12  # endings of a format that are listed
+
 app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
 
 
@@ -38,7 +40,8 @@ def formats(
         return
     told = None
     for one in found:
-        known_by = ", ".join(one.suffixes) or ("a folder" if one.folder else "--format alone")
+        shown = [*one.suffixes[:_SHOWN], *(["..."] if len(one.suffixes) > _SHOWN else [])]
+        known_by = ", ".join(shown) or ("a folder" if one.folder else "--format alone")
         typer.echo(f"{one.name} ({known_by}{', a folder' if one.folder and one.suffixes else ''})")
         if one.options == told:
             continue  # the same as of the format before

@@ -55,7 +55,12 @@ def read_tsv(
     header: bool = True,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read a TSV file: as `read_csv`, with tabs between fields; quotation marks are ordinary characters."""
+    """Read a TSV file: as `read_csv`, with tabs between fields; quotation marks are ordinary characters.
+
+    Args:
+        path, problems: as of `read_csv`.
+        column, id_column, document_column, keep, header, max_bytes: as of the format csv.
+    """
     names = (column, id_column, document_column)
     style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     yield from _read(str(path), problems, names, keep, style, header, max_bytes)
