@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import histories as patients
 import pytest
 
 from seqmlm.data.events import iso
 
 Run = Callable[..., Any]
 
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-patients = _load("histories")
 
 SMALL = ("--size", "tiny", "--set", "model.overrides={num_hidden_layers: 2, hidden_size: 32}")
 FAST = (*SMALL, "--set", "train.tokens_per_row=512", "--tokens-per-batch", 1024, "--json")

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from formats import FORMATS
 
 from seqmlm import plugins
 
 Run = Callable[..., Any]
 
 
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FORMATS = _load("formats").FORMATS
 FAST = (
     *("--size", "tiny", "--max-steps", 1, "--tokens-per-batch", 1024, "--json"),
     *("--set", "model.overrides={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 32}"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
+import histories as patients
 import numpy as np
 import pytest
 import torch
@@ -22,19 +20,6 @@ from seqmlm.errors import UsageError
 from seqmlm.tasks.config import resolve
 from seqmlm.tasks.maskers import make_masker
 from seqmlm.tokenizers.events import EventsTokenizer
-
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-patients = _load("histories")
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+import encoders
 import numpy as np
 import pytest
 import torch
@@ -20,18 +19,6 @@ from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError, UsageError
 
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-encoders = _load("encoders")
 torch.set_num_threads(1)
 
 KINDS = {

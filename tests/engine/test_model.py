@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import encoders
 import numpy as np
 import pytest
 import torch
@@ -23,16 +22,6 @@ from seqmlm.errors import UsageError
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SUPPORT / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-encoders = _load("encoders")
 torch.set_num_threads(1)
 
 

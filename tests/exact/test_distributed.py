@@ -6,33 +6,20 @@ one-process counterparts run here.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import tiny_training as tiny
 import torch
 
 from seqmlm.engine import checkpoint
 
 SUPPORT = Path(__file__).parents[1] / "support"
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SUPPORT / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tiny = _load("tiny_training")
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 
+import encoders
 import numpy as np
 import pytest
 import torch
@@ -16,18 +14,6 @@ from hypothesis import strategies as st
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-encoders = _load("encoders")
 torch.set_num_threads(1)
 
 

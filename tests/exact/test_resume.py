@@ -6,14 +6,13 @@ over the ends of epochs, and loader workers that have prepared batches which wer
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_training as tiny
 import torch
 from torch import Tensor
 
@@ -21,19 +20,6 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.channels import Channel, InputChannels
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.model import MaskedRows
-
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tiny = _load("tiny_training")
 
 
 class Pulled(Exception):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import math
-from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
+import encoders
 import pytest
 import torch
 from torch import Tensor
@@ -18,18 +16,6 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import PackedBatch, pack
 from seqmlm.engine.types import TokenSpace
 
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-encoders = _load("encoders")
 torch.set_num_threads(1)
 
 

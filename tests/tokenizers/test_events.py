@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from itertools import count
 from pathlib import Path
-from types import ModuleType
 
+import histories as patients
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,18 +20,6 @@ from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.events_layout import intervals
 from seqmlm.tokenizers.events_vocabulary import Vocabulary
 
-
-def _load(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-patients = _load("histories")
 DAY = 86400.0
 CHANNELS = ["age", "time", "visit", "segment"]
 KNOWN = Vocabulary(
