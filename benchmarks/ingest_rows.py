@@ -25,6 +25,7 @@ from seqmlm.data.record import Record
 from seqmlm.tokenizers.base import Tokenizer
 
 BATCH = 512
+BATCH_CHARACTERS = 1 << 20
 ROUNDS = 3  # the best counts: the machine is not ours alone
 LINES_A_WINDOW = 64
 
@@ -119,10 +120,16 @@ def memory(asked: dict[str, Any]) -> dict[str, Any]:
     """Peak memory of reading and encoding everything; the tokenizer learns from all of it."""
     made = trained_on_stream(asked)
     before = peak_mib()
-    stream, count = records(asked), 0
-    while batch := [record.raw for record in islice(stream, BATCH)]:
+    count, batch, held = 0, [], 0
+    for record in records(asked):  # as many at a time as preparing data takes
+        batch.append(record.raw)
+        held += len(record.raw) if isinstance(record.raw, str) else 1000
+        count += 1
+        if len(batch) >= BATCH or held >= BATCH_CHARACTERS:
+            made.encode_batch(batch)
+            batch, held = [], 0
+    if batch:
         made.encode_batch(batch)
-        count += len(batch)
     return {"records": count, "mib": asked["bytes"] / 2**20, "start_mib": before, "peak_mib": peak_mib()}
 
 
