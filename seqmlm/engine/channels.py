@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ class _Category(nn.Embedding):
         return super().forward(values.long().clamp(0, self.num_embeddings - 1))
 
 
-class _Scaled(nn.Module):
+class _Scaled(nn.Module, ABC):
     """A number, centred and scaled, with one learned amplitude for all it says."""
 
     def __init__(self, channel: Channel) -> None:
@@ -147,9 +148,9 @@ class _Scaled(nn.Module):
         waves: Tensor = self.waves((values[..., None] - self._center) / self._scale)
         return self.amplitude * waves
 
+    @abstractmethod
     def waves(self, scaled: Tensor) -> Tensor:
         """(..., 1) to (..., H)."""
-        raise NotImplementedError
 
 
 class _Time2Vec(_Scaled):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from seqmlm.tokenizers.events_codes import SPECIAL
+from seqmlm.tokenizers.fast import fast_tokenizer
 
 
 def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -19,18 +20,4 @@ def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     ids = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens(list(SPECIAL))
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        extra_special_tokens=["[VS]", "[VE]"],
-    )
+    return fast_tokenizer(backend, SPECIAL)

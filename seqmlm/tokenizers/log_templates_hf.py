@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from seqmlm.tokenizers.fast import fast_tokenizer
 
 
 def fast_template_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -17,16 +19,4 @@ def fast_template_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     ids = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.WordLevel(vocab=ids, unk_token="<NEW>"))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"<[^<>]*>|[^\s<>]+"), behavior="removed", invert=True)
-    backend.add_special_tokens([token for token in tokens if token.startswith("[")])
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    return fast_tokenizer(backend, [token for token in tokens if token.startswith("[")])

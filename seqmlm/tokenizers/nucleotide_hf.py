@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from seqmlm.tokenizers.fast import fast_tokenizer
 
 _LETTERS = "ACGTN"
 
@@ -62,19 +64,4 @@ def _upper(further: Sequence[Any]) -> Any:
 
 
 def _finished(backend: Tokenizer, tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    special = [token for token in tokens if token.startswith("[")]
-    backend.add_special_tokens(special)
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        mask_token="[MASK]",
-    )
+    return fast_tokenizer(backend, [token for token in tokens if token.startswith("[")])

@@ -10,6 +10,7 @@ Hidden is the same in all cases, a share of the bases, and priced is -log2 p of 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -33,7 +34,7 @@ def base_codes(tokens: Sequence[str], first: int) -> list[list[int]]:
     return [["ACGT".index(base) for base in token] if i >= first else [] for i, token in enumerate(tokens)]
 
 
-class _Bases(Units):
+class _Bases(Units, ABC):
     """Units that are bases, whatever the tokens."""
 
     @property
@@ -43,9 +44,9 @@ class _Bases(Units):
     def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
         return [(code,) for code in self._codes(encoding).tolist()]
 
+    @abstractmethod
     def _codes(self, encoding: Encoding) -> Longs:
         """(N,) the bases of a sequence, 0..3, those of N left out."""
-        raise NotImplementedError
 
 
 class SeveralBases(_Bases):
