@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqmlm.data.events import Event, History
+from seqmlm.data.events import Event, History, iso
 
 DAY = 86400.0
 DISEASES = {
@@ -14,6 +14,18 @@ DISEASES = {
     "N18": ("ICD10//N18.3", "DRUG//calcitriol", "LAB//2160-0"),
     "F32": ("ICD10//F32.1", "DRUG//sertraline", "LAB//3016-3"),
 }
+
+
+def lines(history: History) -> list[str]:
+    """The events as "day code value text visit kind", short enough to compare by eye."""
+    return [
+        " ".join(
+            str(cell)
+            for cell in (iso(e.time)[:10], e.code, e.value, e.text, e.visit, e.kind)
+            if cell is not None and cell != ""
+        )
+        for e in history.events
+    ]
 
 
 def history(number: int, seed: int = 0) -> History:

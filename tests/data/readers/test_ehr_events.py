@@ -9,25 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from histories import lines
 
-from seqmlm.data.events import Event, History, iso
+from seqmlm.data.events import Event, iso
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers import ehr
 from seqmlm.errors import DataError, UsageError
 
 FORMATS = (ehr.is_meds, ehr.is_synthea, ehr.is_omop, ehr.is_mimic3, ehr.is_fhir)
-
-
-def lines(history: History) -> list[str]:
-    """The events as "day code value text visit kind", short enough to compare by eye."""
-    return [
-        " ".join(
-            str(cell)
-            for cell in (iso(e.time)[:10], e.code, e.value, e.text, e.visit, e.kind)
-            if cell is not None and cell != ""
-        )
-        for e in history.events
-    ]
 
 
 def write(folder: Path, tables: dict[str, str], ending: str = ".csv") -> Path:
