@@ -129,6 +129,10 @@ class BaseTokenizer(_EveryBase):
     name: ClassVar[str] = "base.v1"
     k = 1
 
+    @property
+    def single_tokens(self) -> bool:
+        return True
+
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.tokenizers.nucleotide_hf import every_base
 
