@@ -76,7 +76,7 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
 
 
 def loop(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
-    """What a careful user writes in twenty lines: masked copies in batches, the head at masked tokens only."""
+    """What a careful user writes in twenty lines: copies in batches, the head at masked tokens only."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     model = AutoModelForMaskedLM.from_pretrained(arm.folder).eval()

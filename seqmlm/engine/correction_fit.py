@@ -23,7 +23,7 @@ from seqmlm.errors import DataError
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-# Nats taken from a seen token's logit while asking, so that probabilities near 1 keep their digits in float32.
+# Nats taken from a seen token's logit while asking: probabilities near 1 keep their digits in float32.
 _ASIDE = 30.0
 _CLASS_POSITIONS = 32
 """Positions a token class needs for a number of its own."""

@@ -130,7 +130,7 @@ class Scorer:
             "entropy": entropy,
             "ranks": ranks,
             "top": top,
-            "full": self.rule.whole_rows,
+            "full": self.rule.whole_rows or (self.rule.letter_rows and (entropy or ranks or top > 0)),
             "correction": correction,
         }
 

@@ -22,7 +22,7 @@ from seqmlm.tokenizers.nucleotide import (
     kmer_complements,
     kmers,
 )
-from seqmlm.tokenizers.nucleotide_units import OverlappingUnits
+from seqmlm.tokenizers.overlapping_units import OverlappingUnits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

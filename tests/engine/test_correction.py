@@ -74,7 +74,9 @@ def test_an_optimal_models_outputs_become_its_masked_conditionals(
         q *= (1 - rare) / q.sum()
         q[shown] = rare
         logits = torch.from_numpy(optimal(q, shown, config, u, made.selection_rate(space))).float()[None] + 3
-        log_q = torch.log_softmax(Corrector(correction, torch.device("cpu"))(logits, torch.tensor([shown])), -1)
+        log_q = torch.log_softmax(
+            Corrector(correction, torch.device("cpu"))(logits, torch.tensor([shown])), -1
+        )
         ordinary = space.ordinary
         np.testing.assert_allclose(log_q[0, ordinary], np.log(q[ordinary]), atol=3e-5)
 
@@ -86,7 +88,9 @@ def test_behind_a_mask_only_selection_rates_are_taken_out() -> None:
     q /= q.sum()
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(q * made.selection_rate(space))).float()[None]
-    corrected = Corrector(derive(CONFIG, made, space), torch.device("cpu"))(logits, torch.tensor([space.mask]))
+    corrected = Corrector(derive(CONFIG, made, space), torch.device("cpu"))(
+        logits, torch.tensor([space.mask])
+    )
     np.testing.assert_allclose(torch.softmax(corrected, -1)[0], q, atol=1e-6)
 
 
