@@ -12,7 +12,7 @@ import torch
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, Corrector, derive, selection_bias
-from seqmlm.engine.masking.base import MaskingConfig, Outcome, RateMasker, make_masker
+from seqmlm.engine.masking.base import MaskingConfig, make_masker
 from seqmlm.engine.masking.kmer_span import KmerSpan
 from seqmlm.engine.masking.lexicon import Lexicon
 from seqmlm.engine.masking.position import Position
@@ -31,11 +31,10 @@ def space_of(size: int) -> TokenSpace:
     return TokenSpace(size=size, pad=0, mask=1, unk=None, start=2, end=3, special=(0, 1, 2, 3))
 
 
-class Unequal(RateMasker):
+class Unequal(Uniform):
     """Selects frequent tokens less often."""
 
     name: ClassVar[str] = "unequal.test"
-    outcome: ClassVar[Outcome] = "token"
 
     def selection_rate(self, space: TokenSpace) -> Floats:
         rates = super().selection_rate(space)
@@ -56,7 +55,7 @@ def optimal(
 @pytest.mark.parametrize(("keep", "random"), [(0.1, 0.1), (0.3, 0.05), (0.0, 0.2)])
 @pytest.mark.parametrize("vocabulary", [5, 33, 16384])
 def test_an_optimal_models_outputs_become_its_masked_conditionals(
-    vocabulary: int, keep: float, random: float, replacement: Any, masker: type[RateMasker]
+    vocabulary: int, keep: float, random: float, replacement: Any, masker: type[Uniform]
 ) -> None:
     space = space_of(vocabulary + 4)
     config = replace(CONFIG, keep=keep, random=random, mask=1 - keep - random, replacement=replacement)

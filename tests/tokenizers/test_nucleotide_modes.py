@@ -87,6 +87,7 @@ def test_overlapping_kmers(text: str) -> None:
     places = [i for i, base in enumerate(RAW) if base != "N"]
     assert sorted(score.groups.tolist()) == places
     mode = Mode.parse(text)
+    assert encoding.spans is not None
     passes = partition(len(places), mode.parts) if mode.kind == "partition" else np.arange(len(places))
     spans = [
         tuple(span) if i >= FIRST else (0, 0)
