@@ -66,26 +66,26 @@ def fit(
         conditionals: of the model.
         encodings: normal sequences, none longer than the model.
         bias: (V,) nats, as in `Correction`, for both sides alike.
-        n: positions to ask exactly.
+        n: positions to ask exactly, at most; fewer where the sequences are short.
         seed: of their choice.
 
     Raises:
         DataError: nothing to ask in the encodings.
     """
-    sample = _sample(encodings, conditionals.space, n, seed)
-    if not sample:
+    chosen = sample(encodings, conditionals.space, n, seed)
+    if not chosen:
         raise DataError(
             "no positions to fit a one-pass correction to: the sequences hold no ordinary tokens",
             remedy="give normal sequences with units that the model knows",
         )
-    exact = _exact(conditionals, sample, bias)
-    odds = _odds(conditionals, sample, bias)
-    tokens = np.concatenate([one.ids[places] for one, places in sample]).astype(np.int64)
+    exact = _exact(conditionals, chosen, bias)
+    odds = _odds(conditionals, chosen, bias)
+    tokens = np.concatenate([one.ids[places] for one, places in chosen]).astype(np.int64)
     everywhere = least_squares(odds, exact)
     seen = np.where(conditionals.space.is_special, 0.0, everywhere)
-    for chosen, members in _classes(sample, conditionals.space):
-        if np.count_nonzero(chosen) >= _CLASS_POSITIONS:
-            seen[members] = least_squares(odds[chosen], exact[chosen])
+    for own, members in _classes(chosen, conditionals.space):
+        if np.count_nonzero(own) >= _CLASS_POSITIONS:
+            seen[members] = least_squares(odds[own], exact[own])
     fitted = _log_sigmoid(odds - seen[tokens])
     return Fit(
         correction=Correction(seen=seen.astype(np.float32), bias=bias, kind="fitted"),
@@ -138,7 +138,7 @@ def _log_sigmoid(x: Doubles) -> Doubles:
 Sample = list[tuple[Encoding, Longs]]
 
 
-def _sample(encodings: Sequences | Sequence[Encoding], space: TokenSpace, n: int, seed: int) -> Sample:
+def sample(encodings: Sequences | Sequence[Encoding], space: TokenSpace, n: int, seed: int) -> Sample:
     """About n positions of random sequences, a tenth of each sequence's at most (one at least)."""
     rng = np.random.default_rng(seed)
     found: Sample = []
@@ -155,41 +155,42 @@ def _sample(encodings: Sequences | Sequence[Encoding], space: TokenSpace, n: int
     return found
 
 
-def _exact(conditionals: Conditionals, sample: Sample, bias: Floats | None) -> Doubles:
+def _exact(conditionals: Conditionals, chosen: Sample, bias: Floats | None) -> Doubles:
     """(N,) natural log-probability of each position with itself and the rest of its unit hidden."""
 
     def queries() -> Iterator[Query]:
-        for encoding, places in sample:
-            yield from pll_queries(encoding, conditionals.space, _flags(encoding, places))
+        for encoding, places in chosen:
+            yield from pll_queries(encoding, conditionals.space, flags(encoding, places))
 
     answers = conditionals.ask(queries(), correction=Correction(bias=bias))
     return np.concatenate([answer.log_probs for answer in answers]).astype(np.float64)
 
 
-def _odds(conditionals: Conditionals, sample: Sample, bias: Floats | None) -> Doubles:
+def _odds(conditionals: Conditionals, chosen: Sample, bias: Floats | None) -> Doubles:
     """(N,) log-odds of the observed token at each position with nothing hidden."""
     aside = np.where(conditionals.space.is_special, 0.0, _ASIDE).astype(np.float32)
     nothing = np.zeros(0, dtype=np.int32)
-    queries = (Query(encoding=one, masked=nothing, asked=places.astype(np.int32)) for one, places in sample)
+    queries = (Query(encoding=one, masked=nothing, asked=places.astype(np.int32)) for one, places in chosen)
     answers = conditionals.ask(queries, correction=Correction(seen=aside, bias=bias))
     low = np.concatenate([answer.log_probs for answer in answers]).astype(np.float64)
     low = np.minimum(low, -1e-7)  # a seen token more certain than any float32 softmax can say
     return low - np.log(-np.expm1(low)) + _ASIDE
 
 
-def _flags(encoding: Encoding, places: Longs) -> Bools:
+def flags(encoding: Encoding, places: Longs) -> Bools:
+    """(L,) True at the places."""
     flags = np.zeros(len(encoding), dtype=np.bool_)
     flags[places] = True
     return flags
 
 
-def _classes(sample: Sample, space: TokenSpace) -> Iterator[tuple[Bools, Longs]]:
+def _classes(chosen: Sample, space: TokenSpace) -> Iterator[tuple[Bools, Longs]]:
     """For each token class: which of the N positions are of it (N,), and the tokens mostly of it."""
-    if any(encoding.classes is None for encoding, _ in sample):
+    if any(encoding.classes is None for encoding, _ in chosen):
         return
-    of = np.concatenate([one.classes[places] for one, places in sample if one.classes is not None])
-    ids = np.concatenate([one.ids for one, _ in sample])
-    classes = np.concatenate([one.classes for one, _ in sample if one.classes is not None])
+    of = np.concatenate([one.classes[places] for one, places in chosen if one.classes is not None])
+    ids = np.concatenate([one.ids for one, _ in chosen])
+    classes = np.concatenate([one.classes for one, _ in chosen if one.classes is not None])
     known = ~space.is_special[ids] & (classes >= 0)
     numbers = np.unique(classes[known])
     counts = np.zeros((space.size, len(numbers)), dtype=np.int64)

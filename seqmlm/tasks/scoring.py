@@ -20,6 +20,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.one_pass import head_for
 from seqmlm.tokenizers.base import UnknownUnit
 
 BATCH_RECORDS = 256
@@ -124,11 +125,16 @@ class RecordScorer:
         """The one scorer for a way of asking: it remembers windows from batch to batch."""
         made = self._scorers.get((mode, entropy, ranks))
         if made is None:
+            ask = self.conditionals
+            if mode.head:
+                ask = Conditionals(
+                    head_for(self.model), tokens_per_batch=ask.tokens_per_batch, device=ask.device
+                )
             made = self._scorers[mode, entropy, ranks] = Scorer(
-                self.conditionals,
+                ask,
                 self.model.tokenizer.units,
                 mode=mode,
-                correction=self._correction,
+                correction=None if mode.head else self._correction,
                 entropy=entropy,
                 ranks=ranks,
                 top=self._top,
