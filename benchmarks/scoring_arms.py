@@ -60,6 +60,7 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     from transformers import AutoModelForMaskedLM
 
     from seqmlm.engine.conditionals import Conditionals
+    from seqmlm.engine.correction import Correction
     from seqmlm.engine.mode import EXACT, ONE_PASS
     from seqmlm.engine.model import MaskedRows
     from seqmlm.engine.scoring import Scorer
@@ -70,7 +71,8 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     model = AutoModelForMaskedLM.from_pretrained(arm.folder)
     rows = MaskedRows(model, tokenizer.space, probability="full")
     ask = Conditionals(rows, tokens_per_batch=arm.batch)
-    scorer = Scorer(ask, tokenizer.units, mode=EXACT if arm.kind == "ours" else ONE_PASS)
+    mode = EXACT if arm.kind == "ours" else ONE_PASS
+    scorer = Scorer(ask, tokenizer.units, mode=mode, correction=Correction(), remember=0)
     encodings = tokenizer.encode_batch(list(texts))
     return lambda: [score.pll for score in scorer.windows((one, None) for one in encodings)]
 
@@ -125,6 +127,7 @@ def minicons(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     tokenizer = AutoTokenizer.from_pretrained(arm.folder)
     metric = "within_word_l2r" if arm.field == "text" else "original"
     model = scorer.MaskedLMScorer(arm.folder, device="cpu", PLL_metric=metric)
+    model.sep_token_id = tokenizer.sep_token_id or tokenizer.eos_token_id  # else it scores the end token
     # The model's embedding is padded beyond the vocabulary; those ids must not share in the softmax here.
     bias = model.model.decoder.bias
     with torch.no_grad():

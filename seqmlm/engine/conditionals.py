@@ -32,6 +32,8 @@ __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
 
 # Elements of one forward's logits (256 MiB of fp32), and of the rows that `full` keeps of one look-ahead.
 LOGITS = 1 << 26
+# Tokens of one forward: enough to keep a GPU busy, and on a CPU (True) few enough to stay in its caches.
+TOKENS = {False: 16384, True: 4096}
 # Token ids of the masked copies laid out at once (16 MiB).
 WINDOW_TOKENS = 1 << 22
 
@@ -53,7 +55,8 @@ class Conditionals:
     Args:
         rows: the model, alone or with a head for one pass; used in evaluation mode without gradients, its
             mode is restored after each look-ahead.
-        tokens_per_batch: token budget of one forward; halved when memory runs out, and kept at that.
+        tokens_per_batch: token budget of one forward, None for what suits the device; halved when memory
+            runs out, and kept at that.
         device: where to compute; the model is moved there. Default: where the model is.
         precision: "fp32" is exact to rounding; "auto" is bfloat16 where the device has it, which changes
             log-probabilities by up to some hundredths.
@@ -65,18 +68,18 @@ class Conditionals:
         self,
         rows: MaskedRows | HeadRows,
         *,
-        tokens_per_batch: int = 16384,
+        tokens_per_batch: int | None = None,
         device: torch.device | str | None = None,
         precision: Precision = "fp32",
         lookahead: int = 8192,
     ) -> None:
-        if tokens_per_batch < 1 or lookahead < 1:
+        if (tokens_per_batch is not None and tokens_per_batch < 1) or lookahead < 1:
             raise UsageError("tokens_per_batch and lookahead must be at least 1")
         self.rows = rows if device is None else rows.to(device)
         self.space = rows.space
         self.device = next(rows.parameters()).device
         self.dtype = compute_dtype(precision, self.device)
-        self.tokens_per_batch = tokens_per_batch
+        self.tokens_per_batch = tokens_per_batch or TOKENS[self.device.type == "cpu"]
         self.lookahead = lookahead
         self.statistics = Statistics()
         self._capacity = position_capacity(rows.model)

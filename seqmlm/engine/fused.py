@@ -8,6 +8,8 @@ autograd function with its gradient written out:
   product of complex numbers;
 * queries, keys and values are gathered into groups of similar length (`grouping`) at once;
 * residuals are added inside the matrix products; norms and GELU are computed again in the backward pass;
+* without gradients, the first layer's queries, keys and values are those of its distinct tokens: the masked
+  copies of a sequence have few of them;
 * the last layer has queries, and goes on, for the asked rows only: nothing else is read from it.
 
 `FusedEncoder.applies` says whether a model can run this way right now; otherwise transformers' own forward
@@ -85,7 +87,7 @@ class FusedEncoder:
         """
         keep_freed_memory()
         body = self._model.model
-        hidden = body.embeddings(input_ids=input_ids)[0]
+        hidden, projected = self._embedded(input_ids)
         kinds = set(body.config.layer_types)
         rotations = {kind: self._rotation(hidden, position_ids, kind) for kind in kinds}
         last = len(body.layers) - 1
@@ -100,10 +102,27 @@ class FusedEncoder:
                 self._interleave,
                 self._heads,
                 self._eps,
+                projected if number == 0 else None,
                 *_weights(layer),
             )
         out: Tensor = body.final_norm(hidden)
         return out
+
+    def _embedded(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(T, hidden) embeddings, and what the first layer makes of them (T, 3 hidden), or None.
+
+        Both depend on the token alone, not on its place, so distinct tokens are computed once.
+        """
+        body, layers = self._model.model, self._model.model.layers
+        plain = isinstance(layers[0].attn_norm, nn.Identity) and len(layers) > 1
+        if torch.is_grad_enabled() or self._model.training or not plain:
+            return body.embeddings(input_ids=input_ids)[0], None
+        tokens, place = torch.unique(input_ids[0], return_inverse=True)
+        embedded = body.embeddings(input_ids=tokens[None])[0]
+        if 2 * len(tokens) > len(place):
+            return embedded.index_select(0, place), None
+        weight = layers[0].attn.Wqkv.weight.index_select(0, self._interleave)
+        return embedded.index_select(0, place), (embedded @ weight.t()).index_select(0, place)
 
     def _rotation(self, hidden: Tensor, position_ids: Tensor, kind: str) -> Tensor:
         """(T, head size / 2) complex: the angle of each pair at each position."""

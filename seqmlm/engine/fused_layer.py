@@ -22,7 +22,11 @@ AVAILABLE = _FLASH is not None and _FLASH_BACKWARD is not None
 
 
 class FusedLayer(torch.autograd.Function):
-    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones."""
+    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones.
+
+    `projected` is (T, 3 H), queries, keys and values where they are known already (no gradient goes there);
+    it is turned in place.
+    """
 
     @staticmethod
     def forward(
@@ -34,6 +38,7 @@ class FusedLayer(torch.autograd.Function):
         interleave: Tensor,
         heads: int,
         eps: float,
+        projected: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
         norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = weights
@@ -41,7 +46,7 @@ class FusedLayer(torch.autograd.Function):
         qkv_weight = qkv_weight.index_select(0, interleave)
         normed, *stats1 = _norm(x, norm1, eps)
         if asked is None:
-            qkv = normed @ qkv_weight.t()
+            qkv = normed @ qkv_weight.t() if projected is None else projected
             _rotate(qkv, rotation, heads, 2)
             queries, keys = qkv[:, :hidden], qkv[:, hidden:]
         else:
@@ -103,7 +108,7 @@ class FusedLayer(torch.autograd.Function):
             grad_x += grad_middle
         else:
             grad_x.index_add_(0, asked, grad_middle)
-        return (grad_x, *[None] * 6, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
+        return (grad_x, *[None] * 7, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
 
 
 def _mlp_backward(

@@ -83,7 +83,7 @@ def fit_and_store(
     *,
     n: int = 256,
     seed: int = 0,
-    tokens_per_batch: int = 16384,
+    tokens_per_batch: int | None = None,
 ) -> Fit | None:
     """Fit a correction to normal sequences and keep it with the model, where none follows from its training.
 
@@ -124,7 +124,7 @@ def train_and_store_head(
     sequences: Sequences | Sequence[Encoding],
     config: HeadConfig,
     *,
-    tokens_per_batch: int = 16384,
+    tokens_per_batch: int | None = None,
 ) -> Trained:
     """Train the head of `--mode one-pass:head` on normal sequences and keep it with the model.
 

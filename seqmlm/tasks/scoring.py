@@ -43,7 +43,7 @@ class RecordScorer:
         model: asked.
         correction: of its outputs (`seqmlm.tasks.one_pass`); needed for the one-pass mode alone.
         top: expected alternatives kept of each unit.
-        tokens_per_batch: budget of a forward pass.
+        tokens_per_batch: budget of a forward pass; None for what suits the device.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RecordScorer:
         *,
         correction: Correction | None = None,
         top: int = 0,
-        tokens_per_batch: int = 16384,
+        tokens_per_batch: int | None = None,
     ) -> None:
         self.model, self._correction, self._top = model, correction, top
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

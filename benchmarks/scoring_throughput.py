@@ -1,0 +1,212 @@
+"""Exact pseudo-log-likelihoods a second: ours, `minicons`, and twenty lines of transformers; and one pass.
+
+One model of the `small` size with random weights, saved as a Hugging Face folder, is asked by all for the same
+sequences in float32 with the same threads: text (V = 16,384) of any length and proteins (V = 33) of 50 to 160
+residues. Each arm runs in a process of its own, which gives its peak memory; batch sizes are swept and each
+arm's best counts; arms take turns. All must give the same scores. Rates are per second of processor time over
+the number of threads, which a busy machine changes little; wall time is kept beside.
+
+    ours      packed rows of distinct masked copies, the head at asked tokens
+    one-pass  ours, nothing masked; its bound is what the same sequences cost in floating point operations
+    loop      masked copies sorted by length in batches, hidden states gathered before the head
+    minicons  MaskedLMScorer.sequence_score; it may live in another environment (--minicons PYTHON)
+
+    python benchmarks/scoring_throughput.py --data ../shared/data           # about 15 minutes on two cores
+    python benchmarks/scoring_throughput.py --data ../shared/data --quick   # about 4
+
+Results are kept per arm under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scoring_arms import Arm
+
+ARMS = Path(__file__).with_name("scoring_arms.py")
+BATCHES = {
+    "ours": (4096, 8192, 2048),
+    "loop": (64, 32, 128),
+    "minicons": (2, 1, 4, 8),
+    "one-pass": (4096, 1024),
+}
+# Ours over minicons and over the loop, and the share of the mean length that one pass must be faster.
+GOALS = {"text": (4.0, 1.5, None), "protein": (2.0, 1.3, 0.6)}
+LENGTHS = {"text": (5, 512), "protein": (50, 160)}
+TOLERANCE = 2e-3  # nats of a whole sequence
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+
+def prepare(field: str, data: Path, out: Path) -> Path:
+    """The field's model folder with tokenizer, sequences and their lengths; made once."""
+    folder = out / field
+    if (folder / "lengths.npy").exists():
+        return folder
+    import torch
+    from throughput_arms import _proteins, _sentences
+
+    from seqmlm.engine.backbones import ModelConfig, build
+    from seqmlm.tokenizers.residue import ResidueTokenizer
+    from seqmlm.tokenizers.subword import WordPieceTokenizer
+
+    texts = _sentences(data) if field == "text" else _proteins(data)
+    texts = [text for text in texts if "\n" not in text]
+    if field == "text":
+        tokenizer: Any = WordPieceTokenizer.train(texts, vocabulary_size=16_384)
+    else:
+        tokenizer = ResidueTokenizer()
+    encodings = tokenizer.encode_batch(texts)
+    lengths = np.array([len(one) for one in encodings])
+    low, high = LENGTHS[field]
+    # minicons would score an unknown token, which we leave out.
+    known = np.array([tokenizer.space.unk not in one.ids for one in encodings])
+    chosen = np.flatnonzero((lengths >= low) & (lengths <= high) & known)
+    torch.manual_seed(0)
+    build(ModelConfig(size="small", max_length=512), tokenizer.space).save_pretrained(folder)
+    tokenizer.save(folder)
+    (folder / "sequences.txt").write_text("\n".join(texts[i] for i in chosen) + "\n", encoding="utf-8")
+    np.save(folder / "lengths.npy", lengths[chosen])
+    return folder
+
+
+def measure(arm: Arm, out: Path, python: str) -> dict[str, Any]:
+    """Run one arm in its own process; cached."""
+    kept = out / f"{arm.name}.json"
+    if not kept.exists():
+        environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": str(arm.threads)}
+        command = [python, str(ARMS), json.dumps(asdict(arm))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{arm.name} failed:\n{done.stderr[-2000:]}")
+        kept.write_text(done.stdout.splitlines()[-1] + "\n")
+        print(f"  {arm.name}", file=sys.stderr)
+    return dict(json.loads(kept.read_text()))
+
+
+def sweep(field: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All arms of one field, in turns."""
+    folder = prepare(field, options.data, options.out)
+    kinds = [kind for kind in BATCHES if kind != "minicons" or options.minicons]
+    lists = [
+        [(kind, batch) for batch in (BATCHES[kind][:2] if options.quick else BATCHES[kind])] for kind in kinds
+    ]
+    found = []
+    for kind, batch in [one for turn in zip_longest(*lists) for one in turn if one is not None]:
+        arm = Arm(kind, field, batch, options.tokens, options.threads, str(folder))
+        python = options.minicons if kind == "minicons" else sys.executable
+        found.append(measure(arm, options.out, python))
+    return found
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """All arms but one-pass must agree, sequence by sequence."""
+    exact = [one for one in found if one["kind"] != "one-pass"]
+    for one in exact[1:]:
+        apart = float(np.abs(np.array(one["scores"]) - np.array(exact[0]["scores"])).max())
+        if apart > TOLERANCE:
+            raise SystemExit(f"{one['kind']} and {exact[0]['kind']} differ by {apart:.4f} nats")
+
+
+def flop_bound(field: str, found: dict[str, Any], folder: Path) -> tuple[float, float]:
+    """Mean scored length, and operations of exact over those of one pass for the sequences that were asked.
+
+    A masked copy costs its tokens through the body and one through the head; one pass costs each token both.
+    """
+    from seqmlm.engine.backbones import load
+    from seqmlm.tokenizers.base import Tokenizer
+    from seqmlm.tokenizers.residue import ResidueTokenizer
+    from seqmlm.tokenizers.subword import WordPieceTokenizer
+
+    kind: type[Tokenizer] = WordPieceTokenizer if field == "text" else ResidueTokenizer
+    model: Any = load(str(folder), kind.load(folder).space)
+    config = model.config
+    layer = 4 * config.hidden_size**2 + 3 * config.hidden_size * config.intermediate_size
+    body = config.num_hidden_layers * layer
+    head = config.hidden_size * (config.hidden_size + config.vocab_size)
+    lengths = np.load(folder / "lengths.npy")
+    order = np.random.default_rng(0).permutation(len(lengths))
+    asked = lengths[order[: found["sequences"]]].astype(np.float64)
+    exact = ((asked - 2) * (asked * body + head)).sum()
+    return float(asked.mean() - 2), float(exact / (asked * body + (asked - 2) * head).sum())
+
+
+def table(field: str, found: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """Print one field's arms and the ratios of the best ones."""
+    check(found)
+    print(f"\n{field}: {found[0]['sequences']} sequences, equal scores")
+    print(f"{'arm':<10}{'batch':>7}{'sequences/s':>13}{'by wall':>9}{'peak MiB':>10}{'growth MiB':>12}")
+    for one in found:
+        one["rate"] = one["sequences"] * one["threads"] / one["cpu_seconds"]
+        wall = one["sequences"] / one["seconds"]
+        print(
+            f"{one['kind']:<10}{one['batch']:>7}{one['rate']:>13.2f}{wall:>9.2f}{one['peak_mib']:>10,.0f}"
+            f"{one['grown_mib']:>12,.0f}"
+        )
+    best: dict[str, dict[str, Any]] = {}
+    for one in found:
+        if one["kind"] not in best or one["rate"] > best[one["kind"]]["rate"]:
+            best[one["kind"]] = one
+    report: dict[str, Any] = {
+        "field": field,
+        "arms": [{k: v for k, v in o.items() if k != "scores"} for o in found],
+    }
+    for rival, goal in zip(("minicons", "loop"), GOALS[field], strict=False):
+        if rival not in best:
+            print(f"ours / {rival}: not measured (--minicons PYTHON names an environment that has it)")
+            continue
+        ratio = best["ours"]["rate"] / best[rival]["rate"]
+        memory = best["ours"]["peak_mib"] / best[rival]["peak_mib"]
+        report[rival] = {"speed": ratio, "memory": memory}
+        verdict = "reached" if ratio >= goal else "missed"
+        print(f"ours / {rival}: {ratio:.2f} x the speed (goal {goal}: {verdict}), {memory:.2f} x the memory")
+    length, bound = flop_bound(field, found[0], options.out / field)
+    ratio = best["one-pass"]["rate"] / best["ours"]["rate"]
+    report["one-pass"] = {"speed": ratio, "mean_length": length, "flop_bound": bound}
+    share = GOALS[field][2]
+    goal_text = (
+        ""
+        if share is None
+        else f" (goal {share * length:.0f}: {'reached' if ratio >= share * length else 'missed'})"
+    )
+    print(
+        f"one-pass / exact: {ratio:.1f} x the speed{goal_text}; mean length {length:.1f}; "
+        f"operations say {bound:.1f}"
+    )
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write everything here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/scoring_throughput"))
+    parser.add_argument(
+        "--minicons", help="python of an environment with minicons; without one it is left out"
+    )
+    parser.add_argument("--only", choices=sorted(GOALS), action="append")
+    parser.add_argument("--tokens", type=int, default=400_000, help="masked tokens an arm reads")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="two batch sizes, a fifth of the tokens")
+    options = parser.parse_args()
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.quick:
+        options.tokens //= 5
+    report = [table(field, sweep(field, options), options) for field in options.only or sorted(GOALS)]
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
