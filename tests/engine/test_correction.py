@@ -47,7 +47,7 @@ def optimal(
     """(V,) log-probabilities of the best predictor that sees token `shown` at a selected position."""
     p = q * s * (config.keep * (np.arange(len(q)) == shown) + config.random * u[shown])
     with np.errstate(divide="ignore"):
-        return np.log(p / p.sum())
+        return np.asarray(np.log(p / p.sum()))
 
 
 @pytest.mark.parametrize("masker", [Uniform, Unequal])
