@@ -1,10 +1,10 @@
 """Exact pseudo-log-likelihoods a second: ours, `minicons`, and twenty lines of transformers; and one pass.
 
 One model of the `small` size with random weights, saved as a Hugging Face folder, is asked by all for the
-same sequences in float32 with the same threads: text (V = 16,384) of any length and proteins (V = 33) of 50 to
-of 160 residues. Each arm runs in a process of its own, which gives its peak memory; batch sizes are swept and
-each arm's best counts; arms take turns. All must give the same scores. Rates are per second of processor time
-over the number of threads, which a busy machine changes little; wall time is kept beside.
+same sequences in float32 with the same threads: text (V = 16,384) of any length and proteins (V = 33) of 50
+to 160 residues. Each arm runs in a process of its own, which gives its peak memory; batch sizes are swept and
+each arm's best counts; arms take turns. All must give the same scores. Rates are per second of processor
+time over the number of threads, which a busy machine changes little; wall time is kept beside.
 
     ours      packed rows of distinct masked copies, the head at asked tokens
     one-pass  ours, nothing masked; its bound is what the same sequences cost in floating point operations

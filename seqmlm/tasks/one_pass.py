@@ -23,6 +23,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
 from seqmlm.engine.correction_fit import Fit, fit
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.mode import Mode
 from seqmlm.engine.types import Encoding, Floats, Sequences
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.bundle import LoadedModel
@@ -51,6 +52,18 @@ def correction_for(model: LoadedModel) -> Correction:
         if stored is None:
             raise
         return stored
+
+
+def correction_in(model: LoadedModel, mode: Mode) -> Correction | None:
+    """What a mode needs: in one pass all of `correction_for`, else what unequal selection rates ask for.
+
+    Raises:
+        UsageError, StateError: as `correction_for`; for a mode that hides units, never.
+    """
+    if mode.kind == "one-pass":
+        return None if mode.head else correction_for(model)
+    bias = bias_for(model)
+    return None if bias is None else Correction(bias=bias)
 
 
 def derived(model: LoadedModel) -> Correction:

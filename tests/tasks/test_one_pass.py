@@ -14,7 +14,7 @@ from tiny_models import protein_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import ONE_PASS_HEAD
+from seqmlm.engine.mode import EXACT, ONE_PASS, ONE_PASS_HEAD
 from seqmlm.engine.one_pass_head import HeadConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError, UsageError
@@ -22,6 +22,7 @@ from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.one_pass import (
     bias_for,
     correction_for,
+    correction_in,
     fit_and_store,
     head_for,
     train_and_store_head,
@@ -81,6 +82,19 @@ def test_a_broken_fit_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "one_pass.json").write_text(content)
     with pytest.raises(StateError, match=r"one_pass\.json is not a fitted correction"):
         correction_for(model_with(tmp_path))
+
+
+def test_a_mode_gets_what_it_needs(tmp_path: Path) -> None:
+    model = model_with(tmp_path, masker="uniform.v1")
+    derived = correction_in(model, ONE_PASS)
+    assert derived is not None
+    assert derived.kind == "derived"
+    assert correction_in(model, EXACT) is correction_in(model, ONE_PASS_HEAD) is None
+    words = [list(model.tokenizer.encode("LA").ids[1:-1].tolist()), [4, 5]]
+    unequal = model_with(tmp_path, masker="lexicon.v1", options={"words": words, "mode": "nocloze"})
+    assert correction_in(unequal, EXACT) is None  # equal wherever it is not 0
+    with pytest.raises(UsageError, match="no one-pass correction"):
+        correction_in(model_with(tmp_path, masker="visit.v1"), ONE_PASS)
 
 
 def test_units_in_several_tokens_are_refused(tmp_path: Path) -> None:
