@@ -40,6 +40,7 @@ class Fit:
         rmse: root mean squared difference of the surprisals to exact ones, in bits.
         spearman: rank correlation of the surprisals with exact ones; NaN where one side is constant.
         raw_rmse: the error without any correction, in bits.
+        derived_rmse: the error of the correction that follows from training, in bits; None where none does.
     """
 
     correction: Correction
@@ -47,6 +48,7 @@ class Fit:
     rmse: float
     spearman: float
     raw_rmse: float
+    derived_rmse: float | None = None
 
 
 def fit(
@@ -54,6 +56,7 @@ def fit(
     encodings: Sequences | Sequence[Encoding],
     *,
     bias: Floats | None = None,
+    derived: Correction | None = None,
     n: int = 256,
     seed: int = 0,
 ) -> Fit:
@@ -66,6 +69,7 @@ def fit(
         conditionals: of the model.
         encodings: normal sequences, none longer than the model.
         bias: (V,) nats, as in `Correction`, for both sides alike.
+        derived: a correction to be measured at the same positions, or None.
         n: positions to ask exactly, at most; fewer where the sequences are short.
         seed: of their choice.
 
@@ -87,12 +91,14 @@ def fit(
         if np.count_nonzero(own) >= _CLASS_POSITIONS:
             seen[members] = least_squares(odds[own], exact[own])
     fitted = _log_sigmoid(odds - seen[tokens])
+    given = None if derived is None or derived.seen is None else _log_sigmoid(odds - derived.seen[tokens])
     return Fit(
         correction=Correction(seen=seen.astype(np.float32), bias=bias, kind="fitted"),
         positions=len(exact),
-        rmse=float(np.sqrt(np.mean((fitted - exact) ** 2)) / np.log(2)),
+        rmse=_rmse(fitted, exact),
         spearman=spearman(fitted, exact),
-        raw_rmse=float(np.sqrt(np.mean((_log_sigmoid(odds) - exact) ** 2)) / np.log(2)),
+        raw_rmse=_rmse(_log_sigmoid(odds), exact),
+        derived_rmse=None if given is None else _rmse(given, exact),
     )
 
 
@@ -129,6 +135,11 @@ def spearman(a: Doubles, b: Doubles) -> float:
     if any(np.ptp(one) == 0 for one in ranks):
         return float("nan")
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _rmse(a: Doubles, b: Doubles) -> float:
+    """Bits, of natural logarithms."""
+    return float(np.sqrt(np.mean((a - b) ** 2)) / np.log(2))
 
 
 def _log_sigmoid(x: Doubles) -> Doubles:

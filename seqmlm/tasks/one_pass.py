@@ -36,22 +36,23 @@ FIT = "one_pass.json"
 HEAD = "one_pass_head.safetensors"
 HEAD_FACTS = "one_pass_head.json"
 
+# A fit is always nearest where it was fitted: it must be so by more than this to replace what is derived.
+_MARGIN = 1.05
+
 
 def correction_for(model: LoadedModel) -> Correction:
-    """The correction of a model's outputs at tokens it sees: derived from its training, else the stored fit.
+    """The correction of a model's outputs at tokens it sees: derived from its training, or the stored fit.
+
+    What is derived is exact for an optimal model; a model of few steps is far from one at tokens it sees,
+    of which it was asked few. So a fit is stored, and taken, where it was measured to be nearer to exact.
 
     Raises:
         UsageError: neither exists; the message says why, and what to do.
         StateError: the stored fit is broken.
     """
     _check_tokens(model)
-    try:
-        return derived(model)
-    except UsageError:
-        stored = _stored(model)
-        if stored is None:
-            raise
-        return stored
+    stored = _stored(model)
+    return derived(model) if stored is None else stored
 
 
 def correction_in(model: LoadedModel, mode: Mode) -> Correction | None:
@@ -98,7 +99,7 @@ def fit_and_store(
     seed: int = 0,
     tokens_per_batch: int | None = None,
 ) -> Fit | None:
-    """Fit a correction to normal sequences and keep it with the model, where none follows from its training.
+    """Fit a correction to normal sequences and keep it, unless what the model's training gives is as good.
 
     Args:
         model: in a folder of its own.
@@ -107,7 +108,7 @@ def fit_and_store(
         seed: of their choice.
 
     Returns:
-        The fit; None where the correction is derived, or units are shown by several tokens.
+        The fit, whether kept or not; None where units are shown by several tokens.
 
     Raises:
         DataError: nothing to ask in the sequences.
@@ -115,11 +116,14 @@ def fit_and_store(
     """
     if model.tokenizer.overlap > 1:
         return None
+    given = None
     with suppress(UsageError):
-        derived(model)
-        return None
+        given = derived(model)
     ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
-    found = fit(ask, sequences, bias=bias_for(model), n=n, seed=seed)
+    found = fit(ask, sequences, bias=bias_for(model), derived=given, n=n, seed=seed)
+    if found.derived_rmse is not None and found.derived_rmse <= found.rmse * _MARGIN:
+        _remove(model, FIT)
+        return found
     assert found.correction.seen is not None
     values = np.unique(found.correction.seen[model.tokenizer.space.ordinary])
     content = {
@@ -127,6 +131,7 @@ def fit_and_store(
         "positions": found.positions,
         "seed": seed,
         **{name: _finite(getattr(found, name)) for name in ("rmse", "raw_rmse", "spearman")},
+        "derived_rmse": found.derived_rmse,
     }
     _write(model, FIT, json.dumps(content, indent=2).encode() + b"\n")
     return found
@@ -219,6 +224,17 @@ def _of(size: int, seen: float | Iterable[float]) -> Floats:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+def _remove(model: LoadedModel, name: str) -> None:
+    """Remove an earlier file of the model's folder, if there is one."""
+    path = Path(model.path) / name
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StateError(
+            f"cannot replace {path}: {error.strerror}; copy the model to your own folder"
+        ) from None
 
 
 def _write(model: LoadedModel, name: str, content: bytes) -> None:

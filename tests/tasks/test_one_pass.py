@@ -14,10 +14,12 @@ from tiny_models import protein_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.mode import EXACT, ONE_PASS, ONE_PASS_HEAD
 from seqmlm.engine.one_pass_head import HeadConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import StateError, UsageError
+from seqmlm.tasks import one_pass
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.one_pass import (
     bias_for,
@@ -48,9 +50,26 @@ def test_one_token_units_give_a_derived_correction(tmp_path: Path, masker: str) 
     assert correction.seen is not None
     ordinary = model.tokenizer.space.ordinary
     np.testing.assert_allclose(correction.seen[ordinary], np.log1p(len(ordinary)), rtol=1e-6)
-    assert fit_and_store(model, normal(model)) is None
-    assert not list(tmp_path.iterdir())
     assert bias_for(model) is None
+    # A random model knows nothing of the tokens it sees: taking so much off is far from exact.
+    found = fit_and_store(model, normal(model))
+    assert found is not None
+    assert found.derived_rmse is not None
+    assert found.rmse < found.derived_rmse
+    assert correction_for(model).kind == "fitted"
+
+
+def test_a_fit_no_better_than_what_is_derived_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_with(tmp_path, masker="uniform.v1")
+    assert fit_and_store(model, normal(model)) is not None
+    assert (tmp_path / "one_pass.json").exists()
+    found = one_pass.fit(Conditionals(model.rows), normal(model), derived=correction_for(model))
+    monkeypatch.setattr(one_pass, "fit", lambda *_, **__: replace(found, derived_rmse=found.rmse))
+    assert fit_and_store(model, normal(model)) is not None
+    assert not (tmp_path / "one_pass.json").exists()
+    assert correction_for(model).kind == "derived"
 
 
 BROKEN = [
