@@ -51,9 +51,10 @@ class DataConfig:
     domain's order (time, genome position)."""
     validation: float = 0.05
     """Share of the split keys held out for validation."""
-    calibration: float = 0.05
-    """Share of the split keys held out to calibrate scores: what is usual for the trained model. With a
-    chronological split they are the latest ones. 0 for none: such a model gives no p-values."""
+    calibration: float = 0.0
+    """Share of the split keys held out to calibrate scores, by the domain: what is usual for the trained
+    model. With a chronological split they are the latest ones. 0 for none: such a model gives no p-values
+    until it is calibrated."""
     sensitive: bool = False
     """The records concern people or hold secrets: no value in messages, dead letters or artifacts. Domains
     of patients are so in any case."""
