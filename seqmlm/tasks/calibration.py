@@ -37,7 +37,7 @@ MOST_RECORDS = 20_000
 # Of the tokens a calibration may spend; the rest goes to one pass.
 _EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4
 _FEWEST_EXACT = 200
-_FLOOR = 500_000  # forward tokens that a calibration may spend in a mode however short the training was
+_FLOOR = 150_000  # forward tokens that a mode may take however short the training was
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,14 +156,15 @@ class Calibrator:
         records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: self._exact_cost(n) * ESCALATE)
         stage = _Stage()
         judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        for _ in judge.judged(records, self.problems):
-            pass
-        screen, _, lengths = stage.shown()
+        seen = np.array(
+            [one.row.score is not None for one in judge.judged(records, self.problems)], dtype=np.bool_
+        )
+        screen, _, lengths = stage.shown(seen)
         screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed)
         stage = _Stage(screening)
         judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        rows = [one.row for one in judge.judged(records, self.problems)]
-        screen, exact, lengths = stage.shown()
+        rows = [one.row for one in judge.judged(records, self.problems) if one.row.score is not None]
+        screen, exact, lengths = stage.shown(seen)
         cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed)
         return Stored(cascade=cascade, screen=ONE_PASS, **self._facts(rows, len(records), normal))
 
@@ -234,15 +235,16 @@ class _Stage:
         self._lengths.append(lengths)
         return Judgement(np.ones(len(lengths)), {}, np.zeros(len(lengths), dtype=np.bool_))
 
-    def shown(self) -> tuple[dict[str, Doubles], dict[str, Doubles], Longs]:
-        """Screening and exact statistics (N,) by channel, and lengths (N,).
+    def shown(self, chosen: Bools) -> tuple[dict[str, Doubles], dict[str, Doubles], Longs]:
+        """Screening and exact statistics (N,) by channel, and lengths (N,), of the chosen of all rows (M,).
 
         Raises:
-            DataError: no row was shown.
+            DataError: there is none.
         """
-        if not self._lengths:
-            raise DataError("there is nothing to calibrate with: no record could be read")
-        return _end_to_end(self._screen), _end_to_end(self._exact), np.concatenate(self._lengths)
+        if not chosen.any():
+            raise DataError("there is nothing to calibrate with: no record has a score")
+        lengths = np.concatenate(self._lengths)[chosen]
+        return _end_to_end(self._screen, chosen), _end_to_end(self._exact, chosen), lengths
 
 
 class _Windows:
@@ -259,9 +261,8 @@ class _Windows:
         return self._encodings[index]
 
 
-def _end_to_end(parts: Sequence[Mapping[str, Doubles]]) -> dict[str, Doubles]:
-    names = list(parts[0]) if parts else []
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:
+    return {name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]}
 
 
 def _length(length: int) -> float:

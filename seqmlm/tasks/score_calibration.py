@@ -161,7 +161,7 @@ def store(folder: Path, entries: Mapping[tuple[str, str], Stored], *, private: b
                 "state": state,
             }
         )
-    header = {_HEADER: json.dumps({"format": _FORMAT, "entries": facts}), "format": "np"}
+    header = {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})}
     _write(folder / CALIBRATION, arrays, private, header)
 
 
