@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.levels import Level
 from seqmlm.data.fingerprint import combined, file_fingerprint
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import OnError, Problems
@@ -115,8 +116,7 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
         )
     model = bundle.load(found.path, domain=config.domain)
     level = model.domain.level(config.level)
-    sensitive = model.card.sensitive
-    with Problems(config.on_error, sensitive=sensitive) as problems:
+    with Problems(config.on_error, sensitive=model.card.sensitive) as problems:
         normal, left_out = _normal(config, model, problems)
         calibrator = Calibrator(
             model=model,
@@ -125,32 +125,53 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
             tokens_per_batch=config.tokens_per_batch,
             say=say,
         )
-        modes = (config.mode,) if config.mode is not None else calibrator.default_modes(normal)
-        background = stored_background(model, level)
-        learnt: dict[str, Background] = {}
-        if level.background is not None and background is None:
-            background, normal = calibrator.background(level, normal, None)
-            assert background is not None
-            learnt[level.name] = background
-        fitted = calibrator.calibrate(level, modes, normal, background)
+        fitted = _replaced(calibrator, level, config.mode, normal)
         counts = problems.counts
-    if not fitted:
-        raise DataError("too few normal rows for sensitive data", remedy="give at least eleven")
-    kept = {key: one for key, one in stored_calibrations(found.path).items() if key not in fitted}
-    if learnt:
-        store_backgrounds(found.path, learnt, private=sensitive)
-    store(found.path, {**kept, **fitted}, private=sensitive)
     if found.entry is not None:
         with Registry(workspace) as registry:
             register_calibrations(registry, found.entry)
-    told = tellable({"records": len(normal.records), "left_out": left_out}, sensitive)
+    told = tellable({"records": len(normal.records), "left_out": left_out}, model.card.sensitive)
     return CalibrateResult(
         model=config.model,
         level=level.name,
         **told,
         modes={mode: _facts(one, config.alpha) for (_, mode), one in fitted.items()},
-        problems=tellable(counts, sensitive),
+        problems=tellable(counts, model.card.sensitive),
     )
+
+
+def _replaced(
+    calibrator: Calibrator, level: Level, mode: str | None, normal: Normal
+) -> dict[tuple[str, str], Stored]:
+    """Fit the calibrations of a level and put them in the place of those the model had; others stay.
+
+    Raises:
+        DataError: no record has a score, or there are too few of sensitive data.
+        StateError: the folder cannot be written.
+    """
+    model = calibrator.model
+    folder, private = Path(model.path), model.card.sensitive
+    modes = (mode,) if mode is not None else calibrator.default_modes(normal)
+    background = stored_background(model, level)
+    learnt: dict[str, Background] = {}
+    if level.background is not None and background is None:
+        background, normal = calibrator.background(level, normal, None)
+        assert background is not None
+        learnt[level.name] = background
+    fitted = calibrator.calibrate(level, modes, normal, background)
+    if not fitted:
+        raise DataError("too few normal rows for sensitive data", remedy="give at least eleven")
+    kept = {key: one for key, one in stored_calibrations(folder).items() if key not in fitted}
+    if learnt:
+        store_backgrounds(folder, {**_other_backgrounds(model, level), **learnt}, private=private)
+    store(folder, {**kept, **fitted}, private=private)
+    return fitted
+
+
+def _other_backgrounds(model: bundle.LoadedModel, level: Level) -> dict[str, Background]:
+    """The backgrounds that the model's folder has of other levels."""
+    found = {one.name: stored_background(model, one) for one in model.domain.levels if one.name != level.name}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def calibrate_trained(
