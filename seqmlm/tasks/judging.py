@@ -21,7 +21,8 @@ from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.tasks.scoring import Encoded, RecordScorer, batches
 
 if TYPE_CHECKING:
-    from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement
+    from seqmlm.evaluation.cascade import Stages
+    from seqmlm.evaluation.conformal import Calibration, Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +66,7 @@ class Judge:
         mode: Mode = EXACT,
         background: Background | None = None,
         calibration: Calibration | None = None,
-        cascade: CascadeCalibration | None = None,
+        cascade: Stages | None = None,
         alpha: float | None = None,
         per_unit: bool = False,
     ) -> None:
@@ -133,7 +134,7 @@ class Judge:
         batch: Sequence[Encoded],
         found: list[Scored],
         rows: list[list[Row]],
-        calibration: CascadeCalibration,
+        calibration: Stages,
     ) -> list[JudgedRow]:
         flat = [row for own in rows for row in own]
         record = np.repeat(np.arange(len(found)), [len(own) for own in rows])
