@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ class Problems:
         self.remedies: dict[str, str] = {}
         self._sink: TextIO | None = None
         self._replayed = False
+        self._one_at_a_time = threading.RLock()  # a live input is read in a thread of its own
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
         """Deal with one bad record (or file) as `on_error` says.
@@ -64,13 +66,14 @@ class Problems:
             return
         if self.on_error == "raise":
             raise error
-        reason = _count(self._bad, error.reason, 1)
-        self._placed(reason, error.source, error.line)
-        if error.remedy:
-            field = f"field {error.field!r}: " if error.field else ""
-            self.remedies.setdefault(reason, field + error.remedy)
-        if self.on_error == "quarantine":
-            self._put_aside(error, raw)
+        with self._one_at_a_time:
+            reason = _count(self._bad, error.reason, 1)
+            self._placed(reason, error.source, error.line)
+            if error.remedy:
+                field = f"field {error.field!r}: " if error.field else ""
+                self.remedies.setdefault(reason, field + error.remedy)
+            if self.on_error == "quarantine":
+                self._put_aside(error, raw)
 
     def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
         """Count something odd that does not make a record unusable (a repeated id, a dropped line).
@@ -81,7 +84,8 @@ class Problems:
             source, line: where, for `places`, if it is known.
         """
         if n and not self._replayed:
-            self._placed(_count(self._notes, reason, n), source, line)
+            with self._one_at_a_time:
+                self._placed(_count(self._notes, reason, n), source, line)
 
     def _placed(self, reason: str, source: str | None, line: int | None) -> None:
         if source is not None:

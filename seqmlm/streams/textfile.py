@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ class TextFileSink(Sink):
         self._handle: int | None = None
         self._held: list[bytes] = []
         self._waiting = self._size = 0
+        self._regular = False  # a device or pipe takes lines too, but nothing can be found again there
         if mark is not None:
             self._reopen(mark)
 
@@ -52,6 +54,7 @@ class TextFileSink(Sink):
         except OSError as error:
             raise unwritable(self._path, error) from None
         size = mark["bytes"]
+        self._regular = True
         if os.fstat(handle).st_size < size or _tail(handle, size) != mark["tail"]:
             os.close(handle)
             raise changed(self._path)
@@ -64,8 +67,11 @@ class TextFileSink(Sink):
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 mode = 0o600 if self._private else 0o666
-                self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)
-                if self._private:
+                about = self._path.stat() if self._path.exists() else None
+                self._regular = about is None or stat.S_ISREG(about.st_mode)
+                access = os.O_RDWR if self._regular else os.O_WRONLY
+                self._handle = os.open(self._path, access | os.O_CREAT | os.O_TRUNC, mode)
+                if self._private and self._regular:
                     os.fchmod(self._handle, 0o600)  # also when the file was there before
             except OSError as error:
                 raise unwritable(self._path, error) from None
@@ -95,14 +101,17 @@ class TextFileSink(Sink):
             while rest:
                 rest = rest[os.write(handle, rest) :]
         except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(handle, self._size)
+            if self._regular:
+                with suppress(OSError):
+                    os.ftruncate(handle, self._size)
             raise unwritable(self._path, error) from None
         self._size += len(data)
 
     def commit(self) -> Mark:
         self.flush()
         handle = self._open()
+        if not self._regular:
+            return {}
         try:
             os.fsync(handle)
         except OSError as error:
