@@ -25,7 +25,7 @@ class ScoreConfig:
     Args:
         model: a reference.
         paths: files, folders, or "-".
-        mode: "exact", "whole-unit", "partition:K", "one-pass", "cascade"; None: see `score_judge.choose_mode`.
+        mode: "exact", "whole-unit", "partition:K", "one-pass", "cascade"; None: see `score_judge`.
         level: what of a record is judged; None for the domain's own.
         per_unit: every unit with its surprisal, entropy and rank.
         out: where rows go; None for standard output.
