@@ -40,7 +40,9 @@ def score(
     alarms_per_day: Annotated[
         float | None, typer.Option(help="Alarm: so many a day of normal data, where data have times.")
     ] = None,
-    alarms_only: Annotated[bool, typer.Option("--alarms-only", help="Write rows with an alarm only.")] = False,
+    alarms_only: Annotated[
+        bool, typer.Option("--alarms-only", help="Write rows with an alarm only.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an unfinished --out: no row lost, none doubled.")
     ] = False,
