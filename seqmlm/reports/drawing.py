@@ -214,22 +214,25 @@ def _axes(frame: Frame, x_label: str, y_label: str, *, time: bool = False) -> li
         Markup('<text x="12" y="{}" transform="rotate(-90 12 {})">{}</text>').format(bottom, bottom, y_label),
     ]
     mark = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
-    for value in np.linspace(frame.low, frame.high, 6)[:-1].tolist():
-        text = (
-            _moment(value, frame.high - frame.low)
-            if time
-            else f"{value:,.4g}"
-            if abs(value) < 1e3
-            else f"{value:,.0f}"
-        )
-        drawn.append(mark.format(max(frame.x(value), LEFT + 8), bottom + 14, text))
-    side = Markup('<text x="{}" y="{}" text-anchor="end">{:.3g}</text>')
-    drawn += [side.format(LEFT - 5, frame.y(v) + 4, v) for v in _ticks(frame.floor, frame.ceiling)]
+    width = frame.high - frame.low
+    if time:
+        places = np.linspace(frame.low, frame.high, 6)[:-1].tolist()
+        drawn += [mark.format(max(frame.x(v), LEFT + 26), bottom + 14, _moment(v, width)) for v in places]
+    else:
+        drawn += [mark.format(frame.x(v), bottom + 14, _number(v)) for v in _ticks(frame.low, frame.high)]
+    side = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
+    drawn += [side.format(LEFT - 5, frame.y(v) + 4, _number(v)) for v in _ticks(frame.floor, frame.ceiling)]
     return drawn
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round values between two ends, about four."""
+    if high <= low:
+        return [low]
     raw = (high - low) / 4
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
