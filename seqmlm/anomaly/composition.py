@@ -13,6 +13,11 @@ Longs = NDArray[np.int64]
 ORDER = 5
 """Bases of the longest context: six of them tell codons apart, and 4^6 counts need little data."""
 
+REACH = 50
+"""Bases on either side that make a base's own composition."""
+
+_OWN_STRENGTH = 16.0  # pseudo-counts of the training composition in a base's own
+
 _UNKNOWN = 4
 _STRENGTH = 4.0  # pseudo-counts that a shorter context gives to a longer one
 
@@ -40,8 +45,9 @@ def base_codes(text: str) -> Longs:
 class Composition:
     """p(base | the k bases before it), k = 0..order, each level smoothed by the one below.
 
-    Every sequence is counted on both strands, and a base is priced from both sides, so that a sequence and its
-    reverse complement cost the same. A context that holds something unknown, or the edge, is cut short there.
+    Every sequence is counted on both strands, and a base is priced from both sides, so that a sequence and
+    its reverse complement cost the same. A context that holds something unknown, or the edge, is cut short
+    there.
 
     Args:
         tables: order + 1 arrays, (4^k, 4) each: natural log-probabilities after each context.
@@ -49,6 +55,11 @@ class Composition:
 
     def __init__(self, tables: list[Doubles]) -> None:
         self.tables = tables
+
+    @classmethod
+    def uniform(cls) -> Composition:
+        """Of a genome that nothing is known of."""
+        return cls([np.log(np.full((1, 4), 0.25))])
 
     @property
     def order(self) -> int:
@@ -84,6 +95,31 @@ class Composition:
         forward, backward = self._one_way(codes), self._one_way(_turned(codes))[::-1]
         return np.asarray((forward + backward) / 2)
 
+    def own_bits(self, text: str, reach: int = REACH) -> Doubles:
+        """(L,) bits of each base by the frequencies of the bases around it; NaN where there is no base.
+
+        The base itself is left out, and the training frequencies count as a few bases more. What a model's
+        surprisal has above this is what neither the composition of the place nor its context explains: it is
+        near zero or below in any stretch the model has learnt to read, rich in GC or not, and above zero in
+        one that the model believes to be of another composition, or grammar, than it is.
+
+        Args:
+            text: the sequence.
+            reach: bases on either side.
+        """
+        codes = base_codes(text)
+        length = len(codes)
+        shown = (codes[:, None] == np.arange(_UNKNOWN)).astype(np.float64)
+        total = np.concatenate([np.zeros((1, _UNKNOWN)), np.cumsum(shown, axis=0)])
+        places = np.arange(length)
+        around = total[np.minimum(places + reach + 1, length)] - total[np.maximum(places - reach, 0)] - shown
+        prior = _OWN_STRENGTH * np.exp(self.tables[0][0])
+        shares = (around + prior) / (around.sum(axis=1, keepdims=True) + _OWN_STRENGTH)
+        bits = np.full(length, np.nan)
+        known = codes < _UNKNOWN
+        bits[known] = -np.log2(shares[known, codes[known]])
+        return bits
+
     def _one_way(self, codes: Longs) -> Doubles:
         found = np.full(len(codes), np.nan)
         for k, words, known in _words(codes, self.order):
@@ -98,7 +134,7 @@ def _turned(codes: Longs) -> Longs:
 
 
 def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
-    """For k = 0..order: (k, (L,) number of the word of k + 1 bases that ends at each place, where it is one)."""
+    """For k = 0..order: k, (L,) number of the word of k + 1 bases that ends at each place, whether it is one."""
     words = np.minimum(codes, _UNKNOWN - 1)
     known = codes < _UNKNOWN
     yield 0, words, known
