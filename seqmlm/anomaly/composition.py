@@ -134,7 +134,7 @@ def _turned(codes: Longs) -> Longs:
 
 
 def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
-    """For k = 0..order: k, (L,) number of the word of k + 1 bases that ends at each place, whether it is one."""
+    """For k = 0..order: k, (L,) the word of k + 1 bases that ends at each place, and where it is one."""
     words = np.minimum(codes, _UNKNOWN - 1)
     known = codes < _UNKNOWN
     yield 0, words, known

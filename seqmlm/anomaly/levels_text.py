@@ -44,7 +44,8 @@ class Frequencies(Background):
         rule = scored.rule
         spelled = rule.spelled(scored.encoding)
         at = np.searchsorted(rule.numbers(scored.encoding), scored.number).tolist()
-        return np.array([-sum(self.log_probs[token] for token in spelled[unit]) for unit in at]) / np.log(2)
+        nats = [-sum(self.log_probs[token] for token in spelled[unit]) for unit in at]
+        return np.asarray(np.array(nats, dtype=np.float64) / np.log(2))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"log_probs": self.log_probs}

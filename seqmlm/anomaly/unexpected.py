@@ -1,4 +1,4 @@
-"""What is unexpected rather than unpredictable: surprisal above the entropy of what could have stood there."""
+"""What is unexpected rather than unpredictable: surprisal above the entropy of its place."""
 
 from __future__ import annotations
 
