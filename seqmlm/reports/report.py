@@ -24,6 +24,7 @@ PICTURED = 12
 _CONTIGS = 200
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
+_UNLIKELY = math.log(0.005)
 
 
 class Judged(Protocol):
@@ -154,7 +155,10 @@ class ScoreReport:
             "channels",
             "what stands out",
         ]
-        page.table("Most unusual", columns, [self._cells(one) for one in worst])
+        rows = [self._cells(one) for one in worst]
+        told = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+        shown = [[row[place] for place in told] for row in rows]
+        page.table("Most unusual", [columns[place] for place in told], shown)
 
     def _cells(self, judged: Judged) -> list[Cell]:
         row = judged.row
@@ -188,7 +192,8 @@ class ScoreReport:
         pairs = zip(
             scored.top_ids[unit][known].tolist(), scored.top_log_probs[unit][known].tolist(), strict=True
         )
-        shares = ", ".join(f"{self._surface(token)} {100 * math.exp(p):.0f} %" for token, p in pairs)
+        likely = [(token, 100 * math.exp(p)) for token, p in pairs if p > _UNLIKELY]
+        shares = ", ".join(f"{self._surface(token)} {share:.0f} %" for token, share in likely)
         return f"{text}\nexpected: {shares}" if shares else text
 
     def _add_timeline(self, page: Page) -> None:
@@ -236,10 +241,10 @@ class ScoreReport:
                 self._colour(page, heading, note, rows)
             if "track" in self._pictures and "contig" not in rows[0].row.extra and len(scored):
                 titles = [self._told(scored, unit) for unit in range(len(scored))]
-                page.heat(f"{heading}, {self._unit} by {self._unit}", scored.surprisal, titles)
-                self._unit_track(page, heading, rows)
+                page.heat("", scored.surprisal, titles, note=f"{self._unit} by {self._unit}")
+                self._unit_track(page, rows)
 
-    def _unit_track(self, page: Page, heading: str, rows: Sequence[Judged]) -> None:
+    def _unit_track(self, page: Page, rows: Sequence[Judged]) -> None:
         """Surprisal along one record; parts that raised an alarm are shaded."""
         scored = rows[0].scored
         places = np.arange(len(scored))
@@ -248,7 +253,7 @@ class ScoreReport:
             if one.alarm and len(one.row.units) < len(scored):
                 alarms[one.row.units] = True
         page.track(
-            f"{heading}, surprisal",
+            "",
             places,
             places + 1,
             scored.surprisal,

@@ -132,8 +132,9 @@ def test_a_record_without_contig_is_a_line_of_heat() -> None:
     report = ScoreReport("t", pictures=("coloured", "track"), unit="residue")
     report.add(judged("p1", 3.0))
     html = report.page().html()
-    assert "p1, residue by residue" in html
-    assert "p1, surprisal" in html
+    assert '<rect class="h2"' in html
+    assert "residue by residue" in html
+    assert '<polyline class="curve"' in html
 
 
 def test_nothing_to_score_is_said_and_data_are_escaped(tmp_path: Path) -> None:
