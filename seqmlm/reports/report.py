@@ -233,15 +233,17 @@ class ScoreReport:
         records: dict[int, list[Judged]] = {}
         for one in worst:
             records.setdefault(id(one.scored), []).append(one)
-        for rows in list(records.values())[:PICTURED]:
+        pictured = list(records.values())[:PICTURED]
+        scale = _scale([rows[0].scored for rows in pictured])
+        for rows in pictured:
             scored = rows[0].scored
             heading = scored.record.id
             note = "; ".join(f"{one.row.id}: {_verdict(one)}" for one in rows[:5])
             if "coloured" in self._pictures:
-                self._colour(page, heading, note, rows)
+                self._colour(page, heading, note, rows, scale)
             if "track" in self._pictures and "contig" not in rows[0].row.extra and len(scored):
                 titles = [self._told(scored, unit) for unit in range(len(scored))]
-                page.heat("", scored.surprisal, titles, note=f"{self._unit} by {self._unit}")
+                page.heat("", scored.surprisal, titles, scale=scale, note=f"{self._unit} by {self._unit}")
                 self._unit_track(page, rows)
 
     def _unit_track(self, page: Page, rows: Sequence[Judged]) -> None:
@@ -262,7 +264,7 @@ class ScoreReport:
             y_label="bits",
         )
 
-    def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged]) -> None:
+    def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged], scale: float) -> None:
         scored = rows[0].scored
         text = str(scored.record.raw)
         low, high = 0, len(text)
@@ -279,8 +281,15 @@ class ScoreReport:
             [(start - low, end - low) for start, end in spans[units].tolist()],
             scored.surprisal[units],
             [self._told(scored, unit) for unit in units.tolist()],
+            scale=scale,
             note=note,
         )
+
+
+def _scale(shown: Sequence[Scored]) -> float:
+    """Bits of the strongest colour: what one unit in two hundred reaches, from 4 to 16."""
+    bits = np.concatenate([np.zeros(1), *(one.surprisal[np.isfinite(one.surprisal)] for one in shown)])
+    return float(np.clip(np.ceil(np.quantile(bits, 0.995)), 4, 16))
 
 
 def _verdict(judged: Judged) -> str:
