@@ -76,14 +76,19 @@ class GenomeTrack:
             raise self._failed(error) from None
 
     def add(self, row: Row, record: object) -> None:
-        """Add a row; rows without a score or a place in a contig are left out.
+        """Add a row; one without a score is left out.
 
         Args:
             row: `extra` has `contig`, `contig_start`, `contig_end`.
             record: what it is a part of (its `Scored`): one object for all its rows, which come together.
+
+        Raises:
+            UsageError: the row has no place in a contig.
         """
         contig = row.extra.get("contig")
-        if row.score is None or contig is None:
+        if contig is None:
+            raise UsageError("a track shows scores along a genome, and these rows have no place in one")
+        if row.score is None:
             return
         if record is not self._record or contig != self._contig:
             self._flush()

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.reports.bins import Counts, Highest, Point
 from seqmlm.reports.page import Cell, Page
+from seqmlm.reports.wording import shown_scale, standing_out, told, verdict
 
 WORST = 50
 """Rows that the report names."""
@@ -24,7 +25,6 @@ PICTURED = 12
 _CONTIGS = 200
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
-_UNLIKELY = math.log(0.005)
 
 
 class Judged(Protocol):
@@ -171,30 +171,8 @@ class ScoreReport:
             judged.p_value,
             judged.alarm,
             ", ".join(f"{name} {p:.2g}" for name, p in sorted(judged.channels.items(), key=lambda x: x[1])),
-            self._standing_out(judged),
+            standing_out(judged.row, judged.scored, self._surface),
         ]
-
-    def _standing_out(self, judged: Judged) -> str:
-        """The most surprising unit of a row, and what was expected instead."""
-        row, scored = judged.row, judged.scored
-        if not len(row.units):
-            return ""
-        return self._told(scored, int(row.units[scored.surprisal[row.units].argmax()])).replace("\n", "; ")
-
-    def _told(self, scored: Scored, unit: int) -> str:
-        """A unit in words: itself, its surprisal, and what was expected."""
-        text = f"{scored.text(unit).strip()[:80]}: {scored.surprisal[unit]:.1f} bits"
-        if scored.entropy is not None:
-            text += f", entropy {scored.entropy[unit]:.1f}"
-        if scored.top_ids is None or scored.top_log_probs is None:
-            return text
-        known = scored.top_ids[unit] >= 0
-        pairs = zip(
-            scored.top_ids[unit][known].tolist(), scored.top_log_probs[unit][known].tolist(), strict=True
-        )
-        likely = [(token, 100 * math.exp(p)) for token, p in pairs if p > _UNLIKELY]
-        shares = ", ".join(f"{self._surface(token)} {share:.0f} %" for token, share in likely)
-        return f"{text}\nexpected: {shares}" if shares else text
 
     def _add_timeline(self, page: Page) -> None:
         points = self._times.points()
@@ -234,15 +212,17 @@ class ScoreReport:
         for one in worst:
             records.setdefault(id(one.scored), []).append(one)
         pictured = list(records.values())[:PICTURED]
-        scale = _scale([rows[0].scored for rows in pictured])
+        scale = shown_scale([rows[0].scored for rows in pictured])
         for rows in pictured:
             scored = rows[0].scored
             heading = scored.record.id
-            note = "; ".join(f"{one.row.id}: {_verdict(one)}" for one in rows[:5])
+            note = "; ".join(
+                f"{one.row.id}: {verdict(one.row.score, one.p_value, one.alarm)}" for one in rows[:5]
+            )
             if "coloured" in self._pictures:
                 self._colour(page, heading, note, rows, scale)
             if "track" in self._pictures and "contig" not in rows[0].row.extra and len(scored):
-                titles = [self._told(scored, unit) for unit in range(len(scored))]
+                titles = [told(scored, unit, self._surface) for unit in range(len(scored))]
                 page.heat("", scored.surprisal, titles, scale=scale, note=f"{self._unit} by {self._unit}")
                 self._unit_track(page, rows)
 
@@ -280,22 +260,7 @@ class ScoreReport:
             text[low:high],
             [(start - low, end - low) for start, end in spans[units].tolist()],
             scored.surprisal[units],
-            [self._told(scored, unit) for unit in units.tolist()],
+            [told(scored, unit, self._surface) for unit in units.tolist()],
             scale=scale,
             note=note,
         )
-
-
-def _scale(shown: Sequence[Scored]) -> float:
-    """Bits of the strongest colour: what one unit in two hundred reaches, from 4 to 16."""
-    bits = np.concatenate([np.zeros(1), *(one.surprisal[np.isfinite(one.surprisal)] for one in shown)])
-    return float(np.clip(np.ceil(np.quantile(bits, 0.995)), 4, 16))
-
-
-def _verdict(judged: Judged) -> str:
-    parts: list[Any] = [f"score {judged.row.score:.4g}"]
-    if judged.p_value is not None:
-        parts.append(f"p {judged.p_value:.2g}")
-    if judged.alarm:
-        parts.append("alarm")
-    return ", ".join(parts)

@@ -68,7 +68,6 @@ def test_a_track_is_sorted_and_has_each_base_once(tmp_path: Path) -> None:
             for place in places:
                 track.add(row(contig, *place, float(number)), records[number])
         track.add(row("chr2", 500, 600, None), track)
-        track.add(row(None, 0, 5, 1.0), track)
     found = segments(path)
     assert found == sorted(found)
     assert [one[0] for one in found] == sorted(one[0] for one in found)
@@ -83,11 +82,11 @@ def test_a_track_is_sorted_and_has_each_base_once(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["out.bedgraph"]
 
 
-def test_a_failed_scoring_leaves_the_old_track(tmp_path: Path) -> None:
+def test_rows_without_a_place_are_refused_and_the_old_track_stays(tmp_path: Path) -> None:
     path = tmp_path / "t.bg"
     path.write_text("old")
-    with pytest.raises(AttributeError), GenomeTrack(path) as track:
-        track.add(None, 0)
+    with pytest.raises(UsageError, match="no place"), GenomeTrack(path) as track:
+        track.add(row(None, 0, 5, 1.0), track)
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 
