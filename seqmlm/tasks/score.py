@@ -196,9 +196,6 @@ class _Scoring:
         self._write(rows)
 
     def _write(self, rows: Sequence[JudgedRow]) -> None:
-        if not self._tally.rows and not self._records and rows:
-            # From here on there is something to go on with.
-            self._output.commit(0, self._tally.snapshot(), self._problems)
         before = None
         for row in rows:
             self._tally.add(row, first=row.scored is not before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -114,6 +115,8 @@ class Output:
             problems.cut_quarantine(int(unfinished.counts.get("quarantined_before", 0)))
         self._cursor.remove()
         self._quarantined = problems.quarantined
+        # From here on there is something to go on with; the output itself is not touched yet.
+        self._save(Position(), problems)
         return Position()
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -134,20 +137,17 @@ class Output:
         """
         assert self._sink is not None
         mark = self._sink.commit()
+        self._save(Position(records=records, rows=self._rows, output=mark, counts=counts), problems)
+
+    def _save(self, position: Position, problems: Problems) -> None:
         if self._cursor is None:
             return
         try:
             met = problems.snapshot()
         except OSError as error:
             raise unwritable(problems.quarantine or Path("the quarantine"), error) from None
-        position = Position(
-            records=records,
-            rows=self._rows,
-            output=mark,
-            counts={**counts, "quarantined_before": self._quarantined},
-            problems=met,
-        )
-        self._cursor.save(position)
+        counts = {**position.counts, "quarantined_before": self._quarantined}
+        self._cursor.save(replace(position, counts=counts, problems=met))
 
     def finish(self) -> None:
         """Everything is written: bring the file into its final form, and forget how far it had come.

@@ -122,5 +122,7 @@ class Shown:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._track is not None and kind is not None:
+            self._track.__exit__(kind, error, trace)  # leaves no half of a track
         if self._run is not None:
             self._run.__exit__(kind, error, trace)
