@@ -219,7 +219,7 @@ class _Scoring:
             problems=tellable(problems.counts, sensitive),
             seconds=tally.seconds,
             rate=here / tally.seconds if tally.seconds else 0.0,
-            unit=chosen.model.card.unit,
+            unit=chosen.model.tokenizer.unit,
             level=chosen.level.name,
             mode=chosen.mode_name,
             alarms=tellable_count(tally.alarms, sensitive=sensitive) if asked else None,

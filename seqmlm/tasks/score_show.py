@@ -51,7 +51,7 @@ class Shown:
                 f"Scores of {config.model}",
                 f"{self._chosen.level.name}, {self._chosen.mode_name}",
                 pictures=self._chosen.level.pictures,
-                unit=model.card.unit,
+                unit=model.tokenizer.unit,
                 surface=model.tokenizer.surface,
             )
         if config.report is not None or config.track is not None:
