@@ -1,87 +1,214 @@
-"""Scoring of records: windows of long ones, bad ones, order."""
+"""Scoring end to end with a tiny model: stops, resumes, faults, alarms, and requests that make no sense."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import io
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from tiny_models import protein_model, residues
 
-from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
-from seqmlm.engine.backbones import ModelConfig, build
-from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.model import MaskedRows
-from seqmlm.tasks.bundle import Card, LoadedModel
-from seqmlm.tasks.score import score_records
-from seqmlm.tokenizers.residue import ResidueTokenizer
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
+from seqmlm.tasks import bundle, score, score_judge, scoring
+from seqmlm.tasks.judging import Judge
+from seqmlm.tasks.score import score_files
+from seqmlm.tasks.score_config import ScoreConfig
 
-RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+
+class Lines:
+    """A console that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+    def progress(self, records: int, rows: int, alarms: int) -> None: ...
 
 
 @pytest.fixture(scope="module")
-def model() -> LoadedModel:
-    torch.manual_seed(3)
-    torch.set_num_threads(1)
-    tokenizer = ResidueTokenizer()
-    overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    rows = MaskedRows(
-        build(ModelConfig(max_length=22, overrides=overrides), tokenizer.space), tokenizer.space
-    )
-    card = Card(
-        domain="protein", unit="residue", tokenizer="residue.v1", max_length=22, probability="ordinary"
-    )
-    return LoadedModel(
-        rows=rows, tokenizer=tokenizer, domain=plugins.domain("protein"), card=card, path="nowhere"
-    )
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    loaded = protein_model()
+    folder = tmp_path_factory.mktemp("model")
+    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    return str(folder)
 
 
-def _records(*sequences: str) -> Iterator[Record]:
-    for line, raw in enumerate(sequences, start=1):
-        yield Record(id=f"r{line}", raw=raw, source="x.fasta", line=line)
+@pytest.fixture
+def fasta(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Forty sequences, scored four at a time; every second batch ends a leg."""
+    monkeypatch.setattr(scoring, "BATCH_RECORDS", 4)
+    monkeypatch.setattr(score, "LEG_RECORDS", 8)
+    file = workspace / "p.fasta"
+    file.write_text("".join(f">p{n}\n{residues(70)[n : n + 3 + n % 9]}\n" for n in range(40)))
+    return file
 
 
-def _sequence(length: int) -> str:
-    return "".join(RESIDUES[(7 * i + i * i) % 20] for i in range(length))
+def _score(model: str, *paths: Path, console: Lines | None = None, **settings: Any) -> Any:
+    config = ScoreConfig(model=model, paths=tuple(map(str, paths)), **settings)
+    return score_files(config, io.StringIO(), console)
 
 
-def test_a_long_record_is_scored_where_each_residue_is_most_central(model: LoadedModel) -> None:
-    sequence = _sequence(70)
-    [scored] = score_records(model, _records(sequence), Problems(), per_unit=True)
-    assert scored.units == 70
-    assert scored.per_unit is not None
-    assert [(unit.start, unit.unit) for unit in scored.per_unit] == list(enumerate(sequence))
-    # The definition, residue by residue: some window of 20 with the residue at least 5 from an inner edge.
-    ask = Conditionals(model.rows)
-    for place, unit in enumerate(scored.per_unit):
-        windows = [start for start in range(51) if start <= place < start + 20]
-        surprisals = []
-        for start in windows:
-            inner = (start == 0 or place - start >= 5) and (start == 50 or start + 20 - place > 5)
-            encoding = model.tokenizer.encode(sequence[start : start + 20])
-            at = np.array([place - start + 1], dtype=np.int32)
-            if inner:
-                answer = next(ask.ask([Query(encoding=encoding, masked=at, asked=at)]))
-                surprisals.append(-float(answer.log_probs[0]) / math.log(2))
-        assert min(abs(unit.surprisal - value) for value in surprisals) < 1e-4
+def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
+    """End the scoring in its n-th batch: by an error that kills it, or by a polite signal."""
+    judged, done = Judge.batch, 0
+
+    def batch(self: Judge, records: Any, problems: Problems) -> Any:
+        nonlocal done
+        done += 1
+        if done == batches:
+            if error is not None:
+                raise error
+            os.kill(os.getpid(), signal.SIGTERM)
+        return judged(self, records, problems)
+
+    monkeypatch.setattr(Judge, "batch", batch)
 
 
-def test_order_is_kept_and_bad_records_are_named(model: LoadedModel) -> None:
-    problems = Problems("skip")
-    records = _records(_sequence(5), "AC1", _sequence(40), "", _sequence(3))
-    scored = list(score_records(model, records, problems))
-    assert [(one.id, one.units) for one in scored] == [("r1", 5), ("r3", 40), ("r4", 0), ("r5", 3)]
-    assert scored[2].score is None
-    assert problems.bad_count == 1
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("stopped", [2, 3, 8])
+def test_a_stopped_scoring_goes_on_to_the_same_bytes(
+    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, stopped: int
+) -> None:
+    whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
+    _score(model, fasta, out=whole, per_unit=True)
+    with monkeypatch.context() as patched:
+        _stop_after(patched, stopped, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _score(model, fasta, out=out, per_unit=True)
+    console = Lines()
+    summary = _score(model, fasta, out=out, per_unit=True, resume=True, console=console)
+    assert out.read_bytes() == whole.read_bytes()
+    assert (summary.records, summary.rows) == (40, 40)
+    assert "going on" in " ".join(console.said)
+    assert not out.with_name(out.name + ".resume.json").exists()
 
 
-def test_scores_do_not_depend_on_the_company(model: LoadedModel) -> None:
-    sequences = [_sequence(n) for n in (4, 33, 9)]
-    together = [
-        one.pll for one in score_records(model, _records(*sequences), Problems(), tokens_per_batch=64)
-    ]
-    alone = [next(score_records(model, _records(s), Problems())).pll for s in sequences]
-    assert together == pytest.approx(alone, abs=1e-4)
+def test_a_signal_ends_after_the_batch_and_tells(
+    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    with monkeypatch.context() as patched:
+        _stop_after(patched, 5, None)
+        summary = _score(model, fasta, out=out)
+    assert (summary.stopped, summary.records) == (signal.SIGTERM, 20)
+    assert _score(model, fasta, out=out, resume=True).records == 40
+    ids = [json.loads(line)["id"] for line in out.read_text().splitlines()]
+    assert ids == [f"p{n}" for n in range(40)]
+
+
+def test_another_request_does_not_go_on(
+    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    with monkeypatch.context() as patched:
+        _stop_after(patched, 5, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _score(model, fasta, out=out)
+    with pytest.raises(StateError, match="mode was exact and is whole-unit"):
+        _score(model, fasta, out=out, resume=True, mode="whole-unit")
+    with fasta.open("a") as file:
+        file.write(">more\nMKV\n")
+    with pytest.raises(StateError, match=r"input .*p\.fasta has changed"):
+        _score(model, fasta, out=out, resume=True)
+    console = Lines()
+    assert _score(model, fasta, out=out, console=console).records == 41
+    assert "started over" in console.said[-1]
+
+
+def test_quarantine_does_not_double(
+    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = fasta.read_text().replace(">p9\n", ">empty\n>p9\n").replace(">p20\n", ">odd\nMK1\n>p20\n")
+    fasta.write_text(text)
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    summary = _score(model, fasta, out=whole, on_error="quarantine")
+    aside = Path(f"{whole}.quarantine.jsonl").read_text()
+    assert len(aside.splitlines()) == summary.bad == 2
+    for stopped in (4, 7, 8):
+        Path(f"{out}.quarantine.jsonl").unlink(missing_ok=True)
+        with monkeypatch.context() as patched:
+            _stop_after(patched, stopped, KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                _score(model, fasta, out=out, on_error="quarantine")
+        again = _score(model, fasta, out=out, on_error="quarantine", resume=True)
+        assert out.read_bytes() == whole.read_bytes()
+        assert Path(f"{out}.quarantine.jsonl").read_text() == aside
+        assert (again.bad, again.problems) == (summary.bad, summary.problems)
+    with monkeypatch.context() as patched:
+        _stop_after(patched, 8, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _score(model, fasta, out=out, on_error="quarantine")
+    _score(model, fasta, out=out, on_error="quarantine")  # started over
+    assert Path(f"{out}.quarantine.jsonl").read_text() == aside * 2, "an earlier scoring's, and this one's"
+
+
+@pytest.mark.parametrize("bad", [">bad\n", ">bad\nMK1\n"])
+def test_rows_before_a_bad_record_are_kept_and_gone_on_with(
+    model: str, fasta: Path, tmp_path: Path, bad: str
+) -> None:
+    fasta.write_text(fasta.read_text().replace(">p21\n", f"{bad}>p21\n"))
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(DataError):
+        _score(model, fasta, out=out)
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [f"p{n}" for n in range(21)]
+    summary = _score(model, fasta, out=out, resume=True, on_error="skip")
+    assert (summary.records - summary.bad, summary.bad) in {(40, 1), (39, 1)}
+    whole = tmp_path / "whole.jsonl"
+    _score(model, fasta, out=whole, on_error="skip")
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"resume": True}, UsageError, "--out"),
+        ({"max_latency": "1s"}, UsageError, "give - as the one input"),
+        ({"fpr": 2.0}, UsageError, "between 0 and 1"),
+        ({"fpr": 0.1, "alarms_per_day": 1.0}, UsageError, "give one"),
+        ({"alarms_only": True}, UsageError, "--fpr"),
+        ({"fpr": 0.1}, StateError, "seqmlm calibrate"),
+        ({"mode": "cascade"}, StateError, "seqmlm calibrate"),
+        ({"mode": "cascades"}, UsageError, "unknown mode"),
+        ({"level": "word"}, UsageError, "no level 'word'"),
+        ({"format_out": "parquet"}, UsageError, "standard output"),
+        ({"domain": "text"}, UsageError, "is a protein model"),
+        ({"mode": "one-pass"}, UsageError, "one-pass|one pass|unmasked"),
+    ],
+)
+def test_requests_that_make_no_sense(
+    model: str, fasta: Path, settings: dict[str, Any], error: type[SeqmlmError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        _score(model, fasta, **settings)
+
+
+def test_standard_input_is_not_resumed_and_inputs_are_not_written(
+    model: str, fasta: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="standard input"):
+        _score(model, Path("-"), out=tmp_path / "x", resume=True)
+    before = fasta.read_bytes()
+    for name in ("out", "report", "track"):
+        with pytest.raises(UsageError, match=f"--{name}"):
+            _score(model, fasta, **{name: fasta})
+    assert fasta.read_bytes() == before
+
+
+def test_large_inputs_are_screened_where_the_model_is_calibrated(
+    model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = bundle.load(model)
+    level = loaded.domain.level(None)
+    assert score_judge.choose_mode([str(fasta)], loaded, level)[0] == "exact"
+    monkeypatch.setattr(score_judge, "LARGE", 100)
+    assert "no cascade" in score_judge.choose_mode([str(fasta)], loaded, level)[1]
+    monkeypatch.setattr(score_judge, "stored_calibration", lambda *_: object())
+    assert score_judge.choose_mode([str(fasta)], loaded, level)[0] == "cascade"
+    assert score_judge.choose_mode(["-"], loaded, level)[0] == "cascade"

@@ -191,10 +191,14 @@ class _UnderWay:
 
     def _refuse_preamble(self, part: bytes) -> None:
         blank = len(part) - len(part.lstrip())
+        first = part[blank : blank + 1000].split(b"\n", 1)[0]
+        table = b"," in first or b"\t" in first
         error = DataError(
             "text before the first '>'",
             source=self._source,
             line=part[:blank].count(b"\n"),
-            remedy="give it a header, or name the format it really has",
+            remedy="it looks like a table: name that with --format csv or tsv, and its column"
+            if table
+            else "give it a header, or name the format it really has",
         )
         self._problems.bad(error, part[blank : blank + 1000].decode("utf-8", "backslashreplace"))
