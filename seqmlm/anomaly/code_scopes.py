@@ -23,7 +23,9 @@ Kind = Literal["module", "class", "function"]
 MODULE = "<module>"
 
 _BRACELESS = frozenset(("python", "ruby", "lua", "sql", "haskell", "julia"))
-_CLASSES = frozenset(("class", "interface", "struct", "enum", "trait", "impl", "object", "namespace", "union"))
+_CLASSES = frozenset(
+    ("class", "interface", "struct", "enum", "trait", "impl", "object", "namespace", "union")
+)
 _CONTROL = frozenset(
     (
         *("if", "else", "elif", "for", "foreach", "while", "do", "switch", "match", "catch", "try", "loop"),
