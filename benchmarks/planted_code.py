@@ -1,4 +1,4 @@
-"""Faults put into Python source: a wrong operator, swapped operands, a misused variable (CuBERT's three kinds).
+"""Faults put into Python source: a wrong operator, swapped operands, a misused variable as in CuBERT.
 
 The text stays Python that parses, and differs from the original at one place alone.
 """
@@ -38,10 +38,24 @@ _SPELLED: dict[type[ast.AST], str] = {
     ast.Or: "or",
 }
 _WRONG = {
-    **{"+": ("-", "*"), "-": ("+", "*"), "*": ("+", "/"), "/": ("*", "//"), "//": ("/", "%")},
-    **{"%": ("//", "+"), "==": ("!=", "is"), "!=": ("==", "is not"), "<": (">", "<="), "<=": ("<", ">=")},
-    **{">": ("<", ">="), ">=": (">", "<="), "is": ("is not", "=="), "is not": ("is", "!=")},
-    **{"in": ("not in",), "not in": ("in",), "and": ("or",), "or": ("and",)},
+    "+": ("-", "*"),
+    "-": ("+", "*"),
+    "*": ("+", "/"),
+    "/": ("*", "//"),
+    "//": ("/", "%"),
+    "%": ("//", "+"),
+    "==": ("!=", "is"),
+    "!=": ("==", "is not"),
+    "<": (">", "<="),
+    "<=": ("<", ">="),
+    ">": ("<", ">="),
+    ">=": (">", "<="),
+    "is": ("is not", "=="),
+    "is not": ("is", "!="),
+    "in": ("not in",),
+    "not in": ("in",),
+    "and": ("or",),
+    "or": ("and",),
 }
 _COMMUTATIVE = frozenset(("+", "*", "==", "!=", "and", "or", "is", "is not"))
 
