@@ -98,7 +98,7 @@ def _shrunk(moments: Doubles) -> tuple[Doubles, Doubles]:
     everything = moments.sum(axis=(0, 1))
     prior = everything / max(everything[0], 1.0)
     classes = moments.sum(axis=1) + _PRIOR * prior
-    classes /= classes[:, :1]
+    classes /= np.maximum(classes[:, :1], 1.0)
     found = moments + _PRIOR * classes[:, None, :]
     found /= np.maximum(found[..., :1], 1.0)
     spread = np.sqrt(np.maximum(found[..., 2] - found[..., 1] ** 2, 0.0))

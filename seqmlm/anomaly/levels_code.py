@@ -19,7 +19,7 @@ from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.code_norms import ClassNorms
 from seqmlm.anomaly.code_scopes import Scope, innermost, scopes
 from seqmlm.anomaly.fingerprints import Fingerprints
-from seqmlm.anomaly.levels import Level, part_row
+from seqmlm.anomaly.levels import Level, RecordLevel, part_row
 from seqmlm.anomaly.values import Doubles, Longs, Row, Scored
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.lexers.classes import CLASSES
@@ -174,3 +174,6 @@ class FunctionLevel(CodeLevel):
 
 def _marked(row: Row, fingerprints: dict[str, str], **more: Any) -> Row:
     return replace(row, extra={**row.extra, **more, "fingerprints": fingerprints})
+
+
+LEVELS: tuple[Level, ...] = (LineLevel(), TokenLevel(), FunctionLevel(), RecordLevel("file"))

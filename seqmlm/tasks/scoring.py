@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from seqmlm.anomaly.values import Bools, Scored, scored
+from seqmlm.anomaly.view import WHOLE, View
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
@@ -17,7 +18,6 @@ from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tokenizers.base import UnknownUnit
@@ -90,7 +90,9 @@ class RecordScorer:
         *,
         entropy: bool = False,
         ranks: bool = False,
+        top: int = 0,
         wanted: Sequence[Bools] | None = None,
+        view: View = WHOLE,
     ) -> list[Scored]:
         """Price every unit of a batch; long records window by window, each unit where it is most central.
 
@@ -98,7 +100,10 @@ class RecordScorer:
             batch: what `encoded` gave.
             mode: how units are hidden.
             entropy, ranks: whether they are wanted of every unit.
+            top: expected alternatives that are wanted of every unit, where they are more than the scorer's.
             wanted: for each record (L,) True at the tokens to price; None for all of all.
+
+            view: what of a record the model is shown.
 
         Returns:
             One for each record, in order, with the units that were priced.
@@ -109,22 +114,23 @@ class RecordScorer:
         def windows() -> Iterator[tuple[Encoding, Bools]]:
             for number, one in enumerate(batch):
                 chosen = None if wanted is None else wanted[number]
-                parts = central_windows(one.encoding, tokenizer.space, longest, chosen)
+                parts = view.windows(one.encoding, tokenizer, longest, chosen)
                 counts.append(len(parts))
                 yield from parts
 
+        rule = view.units(tokenizer)
         scorer = Scorer(
             self.conditionals,
-            tokenizer.units,
+            rule,
             mode=mode,
             correction=self._correction,
             entropy=entropy,
             ranks=ranks,
-            top=self._top,
+            top=max(self._top, top),
         )
         stream = iter(list(scorer.windows(windows())))
         return [
-            scored(one.record, one.encoding, tokenizer.units, list(islice(stream, count)) or [_NOTHING])
+            scored(one.record, one.encoding, rule, list(islice(stream, count)) or [_NOTHING])
             for one, count in zip(batch, counts, strict=True)
         ]
 
