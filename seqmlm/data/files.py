@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from seqmlm.data.compressed import MAGIC_BYTES, RESAVE, compression, decompress, may_begin, refuse_foreign
+from seqmlm.data.live import LiveInput, live_input
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 
@@ -19,21 +20,7 @@ MAX_BYTES = 64 << 20
 COMPRESSED = (".gz", ".bgz", ".zst")
 
 _BLOCK = 1 << 20
-_INPUT = {"gzip": 1 << 16, "Zstandard": 1 << 13}  # compressed bytes at a time bound what one step expands to
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
-_MAGIC_BYTES = 6
 _BOM = b"\xef\xbb\xbf"
-_ZLIB = type(zlib.decompressobj())
-_UNPACK = "unpack it, or pack it as .gz or .zst"
-_RESAVE = "convert it to UTF-8, for example with iconv"
-_FOREIGN = {
-    b"PK\x03\x04": ("a zip archive", _UNPACK),
-    b"BZh": ("compressed with bzip2", _UNPACK),
-    b"\xfd7zXZ\x00": ("compressed with xz", _UNPACK),
-    b"PAR1": ("a parquet file", "name the format parquet and a column"),
-    b"\xff\xfe": ("UTF-16 text", _RESAVE),
-    b"\xfe\xff": ("UTF-16 text", _RESAVE),
-}
 
 
 def expand(paths: Iterable[str | Path]) -> list[str]:
@@ -70,33 +57,62 @@ def stem_suffix(source: str | Path) -> str:
     return path.suffix.lower()
 
 
-def blocks(source: str | Path) -> Iterator[bytes]:
+def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, in blocks of about 1 MiB; "-" is standard input.
 
     gzip (also of several members, as bgzip writes it) and Zstandard are known by their first bytes.
+
+    Args:
+        source: the file.
+        pauses: where standard input is live (`seqmlm.data.stdin`), yield b"" at each of its pauses.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
             be decompressed before the fault has been yielded by then.
     """
+    if (live := live_input(str(source))) is not None:
+        yield from (block for block in _live_blocks(live, str(source)) if block or pauses)
+        return
     with _opened(source) as handle:
         head = part = _read(handle, 1 << 13, str(source))
-        while part and len(head) < _MAGIC_BYTES:  # a pipe may begin with less
+        while part and len(head) < MAGIC_BYTES:  # a pipe may begin with less
             head += (part := _read(handle, 1 << 13, str(source)))
         if not head:
             raise DataError(
                 "the file is empty", source=str(source), remedy="give a file with sequences in it"
             )
-        for magic, (what, remedy) in _FOREIGN.items():
-            if head.startswith(magic):
-                raise DataError(f"the file is {what}", source=str(source), remedy=remedy)
-        for magic, kind in _MAGIC.items():
-            if head.startswith(magic):
-                yield from _decompress(handle, head, str(source), kind)
-                return
+        refuse_foreign(head, str(source))
+        if (kind := compression(head)) is not None:
+            yield from decompress(lambda size: _read(handle, size, str(source)), head, str(source), kind)
+            return
         while head:
             yield head
             head = _read(handle, _BLOCK, str(source))
+
+
+def _live_blocks(live: LiveInput, source: str) -> Iterator[bytes]:
+    """The bytes of a live input as they come; b"" is a pause."""
+    head: bytes | None = b""  # until it is known what comes
+    while (part := live.read(_BLOCK)) != b"":
+        if head is None or part is None:
+            yield part or b""
+            continue
+        head += part
+        if may_begin(head):
+            continue  # too little has come to tell
+        refuse_foreign(head, source)
+        if compression(head) is not None:
+            raise DataError(
+                "compressed data cannot be read as it comes",
+                source=source,
+                remedy="unpack it on the way (zcat, zstdcat)",
+            )
+        yield head
+        head = None
+    if head:
+        yield head
+    elif head == b"" and not live.stopped:
+        raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
 
 
 def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int, str]]:
@@ -105,10 +121,21 @@ def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES)
     Faults go to `problems`, each with its line: bytes that are not UTF-8, binary data, a line longer than
     `max_bytes`, compressed data that breaks off (the whole lines before it have been yielded).
     """
+    numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=False)
+    return cast("Iterator[tuple[int, str]]", numbered)
+
+
+def lines_and_pauses(
+    source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, pauses: bool = True
+) -> Iterator[tuple[int, str] | None]:
+    """The same as `lines`, and None at each pause of a live standard input."""
     name = str(source)
     number = 0
-    stream = TextBlocks(name, problems, lambda: number + 1)
+    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses)
     for chunk in _chunks_of_lines(stream, max_bytes):
+        if chunk == b"":
+            yield None
+            continue
         if isinstance(chunk, _TooLong):
             number += 1
             problems.bad(too_long(name, number, max_bytes), chunk.head.decode("utf-8", "backslashreplace"))
@@ -138,28 +165,35 @@ class TextBlocks:
         source: the file, "-" for standard input.
         problems: receives the fault.
         line: called when a fault is met after the first block; gives the line reached.
+        pauses: see `blocks`.
 
     After the iteration `broken` tells whether it ended early, so that the last line or record is a torso.
     """
 
-    def __init__(self, source: str, problems: Problems, line: Callable[[], int]) -> None:
+    def __init__(
+        self, source: str, problems: Problems, line: Callable[[], int], *, pauses: bool = False
+    ) -> None:
         self._source, self._problems, self._line = source, problems, line
+        self._pauses = pauses
         self.broken = False
 
     def __iter__(self) -> Iterator[bytes]:
         started = False
         try:
-            for block in blocks(self._source):
-                if not started:
+            for block in blocks(self._source, pauses=True) if self._pauses else blocks(self._source):
+                if not started and block:
                     block = block.removeprefix(_BOM)
                     if b"\0" in block[:4096]:
                         raise _binary(self._source, None)
                     started = True
-                yield block
+                if block or self._pauses:
+                    yield block
         except DataError as error:
             self.broken = True
             at = self._line() if started else None
             self._problems.bad(DataError(error.reason, source=self._source, line=at, remedy=error.remedy))
+        live = live_input(self._source)
+        self.broken = self.broken or (live is not None and live.stopped)
 
 
 def too_long(source: str, line: int, max_bytes: int, what: str = "line") -> DataError:
@@ -183,6 +217,9 @@ def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong
     held: list[bytes] = []
     size = 0
     for block in parts:
+        if not block:
+            yield b""  # a pause
+            continue
         cut = block.rfind(b"\n") + 1
         if not cut:
             size += len(block)
@@ -212,7 +249,7 @@ def _decode_line(raw: bytes, source: str, number: int, problems: Problems, limit
         try:
             return raw.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
-            error = DataError("bytes that are not UTF-8", source=source, line=number, remedy=_RESAVE)
+            error = DataError("bytes that are not UTF-8", source=source, line=number, remedy=RESAVE)
     problems.bad(error, raw.decode("utf-8", "backslashreplace"))
     return None
 
@@ -245,51 +282,6 @@ def _read(handle: BufferedReader, size: int, source: str) -> bytes:
         return handle.read1(size)  # does not wait for the rest of a slow pipe
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", source=source, remedy="check the file") from None
-
-
-def _decompress(handle: BufferedReader, data: bytes, source: str, kind: str) -> Iterator[bytes]:
-    """Decompress member after member; zero bytes may follow the last one, as tape padding does."""
-    import zstandard
-
-    out: list[bytes] = []
-    whole = True
-    try:
-        while data := data or _read(handle, _INPUT[kind], source):
-            if whole and not (data := data.lstrip(b"\0")):
-                continue
-            if whole:
-                member = (
-                    zlib.decompressobj(31) if kind == "gzip" else zstandard.ZstdDecompressor().decompressobj()
-                )
-            for piece in _pieces(member, data):
-                out.append(piece)
-                if sum(map(len, out)) >= _BLOCK:
-                    yield b"".join(out)
-                    out.clear()
-            whole = member.eof
-            data = member.unused_data if whole else b""
-    except (zlib.error, zstandard.ZstdError):
-        whole = False
-    if out:
-        yield b"".join(out)
-    if not whole:
-        raise DataError(
-            f"the {kind} data is broken or cut off",
-            source=source,
-            remedy="fetch or pack the file again; on_error skip keeps what came before",
-        )
-
-
-def _pieces(member: Any, data: bytes) -> Iterator[bytes]:
-    """Feed `data` to one member of a compressed file, in steps of bounded output."""
-    if not isinstance(member, _ZLIB):
-        yield member.decompress(data)
-        return
-    piece = b""
-    while data or len(piece) == _BLOCK:
-        piece = member.decompress(data, _BLOCK)
-        yield piece
-        data = member.unconsumed_tail
 
 
 def _hidden(path: Path, root: Path) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
@@ -50,6 +53,8 @@ class Problems:
         self.places: dict[str, str] = {}
         self.remedies: dict[str, str] = {}
         self._sink: TextIO | None = None
+        self._replayed = False
+        self._one_at_a_time = threading.RLock()  # a live input is read in a thread of its own
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
         """Deal with one bad record (or file) as `on_error` says.
@@ -57,15 +62,18 @@ class Problems:
         Raises:
             DataError: `error` itself, under "raise".
         """
+        if self._replayed:
+            return
         if self.on_error == "raise":
             raise error
-        reason = _count(self._bad, error.reason, 1)
-        self._placed(reason, error.source, error.line)
-        if error.remedy:
-            field = f"field {error.field!r}: " if error.field else ""
-            self.remedies.setdefault(reason, field + error.remedy)
-        if self.on_error == "quarantine":
-            self._put_aside(error, raw)
+        with self._one_at_a_time:
+            reason = _count(self._bad, error.reason, 1)
+            self._placed(reason, error.source, error.line)
+            if error.remedy:
+                field = f"field {error.field!r}: " if error.field else ""
+                self.remedies.setdefault(reason, field + error.remedy)
+            if self.on_error == "quarantine":
+                self._put_aside(error, raw)
 
     def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
         """Count something odd that does not make a record unusable (a repeated id, a dropped line).
@@ -75,8 +83,9 @@ class Problems:
             n: how often.
             source, line: where, for `places`, if it is known.
         """
-        if n:
-            self._placed(_count(self._notes, reason, n), source, line)
+        if n and not self._replayed:
+            with self._one_at_a_time:
+                self._placed(_count(self._notes, reason, n), source, line)
 
     def _placed(self, reason: str, source: str | None, line: int | None) -> None:
         if source is not None:
@@ -91,6 +100,51 @@ class Problems:
     def counts(self) -> dict[str, int]:
         """Every reason met so far, bad records and notes alike, with how often."""
         return dict(sorted((self._bad + self._notes).items()))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything met so far, and the bytes of the dead-letter file, put on the disk; JSON can hold it.
+
+        Raises:
+            OSError: the dead-letter file cannot be written.
+        """
+        if self._sink is not None:
+            self._sink.flush()
+            os.fsync(self._sink.fileno())
+        return {
+            "bad": dict(self._bad),
+            "notes": dict(self._notes),
+            "places": self.places,
+            "remedies": self.remedies,
+            "quarantined": self.quarantined,
+        }
+
+    @property
+    def quarantined(self) -> int:
+        """Bytes of the dead-letter file, 0 where there is none."""
+        file = self.quarantine
+        return file.stat().st_size if file is not None and file.is_file() else 0
+
+    def cut_quarantine(self, size: int) -> None:
+        """Forget what was put aside after the dead-letter file had `size` bytes."""
+        self.close()
+        if self.quarantined > size:
+            assert self.quarantine is not None
+            os.truncate(self.quarantine, size)
+
+    @contextmanager
+    def replaying(self, earlier: Mapping[str, Any]) -> Iterator[None]:
+        """While input is read that was dealt with before: nothing is raised, counted or put aside again.
+
+        Args:
+            earlier: the `snapshot` taken when it was; counting goes on from it.
+        """
+        self._replayed = True
+        try:
+            yield
+        finally:
+            self._replayed = False
+        self._bad, self._notes = Counter(earlier["bad"]), Counter(earlier["notes"])
+        self.places, self.remedies = dict(earlier["places"]), dict(earlier["remedies"])
 
     def close(self) -> None:
         """Close the dead-letter file; a later bad record opens it again."""

@@ -1,326 +1,237 @@
-"""Scoring: the exact pseudo-log-likelihood of every record, in input order and in bounded memory."""
+"""Scoring, end to end: files or a live input in, judged rows out, to be gone on with after a kill."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Protocol, TextIO
 
-import numpy as np
-import torch
-
-from seqmlm.data.files import expand
-from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.scoring import SequenceScore, window_scores
-from seqmlm.engine.types import Bools, Encoding
-from seqmlm.engine.units import Units
-from seqmlm.engine.windows import central_windows
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.engine.signals import StopSignals
+from seqmlm.errors import DataError, UsageError
 from seqmlm.registry import Registry, resolve
+from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks import bundle
-from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.judging import JudgedRow
 from seqmlm.tasks.privacy import tellable
-from seqmlm.tokenizers.base import UnknownUnit
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_feed import Faults, from_files, from_live, live_input
+from seqmlm.tasks.score_judge import Chosen, choose
+from seqmlm.tasks.score_output import Output, schema
+from seqmlm.tasks.score_rows import line
+from seqmlm.tasks.score_show import Shown
+from seqmlm.tasks.score_summary import ScoreSummary, Tally, tellable_count
 from seqmlm.workspace import Workspace
 
-MODES = ("exact",)
-_RECORDS_TOKENIZED_TOGETHER = 64
-_UNFAMILIAR = "a record most of which the model's vocabulary does not know: is it data of another kind?"
+LEG_TOKENS = 1 << 22
+LEG_RECORDS = 1 << 16
+"""A leg ends when so many tokens went through the model or so many records were scored. Answers are
+remembered within a leg and not beyond, so that a leg gives the same numbers whether what came before it was
+scored by the same process or not; only at its end is the work committed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreConfig:
-    """What `seqmlm score` can be told."""
+class Console(Protocol):
+    """Where a person is told what happens."""
 
-    model: str
-    paths: tuple[str, ...] = ()
-    mode: str = "exact"
-    per_unit: bool = False
-    out: Path | None = None
-    domain: str | None = None
-    format: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    on_error: OnError = "raise"
-    tokens_per_batch: int = 16384
+    def message(self, text: str) -> None:
+        """Say one thing."""
+
+    def progress(self, records: int, rows: int, alarms: int) -> None:
+        """So much is done."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitScore:
-    """One unit of a record: its place in the raw sequence and its surprisal, -log2 p, in bits."""
+class Silent:
+    """A console that says nothing."""
 
-    unit: str
-    start: int
-    end: int
-    surprisal: float
+    def message(self, text: str) -> None: ...
+
+    def progress(self, records: int, rows: int, alarms: int) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordScore:
-    """One record's score.
-
-    Args:
-        id, source, line: where the record is.
-        units: number of scored units.
-        pll: pseudo-log-likelihood, the sum of log p(unit | rest), in nats.
-        bits_per_unit: -pll / ln 2 / units; None where nothing could be scored.
-        score: higher is more unusual; the bits per unit.
-        per_unit: every scored unit, where asked for.
-    """
-
-    id: str
-    source: str
-    line: int
-    units: int
-    pll: float
-    bits_per_unit: float | None
-    score: float | None
-    per_unit: tuple[UnitScore, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON line."""
-        line = {key: getattr(self, key) for key in ("id", "source", "line", "units", "pll")}
-        line |= {"bits_per_unit": self.bits_per_unit, "score": self.score}
-        if self.per_unit is not None:
-            line["per_unit"] = [
-                {"unit": u.unit, "start": u.start, "end": u.end, "surprisal": u.surprisal}
-                for u in self.per_unit
-            ]
-        return line
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreSummary:
-    """What a scoring did, for the person at the terminal.
-
-    Args:
-        records, units: scored.
-        bad: records left out.
-        problems: bad records and oddities, by reason.
-        seconds: of all of it.
-        unit: what the model's domain counts.
-    """
-
-    records: int
-    units: int
-    bad: int
-    problems: Mapping[str, Any]
-    seconds: float
-    unit: str
-
-    def sentence(self) -> str:
-        """For stderr: a line for each reason, and one for the whole."""
-        rate = self.units / self.seconds if self.seconds else 0.0
-        bad = f", {self.bad} bad records left out" if self.bad else ""
-        reasons = "".join(f"{count} x {reason}\n" for reason, count in self.problems.items())
-        return (
-            f"{reasons}scored {self.records:,} records, {self.units:,} {self.unit}s in {self.seconds:.1f} s"
-            f" ({rate:,.0f} {self.unit}s/s){bad}"
-        )
-
-
-def score_files(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
-    """Score files and write JSON lines, each as soon as it is known.
+def score_files(config: ScoreConfig, stdout: TextIO, console: Console | None = None) -> ScoreSummary:
+    """Score what `config` names and write a row for each thing judged.
 
     Args:
         config: what to score, and how.
-        stdout: where lines go when `config.out` is None.
+        stdout: where rows go when `config.out` is None.
+        console: told what happens on the way.
+
+    Returns:
+        The summary; `stopped` is the signal that ended it early, after what had been read was dealt with.
 
     Raises:
-        UsageError: an unknown mode, no input, a model of another domain, or no `out` for sensitive data.
-        DataError: a bad record, under `on_error` "raise"; lines before it are written.
-        StateError: no such model, or the disk is full.
+        UsageError: a request that makes no sense, a model of another domain, or no `out` for sensitive data.
+        DataError: a bad record, under `on_error` "raise"; rows before it are written.
+        StateError: no such model, no calibration where one is needed, rows that cannot be written, or an
+            unfinished scoring that was of something else.
     """
-    if config.mode not in MODES:
-        raise UsageError(f"unknown mode {config.mode!r}; known: {', '.join(MODES)}")
-    if not config.paths:
-        raise UsageError("nothing to score: name files, folders, or - for standard input")
-    sources = [split_source(path)[1] for path in config.paths]
-    inputs = {Path(path).resolve() for path in expand(sources)}
-    if config.out is not None and config.out.resolve() in inputs:
-        raise UsageError(f"--out {config.out} is one of the inputs; choose another file")
+    console = console or Silent()
+    config.check()
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = bundle.load(where, domain=config.domain)
-    began, records, units = time.monotonic(), 0, 0
-    aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
     sensitive = model.card.sensitive
     if sensitive and config.out is None:
         raise UsageError(
             "scores of sensitive data are not shown on the console: name a file with --out, which only you "
             "can read"
         )
-    with Problems(config.on_error, quarantine=aside, sensitive=sensitive) as problems:
-        found = model.domain.read(sources, problems, format=config.format, **config.options)
-        with closing(_Output(config.out, stdout, private=sensitive)) as output:
-            for scored in score_records(
-                model, found, problems, per_unit=config.per_unit, tokens_per_batch=config.tokens_per_batch
-            ):
-                output.write(json.dumps(scored.to_dict()) + "\n")
-                records += 1
-                units += scored.units
-            output.write("")  # no record, no line, but a file
-        bad, told = problems.bad_count, tellable(problems.counts, sensitive)
-    seconds = time.monotonic() - began
-    return ScoreSummary(
-        records=records, units=units, bad=bad, problems=told, seconds=seconds, unit=model.card.unit
-    )
+    chosen = choose(config, model)
+    for note in chosen.notes:
+        console.message(note)
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        problems = stack.enter_context(_problems(config, sensitive))
+        shown = stack.enter_context(Shown(config, chosen, workspace, console.message))
+        scoring = _Scoring(config, chosen, problems, shown, stdout, console, signals)
+        stack.enter_context(closing(scoring))
+        scoring.run()
+        summary = scoring.summary()
+        shown.finish(summary)
+    return summary
 
 
-def score_records(
-    model: bundle.LoadedModel,
-    records: Iterable[Record],
-    problems: Problems,
-    *,
-    per_unit: bool = False,
-    tokens_per_batch: int = 16384,
-) -> Iterator[RecordScore]:
-    """Score records lazily, in order; a record longer than the model's window is scored window by window.
-
-    Each unit of a long record is scored in the window where it is most central.
-
-    Args:
-        model: asked.
-        records: read lazily.
-        problems: receives records the tokenizer cannot spell.
-        per_unit: keep every unit's surprisal.
-        tokens_per_batch: budget of a forward pass.
-    """
-    waiting: deque[_Pending] = deque()
-    unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
-
-    def windows() -> Iterator[tuple[Encoding, Bools]]:
-        for record, encoding in _encoded(model, records, problems):
-            ordinary = encoding.ids[encoding.groups >= 0]
-            if len(ordinary) and len(unfamiliar) and np.isin(ordinary, unfamiliar).mean() > 0.5:
-                problems.note(_UNFAMILIAR)
-            parts = central_windows(encoding, model.tokenizer.space, model.card.max_length)
-            waiting.append(_Pending(record, encoding, len(parts), []))
-            yield from parts
-
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
-    for scored in window_scores(ask, windows(), model.tokenizer.units):
-        first = waiting[0]
-        first.scores.append(scored)
-        if len(first.scores) == first.windows:
-            yield _record_score(waiting.popleft(), model.tokenizer.units if per_unit else None)
+def _problems(config: ScoreConfig, sensitive: bool) -> Problems:
+    aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
+    return Problems(config.on_error, quarantine=aside, sensitive=sensitive)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pending:
-    """A record whose windows are being scored."""
+class _Scoring:
+    """One scoring under way."""
 
-    record: Record
-    encoding: Encoding
-    windows: int
-    scores: list[SequenceScore]
+    def __init__(
+        self,
+        config: ScoreConfig,
+        chosen: Chosen,
+        problems: Problems,
+        shown: Shown,
+        stdout: TextIO,
+        console: Console,
+        signals: StopSignals,
+    ) -> None:
+        self._config, self._chosen, self._problems = config, chosen, problems
+        self._shown, self._console, self._signals = shown, console, signals
+        columns = schema(
+            chosen.level,
+            calibrated=chosen.calibrated,
+            alarms=chosen.alpha is not None,
+            per_unit=config.per_unit,
+        )
+        self._output = Output(
+            config, columns, self._request(), private=chosen.model.card.sensitive, stdout=stdout
+        )
+        self._records = self._before = 0  # done, and before this process
+        self._judge = chosen.judge()
+        self._leg_began = 0
+        self._tally = Tally({})
 
+    def _request(self) -> dict[str, object]:
+        """What decides the rows."""
+        config, chosen = self._config, self._chosen
+        files: dict[str, list[int]] = {}
+        if config.latency is None and "-" not in config.sources:
+            read = chosen.model.domain.files(config.sources, format=config.format, options=config.options)
+            files = file_facts(read)
+        settings = {**config.decisive(), "mode": chosen.mode_name, "level": chosen.level.name}
+        return {**settings, "input": files, "model file": file_facts(chosen.files)}
 
-def _encoded(
-    model: bundle.LoadedModel, records: Iterable[Record], problems: Problems
-) -> Iterator[tuple[Record, Encoding]]:
-    stream = iter(records)
-    while batch := list(islice(stream, _RECORDS_TOKENIZED_TOGETHER)):
+    def run(self) -> None:
+        """Score to the end of the input, or until a signal comes."""
+        position = self._output.begin(self._problems)
+        for note in self._output.notes:
+            self._console.message(note)
+        self._records = self._before = position.records
+        self._tally = Tally(position.counts)
+        self._leg_began = position.records
+        latency = self._config.latency
+        with live_input(latency) as live:
+            faults = Faults()
+            if live is None:
+                self._all(from_files(faults.before(self._read()), self._problems, position), faults)
+            else:
+                stopping = lambda: self._signals.received is not None  # noqa: E731
+                with from_live(lambda: faults.before(self._read()), live, stopping) as batches:
+                    self._all(batches, faults)
+            faults.raise_first()
+        if self._signals.received is None or latency is not None:
+            self._output.finish()
+
+    def _read(self) -> Iterator[Record]:
+        config = self._config
+        domain = self._chosen.model.domain
+        return domain.read(config.sources, self._problems, format=config.format, **config.options)
+
+    def _all(self, batches: Iterator[list[Record]], faults: Faults) -> None:
+        live = self._config.latency is not None
+        for batch in batches:
+            self._one(batch)
+            self._records += len(batch)
+            self._console.progress(self._records, self._tally.rows, self._tally.alarms)
+            if live:
+                self._output.commit(self._records, self._tally.snapshot(), self._problems)
+            elif faults.met:
+                self._output.keep()  # what is done stays to be seen, but the last leg is not whole
+            elif self._leg_over():
+                self._output.commit(self._records, self._tally.snapshot(), self._problems)
+                self._judge, self._leg_began = self._chosen.judge(), self._records
+            if self._signals.received is not None and not live:
+                self._output.keep()
+                return
+
+    def _leg_over(self) -> bool:
+        tokens = self._judge.scorer.conditionals.statistics.tokens
+        return tokens >= LEG_TOKENS or self._records - self._leg_began >= LEG_RECORDS
+
+    def _one(self, batch: Sequence[Record]) -> None:
+        """Judge a batch and write its rows; where a record is refused, those of the records before it."""
         try:
-            yield from zip(batch, model.tokenizer.encode_batch([record.raw for record in batch]), strict=True)
+            rows = self._judge.batch(batch, self._problems)
         except DataError:
-            yield from _encoded_singly(model, batch, problems)
+            for record in batch:
+                self._write(self._judge.batch([record], self._problems))
+                self._output.keep()
+            raise
+        self._write(rows)
 
+    def _write(self, rows: Sequence[JudgedRow]) -> None:
+        if not self._tally.rows and not self._records and rows:
+            # From here on there is something to go on with.
+            self._output.commit(0, self._tally.snapshot(), self._problems)
+        before = None
+        for row in rows:
+            self._tally.add(row, first=row.scored is not before)
+            self._shown.add(row)
+            before = row.scored
+        kept = [row for row in rows if row.alarm or not self._config.alarms_only]
+        tokenizer, per_unit = self._chosen.model.tokenizer, self._config.per_unit
+        self._output.write([line(row, tokenizer, per_unit=per_unit) for row in kept])
 
-def _encoded_singly(
-    model: bundle.LoadedModel, batch: Sequence[Record], problems: Problems
-) -> Iterator[tuple[Record, Encoding]]:
-    for record in batch:
-        try:
-            yield record, model.tokenizer.encode(record.raw)
-        except UnknownUnit as error:
-            shown = model.domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
-            problems.bad(shown, str(record.raw))
-        except DataError as error:
-            placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
-            problems.bad(placed, str(record.raw))
-
-
-def _record_score(pending: _Pending, rule: Units | None) -> RecordScore:
-    """The score, with that of each unit where `rule` says where units stand."""
-    groups = np.concatenate([scored.groups for scored in pending.scores])
-    log_probs = np.concatenate([scored.log_probs for scored in pending.scores])
-    whole = SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups)
-    units = len(whole.units[0])
-    bits = whole.bits_per_unit if units else None
-    return RecordScore(
-        id=pending.record.id,
-        source=pending.record.source,
-        line=pending.record.line,
-        units=units,
-        pll=whole.pll,
-        bits_per_unit=bits,
-        score=bits,
-        per_unit=None if rule is None else _unit_scores(pending, whole, rule),
-    )
-
-
-def _unit_scores(pending: _Pending, whole: SequenceScore, rule: Units) -> tuple[UnitScore, ...]:
-    encoding, raw = pending.encoding, str(pending.record.raw)
-    place = dict(zip(rule.numbers(encoding).tolist(), rule.spans(encoding).tolist(), strict=True))
-    numbers, sums = whole.units
-    scores = []
-    for number, log_prob in zip(numbers.tolist(), sums.tolist(), strict=True):
-        start, end = place[number]
-        scores.append(UnitScore(unit=raw[start:end], start=start, end=end, surprisal=-log_prob / math.log(2)))
-    return tuple(scores)
-
-
-class _Output:
-    """Writes lines where they belong, each at once; only the first replaces a file that was there."""
-
-    def __init__(self, path: Path | None, stdout: TextIO, *, private: bool = False) -> None:
-        self._path, self._file, self._private = path, stdout, private
-        self._opened = path is None
-
-    def write(self, line: str) -> None:
-        """Write one line and make sure that it is there.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-        if self._path is None:
-            self._file.write(line)
-            self._file.flush()
-            return
-        try:
-            self.open()
-            self._file.write(line)
-            self._file.flush()
-        except OSError as error:
-            raise StateError(
-                f"cannot write {self._path}: {error.strerror}; the lines before this one are kept"
-            ) from None
-
-    def open(self) -> None:
-        """Open the file, if that has not been done."""
-        if not self._opened and self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if self._private else 0o666
-            )
-            if self._private:
-                os.fchmod(handle, 0o600)  # also when the file was there before
-            self._file = os.fdopen(handle, "w", encoding="utf-8")
-            self._opened = True
+    def summary(self) -> ScoreSummary:
+        """What was done."""
+        chosen, tally, problems = self._chosen, self._tally, self._problems
+        sensitive = chosen.model.card.sensitive
+        asked = chosen.alpha is not None
+        here = self._records - self._before
+        return ScoreSummary(
+            records=self._records,
+            rows=tally.rows,
+            units=tally.units,
+            bad=problems.bad_count,
+            problems=tellable(problems.counts, sensitive),
+            seconds=tally.seconds,
+            rate=here / tally.seconds if tally.seconds else 0.0,
+            unit=chosen.model.card.unit,
+            level=chosen.level.name,
+            mode=chosen.mode_name,
+            alarms=tellable_count(tally.alarms, sensitive=sensitive) if asked else None,
+            incidents=tellable_count(tally.incidents(), sensitive=sensitive) if asked else None,
+            stopped=self._signals.received,
+            quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
+            run=self._shown.run_name,
+        )
 
     def close(self) -> None:
-        """Close the file."""
-        if self._path is not None and self._opened:
-            with suppress(OSError):  # every line was flushed
-                self._file.close()
+        """Let go of the output."""
+        self._output.close()

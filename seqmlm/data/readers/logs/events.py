@@ -19,7 +19,7 @@ Continues = Callable[[str], bool]
 
 @dataclass(slots=True, kw_only=True)
 class Events:
-    """Some events of a log, in its order; the columns have equal lengths.
+    """Some events of a log, in its order; the columns have equal lengths. No events are a pause (`Lines`).
 
     Args:
         numbers: 1-based line each begins on.
@@ -46,7 +46,7 @@ class Events:
 def joined(
     batches: Iterator[Events], continues: Continues | None, begins: re.Pattern[str] | None, problems: Problems
 ) -> Iterator[Events]:
-    """Give lines that continue a message to it; the last message of a batch waits for the next one.
+    """Give lines that continue a message to it; the last one of a batch waits for the next, or a pause.
 
     Args:
         batches: the events, a line each.
@@ -59,6 +59,10 @@ def joined(
         return
     held: Events | None = None
     for batch in batches:
+        if not len(batch):
+            yield from [batch] if held is None else [held, batch]
+            held = None
+            continue
         heads = batch.heads or []
         if begins is not None:
             heads = [begins.match(text) is not None for text in batch.whole]
@@ -113,6 +117,9 @@ def unsplit(batches: Iterator[tuple[Events, list[bool]]]) -> Iterator[Events]:
     """Put together messages that a container runtime has cut; True marks a part that another follows."""
     held: Events | None = None
     for batch, more in batches:
+        if not len(batch):
+            yield batch  # what follows a part will come, however late
+            continue
         flags = more
         if held is not None:
             batch, flags, held = _glue(held, batch), [True, *more], None
@@ -137,6 +144,9 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
     """
     last = NAN
     for batch in batches:
+        if not len(batch):
+            yield batch
+            continue
         keep = [bool(m) and not m.isspace() for m in batch.messages]
         if not all(keep):
             batch = _rows(batch, [row for row, wanted in enumerate(keep) if wanted])

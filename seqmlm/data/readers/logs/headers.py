@@ -114,6 +114,9 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
         return
     header = HEADERS[name]
     for numbers, texts in batches:
+        if not texts:
+            yield Events(numbers=[], messages=[])
+            continue
         columns = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
         labels = list(columns.pop(0)) if header.label else None
         seconds, fractions, zones, messages = columns

@@ -20,8 +20,13 @@ DOCKER = frozenset({"log", "stream", "time"})
 
 
 def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterator[list[Row]]:
-    """(line, object) of every line that is a JSON object; others go to `problems`, blank ones nowhere."""
+    """(line, object) of every line that is a JSON object; others go to `problems`, blank ones nowhere.
+
+    An empty list is a pause (`Lines`).
+    """
     for numbers, texts in batches:
+        if not texts:
+            yield []
         rows: list[Row] = []
         for number, text in zip(numbers, texts, strict=True):
             try:
@@ -69,6 +74,9 @@ def events_of(
     name = found.message
     assert name is not None
     for rows in batches:
+        if not rows:
+            yield Events(numbers=[], messages=[])
+            continue
         kept: list[Row] = []
         messages: list[str] = []
         for number, row in rows:

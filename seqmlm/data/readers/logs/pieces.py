@@ -81,13 +81,18 @@ def windows(events: Iterator[Events], window: Window, source: str, problems: Pro
     """Cut a stream of events into windows; every line is in one at least, and in overlapping ones in each.
 
     Windows are made stretch by stretch: a stretch ends with its 16th window, and the next one begins with
-    the line behind it. So windows that overlap are of one stretch; a split has no line on both sides.
+    the line behind it. So windows that overlap are of one stretch; a split has no line on both sides. A pause
+    ends the stretch, and the window under way.
 
     Raises:
         DataError: windows by time of a log without times.
     """
     held = _Held()
     for batch in events:
+        if not len(batch):
+            yield from held.cut(window, len(held.numbers))
+            held.drop(len(held.numbers))
+            continue
         if window.by_time and (batch.times is None or isnan(batch.times[0])):
             raise DataError(
                 "windows by time need lines with times",

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from seqmlm.data.files import lines
+from seqmlm.data.live import live_input
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.logs.fields import Fields
 from seqmlm.data.readers.logs.headers import HEADERS
@@ -23,6 +24,10 @@ MAX_BYTES = 4 << 20
 
 WINDOW = 64
 """Lines of a window where nothing is said of windows or sessions."""
+
+
+LIVE_GAP = 60.0
+"""Seconds without a line after which a session of a live input is over, where no session_gap is given."""
 
 
 def read_logs(
@@ -65,7 +70,8 @@ def read_logs(
         window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said. With sessions,
             lines that belong to none make such windows.
         step: from one window to the next, in the same kind; None for windows side by side.
-        session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file.
+        session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file. On
+            a live standard input it is also measured by our own clock, and a minute if it is None.
         max_open, max_held: most sessions open at a time, and most lines of them together; beyond it the one
             idle longest is ended, with a note.
         max_session: most lines of one session's record; further ones make another.
@@ -83,12 +89,14 @@ def read_logs(
     Raises:
         UsageError: options that make no sense.
     """
+    gap = None if session_gap is None else _seconds(session_gap)
     asked = Asked(
         kind=kind,
         session=session,
         window=window_of(WINDOW if window is None else window, step),
         windowed=window is not None or step is not None,
-        gap=None if session_gap is None else _seconds(session_gap),
+        gap=gap,
+        idle=None if live_input(str(path)) is None else gap or LIVE_GAP,
         max_open=max_open,
         max_held=max_held,
         max_session=max_session,

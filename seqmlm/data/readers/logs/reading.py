@@ -43,6 +43,7 @@ class Asked:
     window: Window
     windowed: bool
     gap: float | None
+    idle: float | None
     max_open: int
     max_held: int
     max_session: int
@@ -96,7 +97,7 @@ class Reading:
     def _events(self, events: Iterator[Events]) -> Iterator[Record]:
         """Events to records: sessions or windows."""
         events = filled(events, self._problems)
-        first = next(events, None)
+        first = next((batch for batch in events if len(batch)), None)
         if first is None:
             return
         events = chain([first], events)
@@ -111,6 +112,7 @@ class Reading:
                 max_held=self._asked.max_held,
                 max_lines=self._asked.max_session,
                 rest=self._asked.window,
+                idle=self._asked.idle,
                 source=self._source,
                 problems=self._problems,
             )(events)
@@ -189,7 +191,7 @@ class Reading:
 
     def _objects(self, batches: Iterator[Lines]) -> Iterator[Record]:
         rows = objects.objects(batches, self._source, self._problems)
-        first = next(rows, None)
+        first = next((batch for batch in rows if batch), None)
         if first is None:
             return
         rows = chain([first], rows)

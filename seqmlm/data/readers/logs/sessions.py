@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -84,10 +85,11 @@ class _Open:
     messages: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    came: float = 0.0  # by our clock, the last of them, of a live input
 
 
 class Sessions:
-    """Gathers the lines of each id; a session ends with the file, after a pause, or when memory is full.
+    """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full.
 
     Args:
         ids: of events; an event with several belongs to each session.
@@ -96,6 +98,8 @@ class Sessions:
         max_held: most lines of open sessions together, in the same way.
         max_lines: of one session; the next ones make a further record of the same id.
         rest: the windows that lines without an id make.
+        idle: of a live input, seconds by our own clock without a line after which a session is over; looked
+            at when the input pauses. None for files.
         source, problems: of the file.
     """
 
@@ -108,10 +112,11 @@ class Sessions:
         max_held: int,
         max_lines: int,
         rest: Window,
+        idle: float | None = None,
         source: str,
         problems: Problems,
     ) -> None:
-        self._ids, self._gap = ids, gap
+        self._ids, self._gap, self._idle = ids, gap, idle
         self._max_open, self._max_held, self._max_lines = max_open, max_held, max_lines
         self._rest, self._source, self._problems = rest, source, problems
         self._open: dict[str, _Open] = {}  # the one idle longest first
@@ -124,7 +129,10 @@ class Sessions:
         Lines without an id come after them, in windows.
         """
         for batch in events:
-            yield from self._add(batch)
+            if len(batch):
+                yield from self._add(batch)
+            else:
+                yield from self._pause(time.monotonic())
         left = sorted(self._open.items(), key=lambda item: item[1].numbers[0])
         self._open = {}
         yield from (_piece(name, one) for name, one in left)
@@ -133,7 +141,8 @@ class Sessions:
     def _add(self, batch: Events) -> Iterator[Piece]:
         ids = self._ids(batch)
         times, labels, sessions, gap = batch.times, batch.labels, self._open, self._gap
-        if gap is not None and times is None:
+        came = 0.0 if self._idle is None else time.monotonic()
+        if gap is not None and times is None and self._idle is None:
             raise DataError(
                 "sessions that end after a pause need lines with times",
                 source=self._source,
@@ -149,6 +158,7 @@ class Sessions:
                     yield self._ended(name, one)
                     one = _Open()
                 sessions[name] = one  # again the last in the order
+                one.came = came
                 one.numbers.append(batch.numbers[row])
                 one.messages.append(batch.messages[row])
                 if times is not None:
@@ -176,6 +186,15 @@ class Sessions:
             if full and not idle:
                 self._problems.note("a session was ended early: too many were open (max_open, max_held)")
             yield self._ended(name, self._open.pop(name))
+
+    def _pause(self, now: float) -> Iterator[Piece]:
+        """At a pause of a live input: end the sessions that are over, and the windows of the other lines."""
+        while self._open:
+            name = next(iter(self._open))
+            if self._idle is None or now - self._open[name].came < self._idle:
+                break
+            yield self._ended(name, self._open.pop(name))
+        yield from self._flush_rest()
 
     def _ended(self, name: str, one: _Open) -> Piece:
         self._lines -= len(one.numbers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from itertools import islice
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import missing
@@ -63,7 +62,8 @@ class Table:
 
     def open(self) -> bool:
         """Read the names of the columns; False where a wanted one is missing, which `problems` then has."""
-        first = next(self._each(), (1, []))
+        empty: Row = (1, [])
+        first = next((pair for pair in self._each() if pair is not None), empty)
         self.names = first[1]
         self.found = self._wanted.among(self.names)
         absent = self.found.missing(self._wanted, self.names)
@@ -74,10 +74,12 @@ class Table:
         return False
 
     def batches(self) -> Iterator[list[Row]]:
-        """The rows that have all columns; the others are handed to `problems`."""
-        each = self._each()
+        """The rows that have all columns; the others go to `problems`; no rows are a pause (`Lines`)."""
         width = len(self.names)
-        while rows := list(islice(each, BATCH)):
+        for rows in self._batched():
+            if not rows:
+                yield []
+                continue
             for line, row in (pair for pair in rows if len(pair[1]) < width):
                 error = DataError(
                     "a row with too few fields",
@@ -86,7 +88,21 @@ class Table:
                     remedy=f"the table has {width} columns; quote fields that hold the delimiter",
                 )
                 self._problems.bad(error, self._feed.delimited(row))
-            yield [pair for pair in rows if len(pair[1]) >= width]
+            if whole := [pair for pair in rows if len(pair[1]) >= width]:
+                yield whole
+
+    def _batched(self) -> Iterator[list[Row]]:
+        held: list[Row] = []
+        for pair in self._each():
+            if pair is not None:
+                held.append(pair)
+            if held and (pair is None or len(held) >= BATCH):
+                yield held
+                held = []
+            if pair is None:
+                yield []
+        if held:
+            yield held
 
     def events(self, clock: Clock) -> Iterator[Events]:
         """The rows as events."""
@@ -98,6 +114,7 @@ class Table:
         times = [at[name] for name in self.found.times]
         for rows in self.batches():
             if not rows:
+                yield Events(numbers=[], messages=[])
                 continue
             numbers, values = zip(*rows, strict=True)
             columns = list(zip(*(row[: len(self.names)] for row in values), strict=True))
@@ -113,10 +130,12 @@ class Table:
                 whole=messages,
             )
 
-    def _each(self) -> Iterator[Row]:
-        """(line it begins on, fields) of every row that is not blank."""
+    def _each(self) -> Iterator[Row | None]:
+        """(line it begins on, fields) of every row that is not blank; None at a pause."""
         if self._rows is None:
-            yield from ((number, text.split("\t")) for number, text in self._feed.numbered if text)
+            for number, text in self._feed.numbered:
+                if text or not number:
+                    yield (number, text.split("\t")) if number else None
             return
         while True:
             csv.field_size_limit(self._limit)  # of the module as a whole, so set anew before each row
@@ -134,7 +153,9 @@ class Table:
                 )
                 self._problems.bad(error, None)
                 continue
-            if fields and fields != [""]:
+            if not self._feed.start:
+                yield None
+            elif fields and fields != [""]:
                 yield self._feed.start, fields
 
 
@@ -143,10 +164,14 @@ def _ids(value: str) -> tuple[str, ...]:
 
 
 class _Feed:
-    """Hands lines to the csv module and remembers where the row under way began."""
+    """Hands lines to the csv module and remembers where the row under way began.
+
+    A pause is a line of number 0; to the csv module it is an empty line, unless a row is under way.
+    """
 
     def __init__(self, batches: Iterator[Lines]) -> None:
-        self.numbered = (pair for batch in batches for pair in zip(*batch, strict=True))
+        pause = Lines([0], [""])
+        self.numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
         self.start = 0  # 0 between rows
 
     def __iter__(self) -> _Feed:
@@ -154,6 +179,8 @@ class _Feed:
 
     def __next__(self) -> str:
         number, text = next(self.numbered)
+        while not number and self.start:
+            number, text = next(self.numbered)
         self.start = self.start or number
         return text + "\n"
 

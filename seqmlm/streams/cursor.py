@@ -1,0 +1,161 @@
+"""How far a scoring has come: a small file beside the output, replaced as a whole after each commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seqmlm.errors import StateError
+from seqmlm.streams.sinks import unwritable
+
+SUFFIX = ".resume.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """What is done.
+
+    Args:
+        records: of the input that were read and whose rows are committed.
+        rows: committed.
+        output: the mark of the sink.
+        counts: what the summary goes on counting from.
+        problems: see `Problems.snapshot`; with `quarantined`, the bytes of the quarantine file.
+    """
+
+    records: int = 0
+    rows: int = 0
+    output: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    problems: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Cursor:
+    """The file `<output>.resume.json`.
+
+    Args:
+        out: the output it belongs to.
+        request: what decides the rows: model, inputs, options; values JSON can hold. A scoring goes on only
+            where all of it is the same.
+        private: only the owner may read it.
+    """
+
+    def __init__(self, out: Path, request: Mapping[str, Any], *, private: bool = False) -> None:
+        self.path = out.with_name(out.name + SUFFIX)
+        self._out, self._private = out, private
+        self._request = json.loads(json.dumps(request, default=str))
+
+    def load(self) -> Position | None:
+        """Where the unfinished scoring of this output stands; None where there is none.
+
+        Raises:
+            StateError: it is of another request (the sentence names what differs), or cannot be read.
+        """
+        found = self._read()
+        if found is None:
+            return None
+        differing = _differences(found["request"], self._request)
+        if differing:
+            raise StateError(
+                f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
+                "score again without --resume"
+            )
+        return Position(**found["position"])
+
+    def unfinished(self) -> Position | None:
+        """Where an unfinished scoring of this output stands, whatever was asked; None where there is none
+        that can be read."""
+        try:
+            found = self._read()
+            return None if found is None else Position(**found["position"])
+        except (StateError, TypeError):
+            return None
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            found: dict[str, Any] = json.loads(text)
+            if found["version"] == _VERSION and {"request", "position"} <= found.keys():
+                return found
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise StateError(
+            f"cannot go on with {self._out}: {self.path} is not a cursor this version can read; score again "
+            "without --resume"
+        )
+
+    def save(self, position: Position) -> None:
+        """Replace the file; after a power cut there is the old one or the new one.
+
+        Raises:
+            StateError: it cannot be written; the old one is still there.
+        """
+        text = json.dumps({"version": _VERSION, "request": self._request, "position": asdict(position)})
+        unfinished = self.path.with_name(self.path.name + ".tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            mode = 0o600 if self._private else 0o666
+            handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(handle)
+            os.replace(unfinished, self.path)
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise unwritable(self.path, error) from None
+
+    def remove(self) -> None:
+        """The scoring is finished."""
+        self.path.unlink(missing_ok=True)
+
+
+def file_facts(paths: Iterable[str | Path]) -> dict[str, list[int]]:
+    """Path to [bytes, time of the last change in ns] of every file: what a changed file differs in."""
+    facts = {}
+    for path in map(str, paths):
+        about = os.stat(path)
+        facts[path] = [about.st_size, about.st_mtime_ns]
+    return facts
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A phrase for each part of a request that is not what it was."""
+    found = []
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if json.dumps(old) == json.dumps(new):  # with the order of the inputs
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+            for key in keys:
+                how = "is new" if key not in old else "is missing" if key not in new else "has changed"
+                found.append(f"{name} {key} {how}")
+            if not keys:
+                found.append(f"the order of {name} has changed")
+        else:
+            found.append(f"{name} was {_shown(old)} and is {_shown(new)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

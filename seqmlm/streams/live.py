@@ -1,0 +1,88 @@
+"""Reading ahead in a thread: what has come is handed over at once, and reading waits when too much waits."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_MOMENT = 0.05  # seconds between two looks at whether something else has happened
+
+
+class _End:
+    """The last thing in the queue: how reading ended."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class ReadAhead(Generic[T]):
+    """Takes items from an iterator in a thread of its own, at most `capacity` ahead; none is dropped.
+
+    Args:
+        items: iterated in the thread alone.
+        capacity: items that wait at most; then the iterator waits, and so does whoever writes to its pipe.
+    """
+
+    def __init__(self, items: Iterator[T], *, capacity: int) -> None:
+        self._items = items
+        self._waiting: queue.Queue[T | _End] = queue.Queue(capacity)
+        self._given_up = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="read-ahead", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            for item in self._items:
+                if not self._put(item):
+                    return
+        except BaseException as raised:
+            error = raised
+        self._put(_End(error))
+
+    def _put(self, item: T | _End) -> bool:
+        while not self._given_up.is_set():
+            try:
+                self._waiting.put(item, timeout=_MOMENT)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def batches(self, most: int, *, meanwhile: Callable[[], None] = lambda: None) -> Iterator[list[T]]:
+        """What has come since the last batch, as soon as there is anything; more at a time under load.
+
+        Args:
+            most: items of a batch.
+            meanwhile: called again and again, also while nothing comes.
+
+        Raises:
+            whatever the iterator raised, after the items before it.
+        """
+        while True:
+            meanwhile()
+            try:
+                batch = [self._waiting.get(timeout=_MOMENT)]
+            except queue.Empty:
+                continue
+            while len(batch) < most and not isinstance(batch[-1], _End):
+                try:
+                    batch.append(self._waiting.get_nowait())
+                except queue.Empty:
+                    break
+            end = batch.pop() if isinstance(batch[-1], _End) else None
+            if batch:
+                yield [item for item in batch if not isinstance(item, _End)]
+            if isinstance(end, _End):
+                if end.error is not None:
+                    raise end.error
+                return
+
+    def close(self) -> None:
+        """Stop reading; what waits is forgotten. An iterator that waits for its own input is left behind."""
+        self._given_up.set()
+        self._thread.join(timeout=1.0)

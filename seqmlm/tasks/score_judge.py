@@ -1,0 +1,173 @@
+"""Which judge a scoring gets: level, mode and calibration, by what was asked and what the model has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.levels import Level
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.errors import StateError, UsageError
+from seqmlm.evaluation.incidents import rate_for
+from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.judging import Judge
+from seqmlm.tasks.score_calibration import Stored, stored_background, stored_calibration
+from seqmlm.tasks.score_config import ScoreConfig, input_bytes
+from seqmlm.tasks.scoring import RecordScorer
+
+CASCADE = "cascade"
+LARGE = 64 << 20
+"""Bytes of input from which a calibrated model screens first, where no mode is asked for."""
+
+EXPECTED = 3
+"""Alternatives that a row names for its most surprising units."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chosen:
+    """How records will be judged.
+
+    Args:
+        model: asked.
+        level: what of a record is judged.
+        mode: how units are hidden; of a cascade, by its first stage.
+        mode_name: what a person calls it: "cascade", or the mode.
+        stored: the calibration of this level and mode; None where the model has none.
+        background: what the level knows of normal data, or None.
+        correction: of one-pass answers, or None.
+        alpha: share of normal rows that may raise an alarm, or None.
+        notes: what a person should know about the choice.
+    """
+
+    model: LoadedModel
+    level: Level
+    mode: Mode
+    mode_name: str
+    stored: Stored | None
+    background: Background | None
+    correction: Correction | None
+    alpha: float | None
+    per_unit: bool
+    tokens_per_batch: int
+    notes: tuple[str, ...]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether rows will have p-values."""
+        return self.stored is not None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the model that decide what it answers; none of a model from the hub."""
+        folder = Path(self.model.path)
+        found = (path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ()
+        return sorted(path for path in found if path.suffix in (".json", ".safetensors", ".txt"))
+
+    def judge(self) -> Judge:
+        """A judge that remembers no answers yet."""
+        stored = self.stored
+        scorer = RecordScorer(
+            self.model, correction=self.correction, top=EXPECTED, tokens_per_batch=self.tokens_per_batch
+        )
+        return Judge(
+            scorer,
+            self.level,
+            mode=self.mode,
+            background=self.background,
+            calibration=None if stored is None else stored.calibration,
+            cascade=None if stored is None else stored.cascade,
+            alpha=self.alpha,
+            per_unit=self.per_unit,
+        )
+
+
+def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
+    """Decide level, mode and calibration.
+
+    Where no mode is asked for, a small input is scored exactly, and one of `LARGE` bytes or more, or from a
+    pipe, by a cascade where the model is calibrated for it: the same request always gets the same mode.
+
+    Raises:
+        UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
+            calibration is too small for.
+        StateError: a cascade or alarms of a model that is not calibrated for them.
+    """
+    level = model.domain.level(config.level)
+    notes: list[str] = []
+    name = config.mode
+    if name is None:
+        name, why = choose_mode(config.sources, model, level)
+        notes.append(f"--mode {name}: {why}")
+    stored = stored_calibration(model, level, name)
+    if name == CASCADE and stored is None:
+        raise _uncalibrated(model, level, name, "--mode cascade")
+    mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
+    name = name if name == CASCADE else str(mode)
+    return Chosen(
+        model=model,
+        level=level,
+        mode=mode,
+        mode_name=name,
+        stored=stored,
+        background=stored_background(model, level),
+        correction=_correction(model) if mode.kind == ONE_PASS.kind else None,
+        alpha=_alpha(config, model, level, name, stored),
+        per_unit=config.per_unit,
+        tokens_per_batch=config.tokens_per_batch,
+        notes=tuple(notes),
+    )
+
+
+def choose_mode(sources: Sequence[str], model: LoadedModel, level: Level) -> tuple[str, str]:
+    """The mode of a scoring that asks for none, and why."""
+    size = input_bytes(sources)
+    if size is not None and size < LARGE:
+        return str(EXACT), f"the input has less than {LARGE >> 20} MiB"
+    large = "the input is a stream" if size is None else f"the input has {LARGE >> 20} MiB or more"
+    if stored_calibration(model, level, CASCADE) is None:
+        return str(EXACT), f"{large}, but the model has no cascade calibrated for the level {level.name}"
+    return CASCADE, large
+
+
+def _alpha(
+    config: ScoreConfig, model: LoadedModel, level: Level, mode: str, stored: Stored | None
+) -> float | None:
+    if config.fpr is None and config.alarms_per_day is None:
+        return None
+    option = "--fpr" if config.fpr is not None else "--alarms-per-day"
+    if stored is None:
+        raise _uncalibrated(model, level, mode, option)
+    alpha = config.fpr
+    if config.alarms_per_day is not None:
+        alpha = rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
+    assert alpha is not None
+    fitted = stored.cascade or stored.calibration
+    if fitted is not None and alpha < fitted.smallest_rate and not fitted.has_tail:
+        raise UsageError(
+            f"{option} asks for a rate of {alpha:.3g}, but {fitted.rows:,} calibration rows tell rates down "
+            f"to {fitted.smallest_rate:.3g}: ask for that, or give more normal data to 'seqmlm calibrate'"
+        )
+    return alpha
+
+
+def _uncalibrated(model: LoadedModel, level: Level, mode: str, option: str) -> StateError:
+    return StateError(
+        f"{option} needs a calibration, and the model {model.path} has none of level {level.name} in mode "
+        f"{mode}: make one from normal data with 'seqmlm calibrate MODEL NORMAL --level {level.name} --mode "
+        f"{mode}'"
+    )
+
+
+def _correction(model: LoadedModel) -> Correction:
+    """What makes unmasked outputs conditionals, for this model.
+
+    Raises:
+        UsageError: its training does not allow it.
+    """
+    from seqmlm.tasks.one_pass import correction_for  # type: ignore[import-not-found, unused-ignore]
+
+    found: Correction = correction_for(model)
+    return found
