@@ -11,6 +11,7 @@ import numpy as np
 from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.values import Longs, Row, Scored
 from seqmlm.anomaly.view import WHOLE, View
+from seqmlm.data.record import Record
 from seqmlm.engine.mode import Mode
 
 
@@ -45,6 +46,13 @@ class Level(ABC):
     @property
     def screen(self) -> tuple[str, ...]:
         return self.channels
+
+    def mirrored(self, record: Record) -> Record | None:
+        """The record read from its other end (the other strand), where scores are averaged over both ways.
+
+        Place i of its raw text is place length - 1 - i of the other's.
+        """
+        return None
 
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:

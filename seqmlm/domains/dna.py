@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels_dna import BaseLevel, RecordLevel, WindowLevel
 from seqmlm.data.readers.bed import read_bed
 from seqmlm.data.readers.fastq import read_fastq
 from seqmlm.data.readers.genbank import read_genbank
@@ -50,6 +52,10 @@ class DNADomain(Domain):
         size="small",
         max_length=512,
     )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return WindowLevel(), BaseLevel(), RecordLevel()
 
     def split_key(self, record: Record) -> str:
         """The part of the genome a record comes from, so that neighbours stay together; else its sequence.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels_protein import ProteinLevel, ResidueLevel
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
@@ -36,6 +38,10 @@ class ProteinDomain(Domain):
         size="small",
         max_length=512,
     )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return ProteinLevel(), ResidueLevel()
 
     def split_key(self, record: Record) -> str:
         """The sequence: an alignment's rows share a document, yet a family may be on both sides of a split.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels_text import SentenceLevel, WordLevel
 from seqmlm.data.readers.conllu import read_conllu
 from seqmlm.data.readers.jsonl import read_jsonl
 from seqmlm.data.readers.parquet import read_parquet
@@ -41,6 +43,10 @@ class TextDomain(Domain):
         size="small",
         max_length=256,
     )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return SentenceLevel(), WordLevel()
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Sentences of a probabilistic grammar with their dependency trees; n of them, 6,000 by default."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.strands import both_ways, wanted_in_mirror
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -130,12 +131,34 @@ class Judge:
             wanted=wanted,
             view=level.view,
         )
+        found = self._both_ways(batch, found, mode, wanted)
         for other in level.also if further else ():
             again = self.scorer.scored(batch, other, ranks=True, view=level.view)
             found = [
                 replace(one, also={**one.also, str(other): more})
                 for one, more in zip(found, again, strict=True)
             ]
+        return found
+
+    def _both_ways(
+        self, batch: Sequence[Encoded], found: list[Scored], mode: Mode, wanted: Sequence[Bools] | None
+    ) -> list[Scored]:
+        """Averages with the mirrored records, where the level has such."""
+        mirrors = [self.level.mirrored(one.record) for one in batch]
+        places = [place for place, mirror in enumerate(mirrors) if mirror is not None]
+        if not places:
+            return found
+        again = self.scorer.encoded([mirror for mirror in mirrors if mirror is not None], Problems())
+        rule = self.scorer.model.tokenizer.units
+        asked: list[Bools] | None = None
+        if wanted is not None:
+            asked = [
+                wanted_in_mirror(batch[i].encoding, wanted[i], one.encoding, rule, len(str(one.record.raw)))
+                for i, one in zip(places, again, strict=True)
+            ]
+        priced = self.scorer.scored(again, mode, entropy=self._entropy, wanted=asked)
+        for place, mirrored in zip(places, priced, strict=True):
+            found[place] = both_ways(found[place], mirrored)
         return found
 
     def _cascade(
