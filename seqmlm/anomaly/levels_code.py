@@ -60,8 +60,11 @@ class SourceUnits:
 
     def line(self, number: int) -> str:
         """The text of a line (1-based), without its end."""
-        end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
-        return self.text[self._starts[number - 1] : end].removesuffix("\r")
+        return self.text[self._starts[number - 1] : self.end(number)].removesuffix("\r")
+
+    def end(self, number: int) -> int:
+        """Character offset behind a line (1-based), without its end."""
+        return self._starts[number] - 1 if number < len(self._starts) else len(self.text)
 
     def row(self, units: Longs, name: str, channel: str, value: float, peak: int, scope: Scope) -> Row:
         """A row that says where in the file it is.
@@ -122,7 +125,7 @@ class LineLevel(CodeLevel):
             scope = source.scopes[int(source.owners[first])]
             made = source.row(units, f"L{number}", "line", float(z[units][order].mean()), peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, source.line(number))
-            rows.append(_marked(made, marks))
+            rows.append(_marked(replace(made, end=min(made.end, source.end(number))), marks))
         return rows
 
 
@@ -162,13 +165,15 @@ class FunctionLevel(CodeLevel):
             value = float(np.percentile(z[units], PERCENTILE))
             made = source.row(units, scope.name, "function", value, peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, "")
-            begin = source.line_of(scope.start)
+            first = source.scored.record.line - 1
             more = {
+                "function": scope.name,
                 "kind": scope.kind,
-                "first_line": begin,
-                "last_line": source.line_of(max(scope.end - 1, 0)),
+                "last_line": first + source.line_of(max(scope.end - 1, 0)),
+                "peak_line": made.line,
             }
-            rows.append(_marked(made, marks, function=scope.name, **more))
+            placed = replace(made, line=first + source.line_of(scope.start))
+            rows.append(_marked(placed, marks, **more))
         return rows
 
 

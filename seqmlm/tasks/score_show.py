@@ -9,6 +9,7 @@ from types import TracebackType
 
 from seqmlm.tasks.judging import JudgedRow
 from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_findings import Findings
 from seqmlm.tasks.score_judge import Chosen
 from seqmlm.tasks.score_summary import ScoreSummary
 from seqmlm.tracking import TrackedRun, Tracker
@@ -30,6 +31,8 @@ class Shown:
     ) -> None:
         self._config, self._chosen, self._workspace, self._say = config, chosen, workspace, say
         self._run: TrackedRun | None = None
+        private = chosen.model.card.sensitive
+        self._findings = Findings(chosen.level.name, config.baseline, config.sarif, private=private)
 
     @property
     def run_name(self) -> str | None:
@@ -59,11 +62,13 @@ class Shown:
             f"score-{name}-{moment}"[:100], experiment=f"seqmlm-{card.domain}", params=params, tags=tags
         )
 
-    def add(self, judged: JudgedRow) -> None:
-        """Take a row."""
+    def add(self, judged: JudgedRow) -> bool:
+        """Take a row; whether it is to be written: with a baseline, only what is new."""
+        return self._findings.is_new(judged)
 
     def finish(self, summary: ScoreSummary) -> None:
         """Write what is shown, and keep it with the run; of sensitive data nothing leaves the workspace."""
+        self._findings.finish()
         if self._run is None:
             return
         counts = {"records": summary.records, "rows": summary.rows, "units": summary.units}
