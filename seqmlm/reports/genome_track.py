@@ -1,0 +1,222 @@
+"""Scores along contigs as a bedGraph or bigWig file for genome browsers (UCSC, IGV)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+from seqmlm.anomaly.values import Row
+from seqmlm.errors import StateError, UsageError
+
+BEDGRAPH = (".bedgraph", ".bg")
+BIGWIG = (".bw", ".bigwig")
+_TOGETHER = 4096  # entries handed to pyBigWig at a time
+
+
+class Segment(NamedTuple):
+    """Bases start to end (0-based, half open) of a contig, with a value."""
+
+    start: int
+    end: int
+    value: float
+
+
+class _Group(NamedTuple):
+    """Where the segments of one record lie: in the genome, and in the draft file."""
+
+    contig: str
+    start: int
+    offset: int
+    size: int
+
+
+class GenomeTrack:
+    """Collects rows with a place in a contig; when closed, writes them sorted and without overlaps.
+
+    Where rows of one record overlap, as windows do, a base has their mean. Where records do (a BED file may
+    list a place twice), the first in the order of the genome counts; `repeated` tells how many bases that
+    was.
+    Memory holds one record's rows, and a place in the draft file for each record.
+
+    Args:
+        path: ends in .bedgraph or .bg, or in .bw or .bigwig (needs pyBigWig).
+        name: of the track, as a browser shows it.
+        private: only the owner may read the file.
+
+    Raises:
+        UsageError: another ending, or pyBigWig is not installed.
+        StateError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, *, name: str = "seqmlm", private: bool = False) -> None:
+        suffix = path.suffix.lower()
+        if suffix not in BEDGRAPH + BIGWIG:
+            raise UsageError(
+                f"a track is a file ending in {', '.join(BEDGRAPH + BIGWIG)}; got {path.name or str(path)!r}"
+            )
+        self._bigwig = _bigwig_library() if suffix in BIGWIG else None
+        self._path, self._name, self._mode = path, name, 0o600 if private else 0o666
+        self._rows: list[tuple[int, int, float]] = []
+        self._at: tuple[int, str] = (0, "")
+        self._groups: list[_Group] = []
+        self._written = 0
+        self.repeated = 0
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = self._open(self._draft)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def add(self, row: Row, record: int) -> None:
+        """Add a row; rows without a score or a place in a contig are left out.
+
+        Args:
+            row: `extra` has `contig`, `contig_start`, `contig_end`.
+            record: number of the record it belongs to; rows of one record come together.
+        """
+        contig = row.extra.get("contig")
+        if row.score is None or contig is None:
+            return
+        if (record, contig) != self._at:
+            self._flush()
+            self._at = (record, str(contig))
+        self._rows.append((row.extra["contig_start"], row.extra["contig_end"], row.score))
+
+    def close(self) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        target = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._flush()
+            self._file.flush()
+            with self._draft.open("rb") as draft:
+                if self._bigwig is None:
+                    self._write_bedgraph(target, draft)
+                else:
+                    self._write_bigwig(target, draft, self._bigwig)
+            os.replace(target, self._path)
+        except OSError as error:
+            with suppress(OSError):
+                target.unlink(missing_ok=True)
+            raise self._failed(error) from None
+        finally:
+            self._discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._discard()
+
+    def _flush(self) -> None:
+        """Draft the segments of the record that has come to its end."""
+        if not self._rows:
+            return
+        lines = "".join(f"{one.start}\t{one.end}\t{one.value!r}\n" for one in averaged(self._rows)).encode()
+        try:
+            self._file.write(lines)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._groups.append(_Group(self._at[1], min(r[0] for r in self._rows), self._written, len(lines)))
+        self._written += len(lines)
+        self._rows = []
+
+    def _contigs(self, draft: IO[bytes]) -> Iterator[tuple[str, Segment]]:
+        """All segments, by contig and place, each base once."""
+        self.repeated = 0
+        contig, done = "", 0
+        for group in sorted(self._groups):
+            if group.contig != contig:
+                contig, done = group.contig, 0
+            draft.seek(group.offset)
+            for text in draft.read(group.size).decode().splitlines():
+                first, last, value = text.split("\t")
+                start, end = max(int(first), done), int(last)
+                self.repeated += min(start, end) - int(first)
+                if start < end:
+                    yield contig, Segment(start, end, float(value))
+                    done = end
+
+    def _write_bedgraph(self, target: Path, draft: IO[bytes]) -> None:
+        with self._open(target) as file:
+            label = self._name.replace('"', "'")
+            file.write(f'track type=bedGraph name="{label}" description="higher is more unusual"\n'.encode())
+            for contig, one in self._contigs(draft):
+                file.write(f"{contig}\t{one.start}\t{one.end}\t{one.value:.5g}\n".encode())
+
+    def _write_bigwig(self, target: Path, draft: IO[bytes], library: Any) -> None:
+        sizes: dict[str, int] = {}
+        for contig, one in self._contigs(draft):
+            sizes[contig] = one.end
+        self._open(target).close()  # with its mode
+        file = library.open(str(target), "w")
+        if sizes:
+            file.addHeader(list(sizes.items()))
+            for contig, own in groupby(self._contigs(draft), key=itemgetter(0)):
+                while some := [one for _, one in islice(own, _TOGETHER)]:
+                    starts, ends, values = (list(column) for column in zip(*some, strict=True))
+                    file.addEntries([contig] * len(some), starts, ends=ends, values=values)
+        file.close()
+
+    def _open(self, path: Path) -> IO[bytes]:
+        path.unlink(missing_ok=True)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode), "wb")
+
+    def _discard(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._draft.unlink(missing_ok=True)
+
+    def _failed(self, error: OSError) -> StateError:
+        return StateError(
+            f"cannot write the track {self._path}: {error.strerror}; free space or name another file"
+        )
+
+
+def averaged(rows: Sequence[tuple[int, int, float]]) -> list[Segment]:
+    """Overlapping stretches as neighbouring ones: between two ends, the mean of the rows that cover it.
+
+    >>> [tuple(one) for one in averaged([(0, 4, 1.0), (2, 6, 3.0)])]
+    [(0, 2, 1.0), (2, 4, 2.0), (4, 6, 3.0)]
+    """
+    events = sorted(
+        [(start, 1, value) for start, _, value in rows] + [(end, -1, value) for _, end, value in rows]
+    )
+    found: list[Segment] = []
+    open_rows: list[float] = []
+    before = 0
+    for at, kind, value in events:
+        if at > before and open_rows:
+            found.append(Segment(before, at, sum(open_rows) / len(open_rows)))
+        before = at
+        if kind > 0:
+            open_rows.append(value)
+        else:
+            open_rows.remove(value)
+    return found
+
+
+def _bigwig_library() -> Any:
+    try:
+        import pyBigWig
+    except ImportError:
+        raise UsageError(
+            "a bigWig file needs pyBigWig: pip install 'seqmlm[bigwig]', or name a .bedgraph file"
+        ) from None
+    return pyBigWig

@@ -1,0 +1,151 @@
+"""Reports of scorings: every number is right, memory is bounded, what is shown is of the worst rows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqmlm.anomaly.levels import part_row, record_row
+from seqmlm.anomaly.values import Row, Scored
+from seqmlm.data.record import Record
+from seqmlm.reports import report as module
+from seqmlm.reports.report import ScoreReport
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+TOKENIZER = ResidueTokenizer()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a judge gives."""
+
+    row: Row
+    scored: Scored
+    p_value: float | None = None
+    alarm: bool | None = None
+    channels: dict[str, float] = field(default_factory=dict)
+
+
+def scored(name: str, raw: str, bits: list[float]) -> Scored:
+    top = np.tile([TOKENIZER.encode("W").ids[1], -1], (len(raw), 1))
+    return Scored(
+        record=Record(id=name, raw=raw, source="a<b>.fa", line=7),
+        encoding=TOKENIZER.encode(raw),
+        rule=TOKENIZER.units,
+        number=np.arange(len(raw)),
+        surprisal=np.array(bits),
+        top_ids=top,
+        top_log_probs=np.tile([np.log(0.5), -np.inf], (len(raw), 1)),
+    )
+
+
+def judged(name: str, score: float, p_value: float | None = None, alarm: bool | None = None) -> Judged:
+    one = scored(name, "ACDEF", [score, 0, 0, 0, 0])
+    channels = {} if p_value is None else {"b": 1.0, "a": p_value}
+    return Judged(record_row(one, {"bits_per_unit": score}), one, p_value, alarm, channels)
+
+
+def test_the_worst_rows_are_shown_in_order_and_others_are_forgotten() -> None:
+    report = ScoreReport("t", surface=lambda token: TOKENIZER.tokens[token])
+    scores = np.random.default_rng(0).permutation(5000)
+    for score in scores.tolist():
+        report.add(judged(f"r{score}", float(score)))
+    assert len(report._worst) == module.WORST
+    html = report.page().html()
+    table = html.split("<tbody>")[1].split("</tbody>")[0]
+    assert re.findall(r'data-value="(r\d+)"', table) == [f"r{n}" for n in range(4999, 4949, -1)]
+    assert "<dt>rows</dt><dd>5,000</dd>" in html
+    assert "<dt>alarms" not in html
+    assert "A: 4999.0 bits; expected: W 50 %" in table
+    assert len(re.findall(r'class="coloured"', html)) == module.PICTURED
+
+
+def test_p_values_order_rows_before_scores_and_alarms_are_counted() -> None:
+    report = ScoreReport("t")
+    report.add(judged("high", 9.0, 0.5, False))
+    report.add(judged("odd", 3.0, 0.001, True))
+    report.add(judged("odder", 4.0, 0.001, True))
+    html = report.page({"alarm rate asked": 0.01}).html()
+    assert "<dt>alarms</dt><dd>2</dd>" in html
+    assert "<dt>alarm rate asked</dt><dd>0.01</dd>" in html
+    assert re.findall(r'data-value="(high|odd|odder)"', html) == ["odder", "odd", "high"]
+    assert "a 0.001, b 1" in html
+    assert "the line is the lowest score of an alarm" in html
+
+
+def test_parts_of_a_long_record_are_shown_with_what_is_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONG", 20)
+    monkeypatch.setattr(module, "_AROUND", 3)
+    raw = "ACDEFGHIKLMNPQRSTVWY" * 2
+    one = scored("long", raw, [1.0] * 40)
+    row = part_row(one, np.arange(10, 13), "11-13", {"surprisal": 1.0})
+    report = ScoreReport("t")
+    report.add(Judged(row, one))
+    html = report.page().html()
+    shown = html.split('class="coloured"')[1].split("</div>")[0]
+    assert re.sub("<[^>]*>", "", shown).partition(">")[2] == raw[7:16]
+    assert "characters 7 to 16 of 40" in html
+
+
+def test_rows_with_a_place_are_drawn_along_their_contigs() -> None:
+    report = ScoreReport("t", pictures=("track",), unit="base")
+    one = scored("block", "ACDEF", [1.0] * 5)
+    for start in range(0, 500_000, 50):
+        extra = {"contig": "chr1", "contig_start": start, "contig_end": start + 100}
+        row = part_row(one, np.arange(5), "x", {"excess": 0.1 + (start == 250_000)})
+        alarm = start == 250_000
+        report.add(Judged(Row(**{**_fields(row), "extra": extra}), one, 0.5, alarm))
+    html = report.page().html()
+    assert "Along chr1" in html
+    assert 'data-tip="alarm 250,000-250,100"' in html
+    assert "the most unusual rows of each stretch" in html
+
+
+def test_many_contigs_are_forgotten_but_the_worst() -> None:
+    report = ScoreReport("t", pictures=("track",))
+    for number in np.random.default_rng(0).permutation(1000).tolist():
+        one = judged(f"c{number}", float(number))
+        extra = {"contig": f"c{number}", "contig_start": 0, "contig_end": 5}
+        report.add(Judged(Row(**{**_fields(one.row), "extra": extra}), one.scored))
+    assert len(report._contigs) <= 200
+    html = report.page().html()
+    assert re.findall(r"<h2>Along (c\d+)</h2>", html) == [f"c{n}" for n in range(999, 987, -1)]
+
+
+def test_rows_in_time_are_a_timeline() -> None:
+    report = ScoreReport("t", pictures=("timeline",))
+    for number in range(30):
+        one = judged(f"s{number}", float(number), 0.5, number == 29)
+        report.add(
+            Judged(Row(**{**_fields(one.row), "time": 1.7e9 + 60 * number}), one.scored, 0.5, one.alarm)
+        )
+    html = report.page().html()
+    assert html.count("<circle") == 30
+    assert html.count('class="dot alarm"') == 1
+
+
+def test_a_record_without_contig_is_a_line_of_heat() -> None:
+    report = ScoreReport("t", pictures=("coloured", "track"), unit="residue")
+    report.add(judged("p1", 3.0))
+    html = report.page().html()
+    assert '<rect class="h2"' in html
+    assert "residue by residue" in html
+    assert '<polyline class="curve"' in html
+
+
+def test_nothing_to_score_is_said_and_data_are_escaped(tmp_path: Path) -> None:
+    report = ScoreReport("t")
+    report.add(judged("<script>alert(1)</script>", 1.0))
+    report.write(tmp_path / "r.html", private=True)
+    html = (tmp_path / "r.html").read_text()
+    assert html.count("<script>") == 1
+    assert "a&lt;b&gt;.fa:7" in html
+    assert "There was nothing to score." in ScoreReport("t").page().html()
+
+
+def _fields(row: Row) -> dict[str, object]:
+    return {name: getattr(row, name) for name in Row.__slots__}
