@@ -30,7 +30,7 @@ class Level(ABC):
         top: how many expected alternatives of every unit it reads.
         view: what of a record the model is shown when a unit is asked.
         background: what it must know of normal data, or None.
-        pictures: how a report shows its rows: "coloured", "track", "timeline".
+        pictures: how a report shows its rows: "coloured", "track", "timeline", "source", "history".
     """
 
     name: str

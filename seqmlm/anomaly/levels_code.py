@@ -60,7 +60,11 @@ class SourceUnits:
 
     def line(self, number: int) -> str:
         """The text of a line (1-based), without its end."""
-        return self.text[self._starts[number - 1] : self.end(number)].removesuffix("\r")
+        return self.text[self.begin(number) : self.end(number)].removesuffix("\r")
+
+    def begin(self, number: int) -> int:
+        """Character offset of a line's (1-based) first character."""
+        return self._starts[number - 1]
 
     def end(self, number: int) -> int:
         """Character offset behind a line (1-based), without its end."""

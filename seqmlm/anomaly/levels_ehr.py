@@ -119,7 +119,7 @@ class PatientLevel(Level):
     """
 
     background: ClassVar[type[Background] | None] = CodeCounts
-    pictures = ("timeline",)
+    pictures = ("timeline", "history")
     top = EXPECTED
     kind: ClassVar[str]
 
