@@ -70,17 +70,17 @@ class SourceUnits:
         """Character offset behind a line (1-based), without its end."""
         return self._starts[number] - 1 if number < len(self._starts) else len(self.text)
 
-    def row(self, units: Longs, name: str, channel: str, value: float, peak: int, scope: Scope) -> Row:
+    def row(self, units: Longs, name: str, statistics: dict[str, float], peak: int, scope: Scope) -> Row:
         """A row that says where in the file it is.
 
         Args:
             units: its units.
             name: of the part, after "#".
-            channel, value: its statistic.
+            statistics: its score first.
             peak: the unit that its line and column name.
             scope: around it.
         """
-        made = part_row(self.scored, units, name, {channel: value})
+        made = part_row(self.scored, units, name, statistics)
         number = int(self.lines[peak])
         extra = {"column": int(self.scored.spans[peak, 0]) - self._starts[number - 1] + 1} | (
             {} if scope.kind == "module" else {"function": scope.name}
@@ -117,7 +117,7 @@ class LineLevel(CodeLevel):
     """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
 
     name = "line"
-    channels = ("line",)
+    channels = ("line", "peak")
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []
@@ -127,7 +127,8 @@ class LineLevel(CodeLevel):
             order = np.argsort(-z[units], kind="stable")[:TOP_TOKENS]
             number, peak = int(source.lines[first]), first + int(order[0])
             scope = source.scopes[int(source.owners[first])]
-            made = source.row(units, f"L{number}", "line", float(z[units][order].mean()), peak, scope)
+            statistics = {"line": float(z[units][order].mean()), "peak": float(z[peak])}
+            made = source.row(units, f"L{number}", statistics, peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, source.line(number))
             rows.append(_marked(replace(made, end=min(made.end, source.end(number))), marks))
         return rows
@@ -145,7 +146,7 @@ class TokenLevel(CodeLevel):
         for unit, value in enumerate(z.tolist()):
             scope = source.scopes[int(source.owners[unit])]
             name = str(int(source.scored.number[unit]))
-            made = source.row(np.array([unit]), name, "token", value, unit, scope)
+            made = source.row(np.array([unit]), name, {"token": value}, unit, scope)
             text = f"{source.line(int(source.lines[unit]))}\0{source.scored.text(unit)}"
             kind = -1 if kinds is None else int(kinds[unit])
             more: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
@@ -157,7 +158,7 @@ class FunctionLevel(CodeLevel):
     """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
 
     name = "function"
-    channels = ("function",)
+    channels = ("function", "peak")
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []
@@ -166,8 +167,8 @@ class FunctionLevel(CodeLevel):
             if not len(units):
                 continue
             peak = int(units[np.argmax(z[units])])
-            value = float(np.percentile(z[units], PERCENTILE))
-            made = source.row(units, scope.name, "function", value, peak, scope)
+            statistics = {"function": float(np.percentile(z[units], PERCENTILE)), "peak": float(z[peak])}
+            made = source.row(units, scope.name, statistics, peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, "")
             first = source.scored.record.line - 1
             more = {
