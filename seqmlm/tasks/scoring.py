@@ -20,6 +20,7 @@ from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.one_pass import head_for
 from seqmlm.tokenizers.base import UnknownUnit
 
 BATCH_RECORDS = 256
@@ -33,6 +34,16 @@ class Encoded(NamedTuple):
 
     record: Record
     encoding: Encoding
+
+
+class _Asking(NamedTuple):
+    """One way of asking, with a scorer of its own."""
+
+    mode: Mode
+    entropy: bool
+    ranks: bool
+    top: int
+    view: View
 
 
 class RecordScorer:
@@ -56,6 +67,7 @@ class RecordScorer:
         self.model, self._correction, self._top = model, correction, top
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._scorers: dict[_Asking, Scorer] = {}
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
@@ -118,21 +130,33 @@ class RecordScorer:
                 counts.append(len(parts))
                 yield from parts
 
-        rule = view.units(tokenizer)
-        scorer = Scorer(
-            self.conditionals,
-            rule,
-            mode=mode,
-            correction=self._correction,
-            entropy=entropy,
-            ranks=ranks,
-            top=max(self._top, top),
-        )
+        asking = _Asking(mode, entropy, ranks, max(self._top, top), view)
+        scorer = self._scorer(asking)
         stream = iter(list(scorer.windows(windows())))
         return [
-            scored(one.record, one.encoding, rule, list(islice(stream, count)) or [_NOTHING])
+            scored(one.record, one.encoding, scorer.rule, list(islice(stream, count)) or [_NOTHING])
             for one, count in zip(batch, counts, strict=True)
         ]
+
+    def _scorer(self, asking: _Asking) -> Scorer:
+        """The one scorer for a way of asking: it remembers windows from batch to batch."""
+        made = self._scorers.get(asking)
+        if made is None:
+            ask, head = self.conditionals, asking.mode.head
+            if head:
+                ask = Conditionals(
+                    head_for(self.model), tokens_per_batch=ask.tokens_per_batch, device=ask.device
+                )
+            made = self._scorers[asking] = Scorer(
+                ask,
+                asking.view.units(self.model.tokenizer),
+                mode=asking.mode,
+                correction=None if head else self._correction,
+                entropy=asking.entropy,
+                ranks=asking.ranks,
+                top=asking.top,
+            )
+        return made
 
 
 _EMPTY = np.zeros(0, dtype=np.int32)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 from tiny_domain_models import MODULE, code_model, source
 
 from seqmlm.anomaly.code_norms import ClassNorms
@@ -19,7 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.tasks import bundle
 from seqmlm.tasks.judging import table
-from seqmlm.tasks.score_calibration import BACKGROUNDS, Stored, store
+from seqmlm.tasks.score_calibration import Stored, store, store_backgrounds
 from seqmlm.tasks.scoring import RecordScorer
 
 BUGGY = MODULE.replace("total + item.depth", "total - item.depth").replace(
@@ -41,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scorer = RecordScorer(loaded)
     found = scorer.scored(scorer.encoded([source(), source(BUGGY)] * 4, Problems()))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
-    save_file({f"line/{name}": values for name, values in norms.arrays().items()}, folder / BACKGROUNDS)
+    store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
     calibration = Calibration.fit(*table(rows, LineLevel.channels), seed=0)
     store(folder, {("line", "exact"): Stored(calibration=calibration)})
