@@ -63,7 +63,8 @@ class GenomeTrack:
         self._bigwig = _bigwig_library() if suffix in BIGWIG else None
         self._path, self._name, self._mode = path, name, 0o600 if private else 0o666
         self._rows: list[tuple[int, int, float]] = []
-        self._at: tuple[int, str] = (0, "")
+        self._record: object = None
+        self._contig = ""
         self._groups: list[_Group] = []
         self._written = 0
         self.repeated = 0
@@ -74,19 +75,24 @@ class GenomeTrack:
         except OSError as error:
             raise self._failed(error) from None
 
-    def add(self, row: Row, record: int) -> None:
-        """Add a row; rows without a score or a place in a contig are left out.
+    def add(self, row: Row, record: object) -> None:
+        """Add a row; one without a score is left out.
 
         Args:
             row: `extra` has `contig`, `contig_start`, `contig_end`.
-            record: number of the record it belongs to; rows of one record come together.
+            record: what it is a part of (its `Scored`): one object for all its rows, which come together.
+
+        Raises:
+            UsageError: the row has no place in a contig.
         """
         contig = row.extra.get("contig")
-        if row.score is None or contig is None:
+        if contig is None:
+            raise UsageError("a track shows scores along a genome, and these rows have no place in one")
+        if row.score is None:
             return
-        if (record, contig) != self._at:
+        if record is not self._record or contig != self._contig:
             self._flush()
-            self._at = (record, str(contig))
+            self._record, self._contig = record, str(contig)
         self._rows.append((row.extra["contig_start"], row.extra["contig_end"], row.score))
 
     def close(self) -> None:
@@ -132,7 +138,7 @@ class GenomeTrack:
             self._file.write(lines)
         except OSError as error:
             raise self._failed(error) from None
-        self._groups.append(_Group(self._at[1], min(r[0] for r in self._rows), self._written, len(lines)))
+        self._groups.append(_Group(self._contig, min(r[0] for r in self._rows), self._written, len(lines)))
         self._written += len(lines)
         self._rows = []
 

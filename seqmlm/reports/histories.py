@@ -12,6 +12,7 @@ import numpy as np
 
 from seqmlm.anomaly.levels_ehr import PatientUnits
 from seqmlm.anomaly.values import Row, Scored
+from seqmlm.reports.colour import SCALE
 from seqmlm.reports.page import Page
 
 MOST_MISSING = 5
@@ -26,6 +27,8 @@ def add_history(
     rows: Sequence[Row],
     alarmed: Mapping[int, bool],
     told: Callable[[int], str],
+    *,
+    scale: float = SCALE,
 ) -> None:
     """Add a patient: a timeline of visits, then a line a visit with its date and codes.
 
@@ -36,6 +39,7 @@ def add_history(
         rows: of it, for what was missing at a visit.
         alarmed: visits (from 1) that rows name, and whether they alarmed.
         told: what is said of an event that is pointed at.
+        scale: bits of the strongest colour.
     """
     patient = PatientUnits(scored)
     numbers = np.unique(patient.visits)
@@ -57,17 +61,18 @@ def add_history(
     missing: dict[int, Any] = {
         row.extra["visit"]: row.extra["missing"] for row in rows if row.extra.get("missing")
     }
-    _add_codes(page, scored, patient, named, missing, told)
+    _add_codes(page, patient, named, missing, told, scale)
 
 
 def _add_codes(
     page: Page,
-    scored: Scored,
     patient: PatientUnits,
     named: Sequence[Mapping[str, Any]],
     missing: Mapping[int, Any],
     told: Callable[[int], str],
+    scale: float,
 ) -> None:
+    scored = patient.scored
     pieces: list[str] = []
     spans: list[tuple[int, int]] = []
     units: list[int] = []
@@ -83,4 +88,6 @@ def _add_codes(
         absent = ", ".join(f"{one['unit']} {one['p']:.0%}" for one in missing.get(visit, ())[:MOST_MISSING])
         pieces.append(line.rstrip() + (f"\n{'':>11}expected, not there: {absent}\n" if absent else "\n"))
         at += len(pieces[-1])
-    page.coloured("", "".join(pieces), spans, scored.surprisal[units], [told(unit) for unit in units])
+    page.coloured(
+        "", "".join(pieces), spans, scored.surprisal[units], [told(unit) for unit in units], scale=scale
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from seqmlm.reports.bins import Counts, Highest, Point
 from seqmlm.reports.histories import add_history
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.source import add_source
+from seqmlm.reports.wording import shown_scale, standing_out, told, verdict
 
 WORST = 50
 """Rows that the report names."""
@@ -27,7 +28,6 @@ PICTURED = 12
 _CONTIGS = 200
 _AROUND = 300  # characters shown on either side of a part of a long record
 _LONG = 4000
-_UNLIKELY = math.log(0.005)
 
 
 class Judged(Protocol):
@@ -174,30 +174,8 @@ class ScoreReport:
             judged.p_value,
             judged.alarm,
             ", ".join(f"{name} {p:.2g}" for name, p in sorted(judged.channels.items(), key=lambda x: x[1])),
-            self._standing_out(judged),
+            standing_out(judged.row, judged.scored, self._surface),
         ]
-
-    def _standing_out(self, judged: Judged) -> str:
-        """The most surprising unit of a row, and what was expected instead."""
-        row, scored = judged.row, judged.scored
-        if not len(row.units):
-            return ""
-        return self._told(scored, int(row.units[scored.surprisal[row.units].argmax()])).replace("\n", "; ")
-
-    def _told(self, scored: Scored, unit: int) -> str:
-        """A unit in words: itself, its surprisal, and what was expected."""
-        text = f"{scored.text(unit).strip()[:80]}: {scored.surprisal[unit]:.1f} bits"
-        if scored.entropy is not None:
-            text += f", entropy {scored.entropy[unit]:.1f}"
-        if scored.top_ids is None or scored.top_log_probs is None:
-            return text
-        known = scored.top_ids[unit] >= 0
-        pairs = zip(
-            scored.top_ids[unit][known].tolist(), scored.top_log_probs[unit][known].tolist(), strict=True
-        )
-        likely = [(token, 100 * math.exp(p)) for token, p in pairs if p > _UNLIKELY]
-        shares = ", ".join(f"{self._surface(token)} {share:.0f} %" for token, share in likely)
-        return f"{text}\nexpected: {shares}" if shares else text
 
     def _add_timeline(self, page: Page) -> None:
         points = self._times.points()
@@ -236,23 +214,29 @@ class ScoreReport:
         records: dict[int, list[Judged]] = {}
         for one in worst:
             records.setdefault(id(one.scored), []).append(one)
-        for rows in list(records.values())[:PICTURED]:
+        pictured = list(records.values())[:PICTURED]
+        scale = shown_scale([rows[0].scored for rows in pictured])
+        for rows in pictured:
             scored = rows[0].scored
             heading = scored.record.id
-            note = "; ".join(f"{one.row.id}: {_verdict(one)}" for one in rows[:5])
-            told = partial(self._told, scored)
+            note = "; ".join(
+                f"{one.row.id}: {verdict(one.row.score, one.p_value, one.alarm)}" for one in rows[:5]
+            )
+            tell = partial(told, scored, surface=self._surface)
             if "source" in self._pictures:
                 first = scored.record.line - 1
                 marked = {one.row.line - first: bool(one.alarm) for one in rows}
-                add_source(page, heading, note, scored, marked, told)
+                add_source(page, heading, note, scored, marked, tell, scale=scale)
             if "history" in self._pictures:
                 alarmed = {one.row.extra.get("visit", 0): bool(one.alarm) for one in rows}
-                add_history(page, heading, note, scored, [one.row for one in rows], alarmed, told)
+                add_history(
+                    page, heading, note, scored, [one.row for one in rows], alarmed, tell, scale=scale
+                )
             if "coloured" in self._pictures:
-                self._colour(page, heading, note, rows)
+                self._colour(page, heading, note, rows, scale)
             if "track" in self._pictures and "contig" not in rows[0].row.extra and len(scored):
-                titles = [self._told(scored, unit) for unit in range(len(scored))]
-                page.heat("", scored.surprisal, titles, note=f"{self._unit} by {self._unit}")
+                titles = [told(scored, unit, self._surface) for unit in range(len(scored))]
+                page.heat("", scored.surprisal, titles, scale=scale, note=f"{self._unit} by {self._unit}")
                 self._unit_track(page, rows)
 
     def _unit_track(self, page: Page, rows: Sequence[Judged]) -> None:
@@ -265,7 +249,7 @@ class ScoreReport:
                 alarms[one.row.units] = True
         page.track("", places, places + 1, scored.surprisal, alarms, x_label=self._unit, y_label="bits")
 
-    def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged]) -> None:
+    def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged], scale: float) -> None:
         scored = rows[0].scored
         text = str(scored.record.raw)
         low, high = 0, len(text)
@@ -281,15 +265,7 @@ class ScoreReport:
             text[low:high],
             [(start - low, end - low) for start, end in spans[units].tolist()],
             scored.surprisal[units],
-            [self._told(scored, unit) for unit in units.tolist()],
+            [told(scored, unit, self._surface) for unit in units.tolist()],
+            scale=scale,
             note=note,
         )
-
-
-def _verdict(judged: Judged) -> str:
-    parts: list[Any] = [f"score {judged.row.score:.4g}"]
-    if judged.p_value is not None:
-        parts.append(f"p {judged.p_value:.2g}")
-    if judged.alarm:
-        parts.append("alarm")
-    return ", ".join(parts)

@@ -8,6 +8,7 @@ import numpy as np
 
 from seqmlm.anomaly.levels_code import TOP_TOKENS, SourceUnits
 from seqmlm.anomaly.values import Scored
+from seqmlm.reports.colour import SCALE
 from seqmlm.reports.page import Page
 
 AROUND = 6
@@ -24,6 +25,8 @@ def add_source(
     scored: Scored,
     marked: Mapping[int, bool],
     told: Callable[[int], str],
+    *,
+    scale: float = SCALE,
 ) -> None:
     """Add a file, or the parts of it around its findings.
 
@@ -36,6 +39,7 @@ def add_source(
         scored: the file.
         marked: 1-based lines that rows of the report name, and whether they alarmed.
         told: what is said of a unit that is pointed at.
+        scale: bits of the strongest colour.
     """
     source = SourceUnits(scored)
     count = source.line_of(len(source.text))
@@ -64,6 +68,7 @@ def add_source(
         scored.surprisal[units],
         [told(unit) for unit in units],
         note=note,
+        scale=scale,
     )
 
 

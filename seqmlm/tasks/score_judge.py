@@ -14,11 +14,11 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.judging import Judge
-from seqmlm.tasks.score_calibration import Stored, stored_background, stored_calibration
+from seqmlm.tasks.one_pass import correction_for
+from seqmlm.tasks.score_calibration import CASCADE, Stored, stored_background, stored_calibration
 from seqmlm.tasks.score_config import ScoreConfig, input_bytes
 from seqmlm.tasks.scoring import RecordScorer
 
-CASCADE = "cascade"
 LARGE = 64 << 20
 """Bytes of input from which a calibrated model screens first, where no mode is asked for."""
 
@@ -92,7 +92,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
 
     Raises:
         UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
-            calibration is too small for.
+            calibration is too small for, or whose normal data had no times.
         StateError: a cascade or alarms of a model that is not calibrated for them.
     """
     level = model.domain.level(config.level)
@@ -113,7 +113,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
         mode_name=name,
         stored=stored,
         background=stored_background(model, level),
-        correction=_correction(model) if mode.kind == ONE_PASS.kind else None,
+        correction=correction_for(model) if mode == ONE_PASS else None,
         alpha=_alpha(config, model, level, name, stored),
         per_unit=config.per_unit,
         tokens_per_batch=config.tokens_per_batch,
@@ -144,8 +144,8 @@ def _alpha(
     if config.alarms_per_day is not None:
         alpha = rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
     assert alpha is not None
-    fitted = stored.cascade or stored.calibration
-    if fitted is not None and alpha < fitted.smallest_rate and not fitted.has_tail:
+    fitted = stored.fitted
+    if alpha < fitted.smallest_rate and not fitted.has_tail:
         raise UsageError(
             f"{option} asks for a rate of {alpha:.3g}, but {fitted.rows:,} calibration rows tell rates down "
             f"to {fitted.smallest_rate:.3g}: ask for that, or give more normal data to 'seqmlm calibrate'"
@@ -159,15 +159,3 @@ def _uncalibrated(model: LoadedModel, level: Level, mode: str, option: str) -> S
         f"{mode}: make one from normal data with 'seqmlm calibrate MODEL NORMAL --level {level.name} --mode "
         f"{mode}'"
     )
-
-
-def _correction(model: LoadedModel) -> Correction:
-    """What makes unmasked outputs conditionals, for this model.
-
-    Raises:
-        UsageError: its training does not allow it.
-    """
-    from seqmlm.tasks.one_pass import correction_for  # type: ignore[import-not-found, unused-ignore]
-
-    found: Correction = correction_for(model)
-    return found

@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
+from seqmlm.reports.genome_track import GenomeTrack
+from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.judging import JudgedRow
+from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_findings import Findings
 from seqmlm.tasks.score_judge import Chosen
@@ -31,8 +34,10 @@ class Shown:
     ) -> None:
         self._config, self._chosen, self._workspace, self._say = config, chosen, workspace, say
         self._run: TrackedRun | None = None
-        private = chosen.model.card.sensitive
+        self._private = private = chosen.model.card.sensitive
         self._findings = Findings(chosen.level.name, config.baseline, config.sarif, private=private)
+        self._report: ScoreReport | None = None
+        self._track: GenomeTrack | None = None
 
     @property
     def run_name(self) -> str | None:
@@ -40,7 +45,18 @@ class Shown:
         return None if self._run is None else self._run.name
 
     def __enter__(self) -> Shown:
-        if self._config.report is not None or self._config.track is not None:
+        config, model = self._config, self._chosen.model
+        if config.track is not None:
+            self._track = GenomeTrack(config.track, name=config.model, private=self._private)
+        if config.report is not None:
+            self._report = ScoreReport(
+                f"Scores of {config.model}",
+                f"{self._chosen.level.name}, {self._chosen.mode_name}",
+                pictures=self._chosen.level.pictures,
+                unit=model.card.unit,
+                surface=model.tokenizer.surface,
+            )
+        if config.report is not None or config.track is not None:
             self._run = self._tracked().__enter__()
         return self
 
@@ -63,16 +79,49 @@ class Shown:
         )
 
     def add(self, judged: JudgedRow) -> bool:
-        """Take a row; whether it is to be written: with a baseline, only what is new."""
+        """Take a row; whether it is to be written: with a baseline, only what is new.
+
+        Raises:
+            UsageError: a track was asked for, and the row has no place in a contig.
+        """
+        if self._report is not None:
+            self._report.add(judged)
+        if self._track is not None:
+            self._track.add(judged.row, judged.scored)
         return self._findings.is_new(judged)
 
     def finish(self, summary: ScoreSummary) -> None:
-        """Write what is shown, and keep it with the run; of sensitive data nothing leaves the workspace."""
+        """Write what is shown, and keep it with the run; of sensitive data counts alone, and no small ones.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        config = self._config
         self._findings.finish()
+        kept: list[Path] = []
+        if self._report is not None and config.report is not None:
+            facts = {"records": summary.records, "incidents": summary.incidents, "left out": summary.bad}
+            told = {name: value for name, value in facts.items() if value is not None}
+            self._report.write(config.report, told, private=self._private)
+            kept.append(config.report)
+        if self._track is not None and config.track is not None:
+            self._track.close()
+            kept.append(config.track)
         if self._run is None:
             return
-        counts = {"records": summary.records, "rows": summary.rows, "units": summary.units}
-        self._run.log_metrics(0, {name: float(value) for name, value in counts.items()})
+        counts = {
+            "records": summary.records,
+            "rows": summary.rows,
+            "units": summary.units,
+            "alarms": summary.alarms,
+            "incidents": summary.incidents,
+            "bad_records": summary.bad,
+            "records_per_second": summary.rate,
+        }
+        numbers = tellable(counts, self._private)
+        self._run.log_metrics(0, {k: float(v) for k, v in numbers.items() if isinstance(v, (int, float))})
+        for path in () if self._private else kept:
+            self._run.artifact(path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

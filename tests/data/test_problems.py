@@ -93,3 +93,22 @@ def test_wrong_settings_are_named() -> None:
         Problems("ignore")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="needs a file"):
         Problems("quarantine")
+
+
+def test_input_that_is_read_again_is_not_counted_or_put_aside_again(tmp_path: Path) -> None:
+    aside = tmp_path / "aside.jsonl"
+    with Problems("quarantine", quarantine=aside) as problems:
+        problems.bad(DataError("bad", source="a", line=1), "x")
+        problems.note("odd", 3)
+        before = problems.snapshot()
+        problems.bad(DataError("bad", source="a", line=2), "y")
+    assert before["quarantined"] < aside.stat().st_size
+    with Problems("quarantine", quarantine=aside) as again:
+        again.cut_quarantine(before["quarantined"])
+        with again.replaying(before):
+            again.bad(DataError("bad", source="a", line=1), "x")
+            again.note("odd", 3)
+        again.bad(DataError("bad", source="a", line=2), "y")
+        assert again.counts == {"bad": 2, "odd": 3}
+        assert again.places == {"bad": "a:1"}
+    assert [json.loads(line)["line"] for line in aside.read_text().splitlines()] == [1, 2]

@@ -66,9 +66,8 @@ def test_a_track_is_sorted_and_has_each_base_once(tmp_path: Path) -> None:
         ]
         for number, (contig, places) in enumerate(records):
             for place in places:
-                track.add(row(contig, *place, float(number)), number)
-        track.add(row("chr2", 500, 600, None), 9)
-        track.add(row(None, 0, 5, 1.0), 10)
+                track.add(row(contig, *place, float(number)), records[number])
+        track.add(row("chr2", 500, 600, None), track)
     found = segments(path)
     assert found == sorted(found)
     assert [one[0] for one in found] == sorted(one[0] for one in found)
@@ -83,18 +82,18 @@ def test_a_track_is_sorted_and_has_each_base_once(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["out.bedgraph"]
 
 
-def test_a_failed_scoring_leaves_the_old_track(tmp_path: Path) -> None:
+def test_rows_without_a_place_are_refused_and_the_old_track_stays(tmp_path: Path) -> None:
     path = tmp_path / "t.bg"
     path.write_text("old")
-    with pytest.raises(AttributeError), GenomeTrack(path) as track:
-        track.add(None, 0)
+    with pytest.raises(UsageError, match="no place"), GenomeTrack(path) as track:
+        track.add(row(None, 0, 5, 1.0), track)
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_private_track_is_its_owners_alone(tmp_path: Path) -> None:
     with GenomeTrack(tmp_path / "t.bg", private=True) as track:
-        track.add(row("c", 0, 10, 1.0), 0)
+        track.add(row("c", 0, 10, 1.0), track)
     assert stat.S_IMODE((tmp_path / "t.bg").stat().st_mode) == 0o600
 
 
@@ -137,7 +136,7 @@ def test_a_bigwig_holds_what_the_bedgraph_holds(tmp_path: Path, monkeypatch: pyt
     for name in ("t.bw", "t.bg"):
         with GenomeTrack(tmp_path / name) as track:
             for number, contig in enumerate(("b", "a")):
-                track.add(row(contig, 5, 105, 1.5 + number), number)
-                track.add(row(contig, 55, 155, 2.5), number)
+                track.add(row(contig, 5, 105, 1.5 + number), contig)
+                track.add(row(contig, 55, 155, 2.5), contig)
     assert recorder.entries == segments(tmp_path / "t.bg")
     assert recorder.header == [("a", 155), ("b", 155)]

@@ -132,7 +132,7 @@ def test_a_record_without_contig_is_a_line_of_heat() -> None:
     report = ScoreReport("t", pictures=("coloured", "track"), unit="residue")
     report.add(judged("p1", 3.0))
     html = report.page().html()
-    assert '<rect class="h2"' in html
+    assert '<rect class="h6"' in html
     assert "residue by residue" in html
     assert '<polyline class="curve"' in html
 

@@ -1,0 +1,67 @@
+"""Cursors: the same request goes on, another is told what differs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.errors import StateError
+from seqmlm.streams.cursor import Cursor, Position, file_facts
+
+POSITION = Position(records=7, rows=9, output={"bytes": 100}, counts={"units": 5}, problems={"bad": {"x": 1}})
+
+
+def _request(folder: Path, **changes: Any) -> dict[str, Any]:
+    files = file_facts([folder / "a.txt", folder / "b.txt"])
+    return {"mode": "exact", "options": {"column": "text"}, "input": files, **changes}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(name)
+    return tmp_path
+
+
+def test_a_position_comes_back(folder: Path) -> None:
+    cursor = Cursor(folder / "out.jsonl", _request(folder), private=True)
+    assert cursor.load() is None
+    cursor.save(Position())
+    cursor.save(POSITION)
+    assert Cursor(folder / "out.jsonl", _request(folder)).load() == POSITION
+    assert (folder / "out.jsonl.resume.json").stat().st_mode & 0o777 == 0o600
+    assert sorted(file.name for file in folder.iterdir()) == ["a.txt", "b.txt", "out.jsonl.resume.json"]
+    cursor.remove()
+    assert cursor.load() is None
+
+
+def test_what_differs_is_named(folder: Path) -> None:
+    out = folder / "out.jsonl"
+    Cursor(out, _request(folder)).save(POSITION)
+
+    def refused(request: dict[str, Any]) -> str:
+        with pytest.raises(StateError) as caught:
+            Cursor(out, request).load()
+        return str(caught.value)
+
+    assert "mode was exact and is one-pass" in refused(_request(folder, mode="one-pass"))
+    assert "options column has changed" in refused(_request(folder, options={"column": "b"}))
+    assert "level was not given and is word" in refused(_request(folder, level="word"))
+    backwards = dict(reversed(file_facts([folder / "a.txt", folder / "b.txt"]).items()))
+    assert "the order of input has changed" in refused(_request(folder, input=backwards))
+    fewer = file_facts([folder / "a.txt"])
+    assert f"input {folder / 'b.txt'} is missing" in refused(_request(folder, input=fewer))
+    os.utime(folder / "a.txt", (1, 1))
+    assert f"input {folder / 'a.txt'} has changed" in refused(_request(folder))
+    assert Cursor(out, _request(folder)).unfinished() == POSITION
+
+
+def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path) -> None:
+    cursor = Cursor(folder / "out.jsonl", {})
+    cursor.path.write_text('{"version": 1, "requ')
+    with pytest.raises(StateError, match="score again without --resume"):
+        cursor.load()
+    assert cursor.unfinished() is None
