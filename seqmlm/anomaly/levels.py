@@ -10,6 +10,7 @@ import numpy as np
 
 from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.values import Longs, Row, Scored
+from seqmlm.anomaly.view import WHOLE, View
 from seqmlm.data.record import Record
 from seqmlm.engine.mode import Mode
 
@@ -26,8 +27,10 @@ class Level(ABC):
         screen: those of them that need no further pass, for the first stage of a cascade.
         also: further modes whose scores its channels read (`Scored.also`).
         entropy, ranks: whether it reads them of every unit.
+        top: how many expected alternatives of every unit it reads.
+        view: what of a record the model is shown when a unit is asked.
         background: what it must know of normal data, or None.
-        pictures: how a report shows its rows: "coloured", "track", "timeline".
+        pictures: how a report shows its rows: "coloured", "track", "timeline", "source", "history".
     """
 
     name: str
@@ -35,6 +38,8 @@ class Level(ABC):
     also: tuple[Mode, ...] = ()
     entropy: bool = False
     ranks: bool = False
+    top: int = 0
+    view: View = WHOLE
     background: ClassVar[type[Background] | None] = None
     pictures: tuple[str, ...] = ("coloured",)
 

@@ -54,6 +54,17 @@ def score(
     track: Annotated[
         Path | None, typer.Option(help="Write scores along a genome as bedGraph, and track a run.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="REV", help="Of source code: only lines that changed since a git revision."),
+    ] = None,
+    diff: Annotated[
+        Path | None, typer.Option(help="The same by a unified diff, put on the folder already or not.")
+    ] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write alarms as SARIF 2.1.0 too; needs --fpr.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="SARIF or .jsonl of an earlier scoring: write only new alarms.")
+    ] = None,
     domain: Annotated[
         str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")
     ] = None,
@@ -79,6 +90,8 @@ def score(
 
     Example: seqmlm score enzymes new.fasta --per-unit --out scores.jsonl
 
+    Example: seqmlm score mycode . --since main --fpr 0.001 --sarif new.sarif --baseline old.sarif
+
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """
     import sys
@@ -88,6 +101,7 @@ def score(
     from seqmlm.config import from_dict, parse_options
     from seqmlm.errors import UsageError
     from seqmlm.tasks.score import score_files
+    from seqmlm.tasks.score_changes import score_changes
     from seqmlm.tasks.score_config import ScoreConfig
 
     if as_json and out is None:
@@ -109,6 +123,10 @@ def score(
             "max_latency": max_latency,
             "report": report,
             "track": track,
+            "since": since,
+            "diff": diff,
+            "sarif": sarif,
+            "baseline": baseline,
             "domain": domain,
             "format": format,
             "options": parse_options(option or []),
@@ -116,8 +134,11 @@ def score(
             "tokens_per_batch": tokens_per_batch,
         },
     )
-    with ScoringConsole() as console:
-        summary = score_files(config, sys.stdout, console)
+    if since is not None or diff is not None:
+        summary = score_changes(config, sys.stdout)
+    else:
+        with ScoringConsole() as console:
+            summary = score_files(config, sys.stdout, console)
     print(summary.sentence(), file=sys.stderr)
     if as_json:
         print_json(summary.to_dict())

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels_code import LEVELS
 from seqmlm.data.readers.code_json import read_code_json
 from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import read_source
@@ -39,6 +41,11 @@ class CodeDomain(Domain):
         max_length=512,
         validation=0.1,  # of packages, which are few and unequal
     )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Line (what a reviewer reads), token, function, file."""
+        return LEVELS
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Python modules of small packages with a few planted bugs; n modules, 400 by default."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels_ehr import LEVELS
 from seqmlm.data.events import is_birth
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import (
@@ -60,6 +62,11 @@ class EHRDomain(Domain):
         max_length=512,
         model={"global_attention": True},
     )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Visit (what a clinician reviews), event and patient; each as it was known then, or in hindsight."""
+        return LEVELS
 
     def split_key(self, record: Record) -> str:
         """The subject: no patient is on both sides of a split."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +14,9 @@ import numpy as np
 
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.reports.bins import Counts, Highest, Point
+from seqmlm.reports.histories import add_history
 from seqmlm.reports.page import Cell, Page
+from seqmlm.reports.source import add_source
 from seqmlm.reports.wording import shown_scale, standing_out, told, verdict
 
 WORST = 50
@@ -47,7 +50,7 @@ class ScoreReport:
 
     Args:
         title, subtitle: of the page.
-        pictures: of the level: "coloured", "track", "timeline".
+        pictures: of the level (`seqmlm.anomaly.levels.Level`).
         unit: what the field counts.
         surface: spelling of a letter of `Scored.top_ids`.
     """
@@ -144,7 +147,7 @@ class ScoreReport:
         page.histogram("Scores", *found, threshold=threshold, note=note, x_label="score")
 
     def _add_table(self, page: Page, worst: Sequence[Judged]) -> None:
-        columns = [
+        columns = (
             "id",
             "where",
             "place",
@@ -154,7 +157,7 @@ class ScoreReport:
             "alarm",
             "channels",
             "what stands out",
-        ]
+        )
         rows = [self._cells(one) for one in worst]
         told = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
         shown = [[row[place] for place in told] for row in rows]
@@ -219,6 +222,16 @@ class ScoreReport:
             note = "; ".join(
                 f"{one.row.id}: {verdict(one.row.score, one.p_value, one.alarm)}" for one in rows[:5]
             )
+            tell = partial(told, scored, surface=self._surface)
+            if "source" in self._pictures:
+                first = scored.record.line - 1
+                marked = {one.row.line - first: bool(one.alarm) for one in rows}
+                add_source(page, heading, note, scored, marked, tell, scale=scale)
+            if "history" in self._pictures:
+                alarmed = {one.row.extra.get("visit", 0): bool(one.alarm) for one in rows}
+                add_history(
+                    page, heading, note, scored, [one.row for one in rows], alarmed, tell, scale=scale
+                )
             if "coloured" in self._pictures:
                 self._colour(page, heading, note, rows, scale)
             if "track" in self._pictures and "contig" not in rows[0].row.extra and len(scored):
@@ -234,15 +247,7 @@ class ScoreReport:
         for one in rows:
             if one.alarm and len(one.row.units) < len(scored):
                 alarms[one.row.units] = True
-        page.track(
-            "",
-            places,
-            places + 1,
-            scored.surprisal,
-            alarms,
-            x_label=self._unit,
-            y_label="bits",
-        )
+        page.track("", places, places + 1, scored.surprisal, alarms, x_label=self._unit, y_label="bits")
 
     def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged], scale: float) -> None:
         scored = rows[0].scored

@@ -121,10 +121,19 @@ class Judge:
     def _priced(
         self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
     ) -> list[Scored]:
-        found = self.scorer.scored(batch, mode, entropy=self._entropy, ranks=self._ranks, wanted=wanted)
+        level = self.level
+        found = self.scorer.scored(
+            batch,
+            mode,
+            entropy=self._entropy,
+            ranks=self._ranks,
+            top=level.top,
+            wanted=wanted,
+            view=level.view,
+        )
         found = self._both_ways(batch, found, mode, wanted)
-        for other in self.level.also if further else ():
-            again = self.scorer.scored(batch, other, ranks=True)
+        for other in level.also if further else ():
+            again = self.scorer.scored(batch, other, ranks=True, view=level.view)
             found = [
                 replace(one, also={**one.also, str(other): more})
                 for one, more in zip(found, again, strict=True)

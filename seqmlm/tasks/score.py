@@ -197,11 +197,12 @@ class _Scoring:
 
     def _write(self, rows: Sequence[JudgedRow]) -> None:
         before = None
+        kept = []
         for row in rows:
             self._tally.add(row, first=row.scored is not before)
-            self._shown.add(row)
+            if self._shown.add(row) and (row.alarm or not self._config.alarms_only):
+                kept.append(row)
             before = row.scored
-        kept = [row for row in rows if row.alarm or not self._config.alarms_only]
         tokenizer, per_unit = self._chosen.model.tokenizer, self._config.per_unit
         self._output.write([line(row, tokenizer, per_unit=per_unit) for row in kept])
 

@@ -15,7 +15,7 @@ from seqmlm.errors import UsageError
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
 
-_DECIDES_NOTHING = ("model", "paths", "out", "on_error", "resume", "report", "track", "max_latency")
+_DECIDES_NOTHING = ("model", "paths", "out", "on_error", "resume", "report", "track", "sarif", "max_latency")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,9 @@ class ScoreConfig:
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
         report: an HTML file that shows the results.
         track: a bedGraph file of scores along a genome.
+        since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
+        sarif: alarms as SARIF.
+        baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.
         domain, format, options, on_error: as reading data takes them.
         tokens_per_batch: budget of a forward pass.
     """
@@ -55,6 +58,10 @@ class ScoreConfig:
     max_latency: str | None = None
     report: Path | None = None
     track: Path | None = None
+    since: str | None = None
+    diff: Path | None = None
+    sarif: Path | None = None
+    baseline: Path | None = None
     domain: str | None = None
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -114,7 +121,12 @@ class ScoreConfig:
 
     def _check_output(self) -> None:
         inputs = {Path(path).resolve() for path in expand(self.sources) if path != "-"}
-        for name, path in (("--out", self.out), ("--report", self.report), ("--track", self.track)):
+        for name, path in (
+            ("--out", self.out),
+            ("--report", self.report),
+            ("--track", self.track),
+            ("--sarif", self.sarif),
+        ):
             if path is not None and path.resolve() in inputs:
                 raise UsageError(f"{name} {path} is one of the inputs; choose another file")
         if self.out is not None and self.out.is_dir():
@@ -131,9 +143,9 @@ class ScoreConfig:
                 "--resume cannot be had with standard input or a pipe: what was read from it is gone; write "
                 "it to a file first"
             )
-        if self.report is not None or self.track is not None:
+        if any(path is not None for path in (self.report, self.track, self.sarif)):
             raise UsageError(
-                "--report and --track show what one process has scored; leave them out of a --resume"
+                "--report, --track and --sarif show what one process has scored; leave them out of a --resume"
             )
 
     def _check_rates(self) -> None:
@@ -143,7 +155,11 @@ class ScoreConfig:
             raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001; got {self.fpr:g}")
         if self.alarms_per_day is not None and not self.alarms_per_day > 0:
             raise UsageError(f"--alarms-per-day must be above 0; got {self.alarms_per_day:g}")
-        if self.alarms_only and self.fpr is None and self.alarms_per_day is None:
+        asked = self.fpr is not None or self.alarms_per_day is not None
+        for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
+            if path is not None and not asked:
+                raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
+        if self.alarms_only and not asked:
             raise UsageError("--alarms-only needs a rate of alarms: --fpr or --alarms-per-day")
 
 

@@ -12,6 +12,7 @@ from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.judging import JudgedRow
 from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_findings import Findings
 from seqmlm.tasks.score_judge import Chosen
 from seqmlm.tasks.score_summary import ScoreSummary
 from seqmlm.tracking import TrackedRun, Tracker
@@ -33,7 +34,8 @@ class Shown:
     ) -> None:
         self._config, self._chosen, self._workspace, self._say = config, chosen, workspace, say
         self._run: TrackedRun | None = None
-        self._private = chosen.model.card.sensitive
+        self._private = private = chosen.model.card.sensitive
+        self._findings = Findings(chosen.level.name, config.baseline, config.sarif, private=private)
         self._report: ScoreReport | None = None
         self._track: GenomeTrack | None = None
 
@@ -76,8 +78,8 @@ class Shown:
             f"score-{name}-{moment}"[:100], experiment=f"seqmlm-{card.domain}", params=params, tags=tags
         )
 
-    def add(self, judged: JudgedRow) -> None:
-        """Take a row.
+    def add(self, judged: JudgedRow) -> bool:
+        """Take a row; whether it is to be written: with a baseline, only what is new.
 
         Raises:
             UsageError: a track was asked for, and the row has no place in a contig.
@@ -86,6 +88,7 @@ class Shown:
             self._report.add(judged)
         if self._track is not None:
             self._track.add(judged.row, judged.scored)
+        return self._findings.is_new(judged)
 
     def finish(self, summary: ScoreSummary) -> None:
         """Write what is shown, and keep it with the run; of sensitive data counts alone, and no small ones.
@@ -94,6 +97,7 @@ class Shown:
             StateError: it cannot be written.
         """
         config = self._config
+        self._findings.finish()
         kept: list[Path] = []
         if self._report is not None and config.report is not None:
             facts = {"records": summary.records, "incidents": summary.incidents, "left out": summary.bad}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from seqmlm.anomaly.values import Bools, Scored, scored
+from seqmlm.anomaly.view import WHOLE, View
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
@@ -17,7 +18,6 @@ from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.one_pass import head_for
@@ -34,6 +34,16 @@ class Encoded(NamedTuple):
 
     record: Record
     encoding: Encoding
+
+
+class _Asking(NamedTuple):
+    """One way of asking, with a scorer of its own."""
+
+    mode: Mode
+    entropy: bool
+    ranks: bool
+    top: int
+    view: View
 
 
 class RecordScorer:
@@ -57,7 +67,7 @@ class RecordScorer:
         self.model, self._correction, self._top = model, correction, top
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
-        self._scorers: dict[tuple[Mode, bool, bool], Scorer] = {}
+        self._scorers: dict[_Asking, Scorer] = {}
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
@@ -92,7 +102,9 @@ class RecordScorer:
         *,
         entropy: bool = False,
         ranks: bool = False,
+        top: int = 0,
         wanted: Sequence[Bools] | None = None,
+        view: View = WHOLE,
     ) -> list[Scored]:
         """Price every unit of a batch; long records window by window, each unit where it is most central.
 
@@ -100,7 +112,10 @@ class RecordScorer:
             batch: what `encoded` gave.
             mode: how units are hidden.
             entropy, ranks: whether they are wanted of every unit.
+            top: expected alternatives that are wanted of every unit, where they are more than the scorer's.
             wanted: for each record (L,) True at the tokens to price; None for all of all.
+
+            view: what of a record the model is shown.
 
         Returns:
             One for each record, in order, with the units that were priced.
@@ -111,33 +126,35 @@ class RecordScorer:
         def windows() -> Iterator[tuple[Encoding, Bools]]:
             for number, one in enumerate(batch):
                 chosen = None if wanted is None else wanted[number]
-                parts = central_windows(one.encoding, tokenizer.space, longest, chosen)
+                parts = view.windows(one.encoding, tokenizer, longest, chosen)
                 counts.append(len(parts))
                 yield from parts
 
-        stream = iter(list(self._scorer(mode, entropy, ranks).windows(windows())))
+        asking = _Asking(mode, entropy, ranks, max(self._top, top), view)
+        scorer = self._scorer(asking)
+        stream = iter(list(scorer.windows(windows())))
         return [
-            scored(one.record, one.encoding, tokenizer.units, list(islice(stream, count)) or [_NOTHING])
+            scored(one.record, one.encoding, scorer.rule, list(islice(stream, count)) or [_NOTHING])
             for one, count in zip(batch, counts, strict=True)
         ]
 
-    def _scorer(self, mode: Mode, entropy: bool, ranks: bool) -> Scorer:
+    def _scorer(self, asking: _Asking) -> Scorer:
         """The one scorer for a way of asking: it remembers windows from batch to batch."""
-        made = self._scorers.get((mode, entropy, ranks))
+        made = self._scorers.get(asking)
         if made is None:
-            ask = self.conditionals
-            if mode.head:
+            ask, head = self.conditionals, asking.mode.head
+            if head:
                 ask = Conditionals(
                     head_for(self.model), tokens_per_batch=ask.tokens_per_batch, device=ask.device
                 )
-            made = self._scorers[mode, entropy, ranks] = Scorer(
+            made = self._scorers[asking] = Scorer(
                 ask,
-                self.model.tokenizer.units,
-                mode=mode,
-                correction=None if mode.head else self._correction,
-                entropy=entropy,
-                ranks=ranks,
-                top=self._top,
+                asking.view.units(self.model.tokenizer),
+                mode=asking.mode,
+                correction=None if head else self._correction,
+                entropy=asking.entropy,
+                ranks=asking.ranks,
+                top=asking.top,
             )
         return made
 

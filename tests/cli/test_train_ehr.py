@@ -55,7 +55,9 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
     scored = seqmlm("score", "first", table, "--per-unit", "--out", scores)
     assert scored.code == 0, scored.err
     lines = [json.loads(line) for line in scores.read_text().splitlines()]
-    assert len(lines) == 80
+    assert len({line["id"].split("#")[0] for line in lines}) == 80
+    assert len({line["id"] for line in lines}) == len(lines) > 80  # a row a visit
+    assert all(line["visit"] >= 1 and "missing" in line for line in lines)
     assert lines[0]["per_unit"][0]["unit"].startswith("DRUG//")
     assert seqmlm("models", "export", "first", "--out", workspace / "out").code == 0
     assert (workspace / "out/channels.safetensors").exists()

@@ -72,14 +72,25 @@ def text_of(
     named = language_of(source.removesuffix(".gz").removesuffix(".zst")) if language is None else language
     try:
         data = _bytes(source, problems, max_bytes)
-        if data is None:
-            return None
-        text = decoded(data, source, python=named == "python")
     except DataError as error:
         if error.reason == "the file is empty":
             problems.note("an empty file, skipped", source=source)
         else:
             problems.bad(error)
+        return None
+    return (
+        None if data is None else text_of_bytes(data, source, problems, language=named, generated=generated)
+    )
+
+
+def text_of_bytes(
+    data: bytes, source: str, problems: Problems, *, language: str, generated: bool
+) -> SourceText | None:
+    """The text of a file's bytes, or None after telling `problems` why there is none; see `text_of`."""
+    try:
+        text = decoded(data, source, python=language == "python")
+    except DataError as error:
+        problems.bad(error)
         return None
     reason = None
     if not text or text.isspace():
@@ -91,7 +102,7 @@ def text_of(
     if reason is not None:
         problems.note(reason, source=source)
         return None
-    return SourceText(text, named)
+    return SourceText(text, language)
 
 
 def broken_line(text: SourceText) -> int | None:

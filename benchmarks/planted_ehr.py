@@ -1,0 +1,91 @@
+"""Wrong codes put into real patient histories: one code of a visit replaced by one the patient never had."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from seqmlm.data.events import History, is_birth, is_death
+from seqmlm.tokenizers.events_codes import vocabulary_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongCode:
+    """A history with one wrong code.
+
+    Args:
+        history: with it.
+        event: index of the event that is wrong.
+        original: the code that stood there.
+    """
+
+    history: History
+    event: int
+    original: str
+
+
+class CodeFrequencies:
+    """Codes of many histories by vocabulary, to draw wrong ones from.
+
+    Args:
+        histories: read once.
+    """
+
+    def __init__(self, histories: Iterable[History]) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+        for history in histories:
+            for event in history.events:
+                if event.time is not None and not is_birth(event.code) and not is_death(event.code):
+                    own = self._counts.setdefault(vocabulary_of(event.code), Counter())
+                    own[event.code] += 1
+
+    def draw(
+        self, like: str, unwanted: Sequence[str], rng: np.random.Generator, *, matched: bool
+    ) -> str | None:
+        """Another code of the same vocabulary, or None where there is none.
+
+        Args:
+            like: the code to be replaced.
+            unwanted: codes that are not wrong: those the patient has.
+            rng: draws.
+            matched: in proportion to how often codes occur, so that rarity alone gives nothing away; else
+                every code alike.
+        """
+        counts = self._counts.get(vocabulary_of(like), Counter())
+        codes = [code for code in sorted(counts) if code not in unwanted]
+        if not codes:
+            return None
+        weights = np.array([counts[code] if matched else 1 for code in codes], dtype=np.float64)
+        return codes[int(rng.choice(len(codes), p=weights / weights.sum()))]
+
+
+def wrong_code(
+    history: History, frequencies: CodeFrequencies, rng: np.random.Generator, *, matched: bool = True
+) -> WrongCode | None:
+    """The history with one code swapped for a wrong one; None where nothing can be swapped.
+
+    The first visit is left alone where there are others: little is known of a patient there.
+    """
+    timed = [
+        index
+        for index, event in enumerate(history.events)
+        if event.time is not None and not is_birth(event.code) and not is_death(event.code)
+    ]
+    later = [i for i in timed if history.events[i].time != history.events[timed[0]].time]
+    chosen = later or timed
+    own = [event.code for event in history.events]
+    for index in rng.permutation(np.array(chosen, dtype=np.int64)).tolist():
+        event = history.events[index]
+        code = frequencies.draw(event.code, own, rng, matched=matched)
+        if code is not None:
+            events = list(history.events)
+            events[index] = _swapped(event, code)
+            return WrongCode(history=replace(history, events=tuple(events)), event=index, original=event.code)
+    return None
+
+
+def _swapped(event: object, code: str) -> object:
+    return replace(event, code=code, value=None, text=None)  # type: ignore[type-var]

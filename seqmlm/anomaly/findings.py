@@ -1,0 +1,89 @@
+"""Findings: alarmed rows as tools of code review take them, with a place, a sentence and fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any, Literal
+
+from seqmlm.anomaly.values import Row, Scored
+
+State = Literal["new", "unchanged", "absent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is unusual.
+
+    Args:
+        rule: the level it was found at ("line").
+        message: a sentence for a person.
+        uri: the file, relative where the user named it so, with "/".
+        first_line, last_line: 1-based.
+        columns: 1-based first and behind the last, in characters; None for whole lines.
+        scope: full name of the function it is in, or None.
+        fingerprints: name to value; equal ones are the same finding.
+        p_value: share of normal rows that are at least as unusual, or None.
+        score: of the level.
+        state: against a baseline; None without one.
+    """
+
+    rule: str
+    message: str
+    uri: str
+    first_line: int
+    last_line: int
+    columns: tuple[int, int] | None
+    scope: str | None
+    fingerprints: Mapping[str, str]
+    p_value: float | None
+    score: float | None
+    state: State | None = None
+
+    def against(self, state: State) -> Finding:
+        """The same, compared with a baseline."""
+        return replace(self, state=state)
+
+
+def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message: str) -> Finding:
+    """The finding of an alarmed row.
+
+    Args:
+        rule: name of the level.
+        row: with `fingerprints` in `extra`; without, it has none and every run finds it anew.
+        scored: the record it belongs to.
+    """
+    extra: Mapping[str, Any] = row.extra
+    last = int(extra.get("last_line", row.line))
+    columns = None
+    if "class" in extra and "column" in extra:
+        columns = (int(extra["column"]), int(extra["column"]) + row.end - row.start)
+    return Finding(
+        rule=rule,
+        message=message,
+        uri=uri_of(scored),
+        first_line=row.line,
+        last_line=max(last, row.line),
+        columns=columns,
+        scope=extra.get("function"),
+        fingerprints=dict(extra.get("fingerprints", {})),
+        p_value=p_value,
+        score=row.score,
+    )
+
+
+def told(rule: str, row: Row, scored: Scored, p_value: float | None) -> str:
+    """A sentence on a row: how unusual, and its most surprising unit."""
+    rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
+    bits = scored.surprisal[row.units]
+    if not len(bits):
+        return f"An unusual {rule}{rate}."
+    unit = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
+    return f"An unusual {rule}{rate}. Least expected: {unit!r} ({bits.max():.1f} bits)."
+
+
+def uri_of(scored: Scored) -> str:
+    """The file a record is of: as the user named it, or the record's id where that is no relative path."""
+    source = PurePath(scored.record.source)
+    return scored.record.id if source.is_absolute() or str(source) == "-" else source.as_posix()

@@ -1,0 +1,157 @@
+"""Scoring what changed: the lines of source files that differ from a revision, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from seqmlm.anomaly.code_changes import changed_rows
+from seqmlm.anomaly.levels_code import LineLevel
+from seqmlm.anomaly.values import Row
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.changes import Change, changes_of_diff, changes_since
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError, UsageError
+from seqmlm.registry import Registry, resolve
+from seqmlm.streams.schema import Schema
+from seqmlm.streams.sinks import open_sink
+from seqmlm.tasks import bundle
+from seqmlm.tasks.judging import Judge, JudgedRow
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_findings import Findings
+from seqmlm.tasks.score_judge import Chosen, choose
+from seqmlm.tasks.score_output import schema
+from seqmlm.tasks.score_rows import line
+from seqmlm.tasks.score_summary import ScoreSummary, Tally
+from seqmlm.workspace import Workspace
+
+RULE = "change"
+
+
+def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
+    """Score the changed lines of one folder and write a row for each.
+
+    A row's `score` is by how much the line became more unusual; its p-value is that of the line as it is now,
+    and it alarms only where it also became more unusual.
+
+    Args:
+        config: with `since` or `diff`, and the folder as its one path.
+        stdout: where rows go when `config.out` is None.
+
+    Raises:
+        UsageError: not one folder, no model of source code, or no such revision.
+        DataError: a diff that does not fit the folder, under `on_error` "raise".
+        StateError: no such model, none that is calibrated, or rows that cannot be written.
+    """
+    root = check(config)
+    where = resolve(config.model, lambda: Registry(Workspace.locate())).location
+    model = bundle.load(where, domain=config.domain)
+    chosen = choose(config, model)
+    if not isinstance(chosen.level, LineLevel):
+        raise UsageError("changed lines are judged at the level 'line' of a model of source code")
+    private = model.card.sensitive
+    if private and config.out is None:
+        raise UsageError("scores of sensitive data are not shown on the console: name a file with --out")
+    with ExitStack() as stack:
+        aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
+        problems = stack.enter_context(Problems(config.on_error, quarantine=aside, sensitive=private))
+        findings = Findings(RULE, config.baseline, config.sarif, private=private)
+        columns: Schema = schema(
+            chosen.level,
+            calibrated=chosen.calibrated,
+            alarms=chosen.alpha is not None,
+            per_unit=config.per_unit,
+        )
+        sink = open_sink(
+            config.out, columns, format=config.output_format, private=private, mark=None, stdout=stdout
+        )
+        stack.callback(sink.close)
+        tally, files = Tally({}), 0
+        judge = chosen.judge()
+        for change in _changes(root, config, problems):
+            files += 1
+            rows = _judged(judge, root, change, problems)
+            for place, row in enumerate(rows):
+                tally.add(row, first=place == 0)
+            kept = [row for row in rows if findings.is_new(row) and (row.alarm or not config.alarms_only)]
+            findings.look_at(_source(root, change.path))
+            sink.write([line(row, model.tokenizer, per_unit=config.per_unit) for row in kept])
+        sink.finish()
+        findings.finish()
+    return _summary(chosen, tally, files, problems)
+
+
+def check(config: ScoreConfig) -> Path:
+    """The one folder whose changes are scored.
+
+    Raises:
+        UsageError: the request makes no sense.
+    """
+    config.check()
+    if config.since is not None and config.diff is not None:
+        raise UsageError("--since and --diff both say what changed; give one")
+    if len(config.paths) != 1 or not Path(config.sources[0]).is_dir():
+        raise UsageError("--since and --diff are about one folder: name it as the only PATH")
+    for name, value in (("--resume", config.resume), ("--max-latency", config.max_latency)):
+        if value:
+            raise UsageError(f"{name} has no meaning for changes of a folder; leave it out")
+    return Path(config.sources[0])
+
+
+def _changes(root: Path, config: ScoreConfig, problems: Problems) -> Iterator[Change]:
+    if config.since is not None:
+        return changes_since(root, config.since, problems)
+    assert config.diff is not None
+    try:
+        diff = config.diff.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", source=str(config.diff)) from None
+    return changes_of_diff(root, diff, str(config.diff), problems)
+
+
+def _judged(judge: Judge, root: Path, change: Change, problems: Problems) -> list[JudgedRow]:
+    """The changed lines of a file, judged as they are now and scored by their change."""
+    if change.after is None or not change.hunks:
+        return []
+    versions = [change.after] if change.before is None else [change.after, change.before]
+    records = [
+        Record(id=change.path, raw=text, source=_source(root, change.path), line=1) for text in versions
+    ]
+    after = judge.batch(records[:1], problems)
+    before = judge.batch(records[1:], problems) if records[1:] else []
+    changed = changed_rows(change, _rows(before), _rows(after))
+    return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
+
+
+def _rows(judged: Sequence[JudgedRow]) -> list[Row]:
+    return [one.row for one in judged]
+
+
+def _became(now: JudgedRow, changed: JudgedRow) -> JudgedRow:
+    worse = changed.row.score is not None and changed.row.score > 0
+    return replace(changed, alarm=None if now.alarm is None else now.alarm and worse)
+
+
+def _source(root: Path, path: str) -> str:
+    return (root / path).as_posix()
+
+
+def _summary(chosen: Chosen, tally: Tally, files: int, problems: Problems) -> ScoreSummary:
+    return ScoreSummary(
+        records=files,
+        rows=tally.rows,
+        units=tally.units,
+        bad=problems.bad_count,
+        problems=dict(problems.counts),
+        seconds=tally.seconds,
+        rate=files / tally.seconds if tally.seconds else 0.0,
+        unit=chosen.model.card.unit,
+        level=RULE,
+        mode=chosen.mode_name,
+        alarms=tally.alarms if chosen.alpha is not None else None,
+        incidents=tally.incidents() if chosen.alpha is not None else None,
+        quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
+    )

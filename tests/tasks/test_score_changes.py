@@ -1,0 +1,158 @@
+"""`seqmlm score --since`, `--diff`, `--sarif`, `--baseline`, through the command line, with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_domain_models import MODULE, code_model, source
+
+from seqmlm.anomaly.code_norms import ClassNorms
+from seqmlm.anomaly.levels_code import LineLevel
+from seqmlm.cli import main
+from seqmlm.data.problems import Problems
+from seqmlm.evaluation.conformal import Calibration
+from seqmlm.tasks import bundle
+from seqmlm.tasks.judging import table
+from seqmlm.tasks.score_calibration import Stored, store, store_backgrounds
+from seqmlm.tasks.scoring import RecordScorer
+
+BUGGY = MODULE.replace("total + item.depth", "total - item.depth").replace(
+    "import os\n", "import os\nimport sys\n"
+)
+
+
+def git(folder: Path, *arguments: str) -> bytes:
+    named = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@localhost", *arguments]
+    return subprocess.run(named, capture_output=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibrated model's folder."""
+    folder = tmp_path_factory.mktemp("model")
+    loaded = code_model()
+    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    scorer = RecordScorer(loaded)
+    found = scorer.scored(scorer.encoded([source(), source(BUGGY)] * 4, Problems()))
+    norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
+    store_backgrounds(folder, {"line": norms})
+    rows = [row for one in found for row in LineLevel().rows(one, norms)]
+    calibration = Calibration.fit(*table(rows, LineLevel.channels), seed=0)
+    store(folder, {("line", "exact"): Stored(calibration=calibration)})
+    return folder
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A work tree with one file of two changed lines, and one that came."""
+    folder = tmp_path / "tree"
+    (folder / "pkg").mkdir(parents=True)
+    git(folder, "init", "-q")
+    (folder / "pkg" / "stack.py").write_text(MODULE)
+    (folder / "same.py").write_text("x = 1\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    (folder / "pkg" / "stack.py").write_text(BUGGY)
+    (folder / "new.py").write_text("def f(a):\n    return a\n")
+    git(folder, "add", "new.py")
+    monkeypatch.setenv("SEQMLM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def score(*arguments: str | Path) -> int:
+    try:
+        main(["score", *map(str, arguments)])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("way", ["since", "diff", "diff not applied"])
+def test_changed_lines_before_and_after(model, tree, way, tmp_path):
+    diff = tmp_path / "d.diff"
+    diff.write_bytes(git(tree, "diff", "HEAD"))
+    if way == "diff not applied":
+        git(tree, "reset", "-q", "--hard")
+    asked = ["--since", "HEAD"] if way == "since" else ["--diff", str(diff)]
+    out = tmp_path / "rows.jsonl"
+    assert score(model, ".", *asked, "--out", out, "--fpr", "0.2") == 0
+    found = rows(out)
+    told = [(row["source"], row["line"], row["change"], row["line_before"]) for row in found]
+    assert sorted(told) == [
+        ("new.py", 1, "new", None),
+        ("new.py", 2, "new", None),
+        ("pkg/stack.py", 3, "new", None),
+        ("pkg/stack.py", 18, "modified", 17),
+    ]
+    changed = next(row for row in found if row["line"] == 18)
+    assert changed["score"] == pytest.approx(changed["score_after"] - changed["score_before"])
+    assert changed["function"] == "depth"
+    for row in found:
+        assert 0 < row["p_value"] <= 1
+        assert not row["alarm"] or (row["score"] > 0 and row["p_value"] <= 0.2)
+
+
+def test_scores_are_those_of_both_whole_files(model, tree, tmp_path):
+    out, old, new = (tmp_path / name for name in ("c.jsonl", "old.jsonl", "new.jsonl"))
+    assert score(model, ".", "--since", "HEAD", "--out", out) == 0
+    (tmp_path / "stack.py").write_text(MODULE)
+    assert score(model, tmp_path / "stack.py", "--out", old) == 0
+    assert score(model, "pkg/stack.py", "--out", new) == 0
+    [changed] = [row for row in rows(out) if row["change"] == "modified"]
+    [after] = [row for row in rows(new) if row["line"] == 18]
+    [before] = [row for row in rows(old) if row["line"] == 17]
+    assert changed["score_after"] == pytest.approx(after["score"], abs=1e-5)
+    assert changed["score_before"] == pytest.approx(before["score"], abs=1e-5)
+    assert changed["p_value"] == pytest.approx(after["p_value"], abs=1e-5)
+
+
+def test_only_new_findings_show(model, tree, tmp_path):
+    first, again, out = tmp_path / "a.sarif", tmp_path / "b.sarif", tmp_path / "rows.jsonl"
+    common = [model, "pkg/stack.py", "--out", out, "--fpr", "0.3", "--alarms-only"]
+    assert score(*common, "--sarif", first) == 0
+    known = rows(out)
+    assert known
+    results = json.loads(first.read_text())["runs"][0]["results"]
+    assert len(results) == len(known)
+    assert {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results} == {
+        "pkg/stack.py"
+    }
+    path = tree / "pkg" / "stack.py"
+    path.write_text("\n\n\n" + path.read_text())
+    assert score(*common, "--sarif", again, "--baseline", first) == 0
+    states = [r["baselineState"] for r in json.loads(again.read_text())["runs"][0]["results"]]
+    new = rows(out)
+    assert states.count("new") == len(new) < len(known)
+    assert states.count("unchanged") > 0
+    assert states.count("unchanged") + states.count("absent") == len(known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--since", "nowhere"], 2, "no revision 'nowhere'"),
+        (["--since", "HEAD", "--diff", "d"], 2, "give one"),
+        (["--since", "HEAD", "--resume", "--out", "x.jsonl"], 2, "--resume"),
+        (["--since", "HEAD", "--sarif", "x"], 2, "--fpr"),
+        (["--since", "HEAD", "--level", "token"], 2, "level 'line'"),
+        (["--diff", "nowhere.diff"], 3, "nowhere.diff"),
+    ],
+)
+def test_requests_that_make_no_sense(model, tree, capsys, arguments, code, message):
+    assert score(model, ".", *arguments) == code
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_one_folder(model, tree, capsys):
+    assert score(model, "same.py", "--since", "HEAD") == 2
+    assert "one folder" in capsys.readouterr().err
