@@ -1,1 +1,1 @@
-"""What an anomaly is: records as a model saw them, judged as wholes and in parts, against what is normal."""
+"""What is unusual, and how unusual: units, parts and records as rows of statistics; see docs/SCORING.md."""
