@@ -1,0 +1,155 @@
+"""Alarms that overlap or touch, told as one incident; and how many alarms a day a rate means."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from seqmlm.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A row that alarmed.
+
+    Args:
+        id: of the row.
+        place: where it may meet others: its file, document or host.
+        start, end: its extent there, in characters, lines or seconds; start <= end.
+        p_value: in (0, 1].
+    """
+
+    id: str
+    place: str
+    start: float
+    end: float
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Alarms of one place that overlap, or lie no further apart than the gap.
+
+    Args:
+        place, start, end: where it is, from the first alarm's start to the last one's end.
+        rows: alarms in it.
+        p_value: the smallest of theirs.
+        worst: id of the alarm that has it; of equals the first.
+    """
+
+    place: str
+    start: float
+    end: float
+    rows: int
+    p_value: float
+    worst: str
+
+
+class Incidents:
+    """Groups a stream of alarms; memory is bounded by the number of places watched at a time.
+
+    Alarms of one place come in the order of their starts, as windows over a file or stream do; one that
+    comes late still joins the open incident where it meets it. Places may alternate.
+
+    Args:
+        gap: alarms so far apart still belong together, in the unit of start and end; 0 joins what touches.
+        places: with open incidents at most; beyond that the one quiet for longest is closed.
+
+    Raises:
+        UsageError: a negative gap, or no place.
+    """
+
+    def __init__(self, gap: float = 0.0, *, places: int = 10_000) -> None:
+        if gap < 0 or places < 1:
+            raise UsageError("a gap is 0 or more, and at least one place is watched")
+        self._gap, self._limit = gap, places
+        self._open: OrderedDict[str, Incident] = OrderedDict()
+
+    def add(self, alarm: Alarm) -> list[Incident]:
+        """Take one alarm; returns the incidents that are over by it (none, one or two)."""
+        over: list[Incident] = []
+        found = self._open.pop(alarm.place, None)
+        if found is not None and not self._meets(found, alarm):
+            over.append(found)
+            found = None
+        self._open[alarm.place] = _begun(alarm) if found is None else _joined(found, alarm)
+        if len(self._open) > self._limit:
+            over.append(self._open.popitem(last=False)[1])
+        return over
+
+    def passed(self, place: str, start: float) -> Incident | None:
+        """Tell that a place has been read up to `start`; returns its incident where that is over by it."""
+        found = self._open.get(place)
+        if found is None or start <= found.end + self._gap:
+            return None
+        return self._open.pop(place)
+
+    def close(self) -> list[Incident]:
+        """End the stream; returns the incidents still open, those quiet for longest first."""
+        over = list(self._open.values())
+        self._open.clear()
+        return over
+
+    def _meets(self, incident: Incident, alarm: Alarm) -> bool:
+        return alarm.start <= incident.end + self._gap and alarm.end >= incident.start - self._gap
+
+
+def incidents(alarms: Iterable[Alarm], gap: float = 0.0) -> Iterator[Incident]:
+    """The incidents of a stream of alarms, each as soon as it is over (see `Incidents`).
+
+    >>> rows = [Alarm(id=str(n), place="a.log", start=n, end=n + 2, p_value=0.01 / (n + 1)) for n in (1, 2, 9)]
+    >>> [(one.start, one.end, one.rows, one.worst) for one in incidents(rows)]
+    [(1, 4, 2, '2'), (9, 11, 1, '9')]
+    """
+    group = Incidents(gap)
+    for alarm in alarms:
+        yield from group.add(alarm)
+    yield from group.close()
+
+
+def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
+    """The rate of false alarms, alpha in (0, 1], that gives so many a day on normal data.
+
+    Args:
+        alarms_per_day: wanted, above 0.
+        rows_per_day: that are judged, above 0; from the times of the calibration data or of the input.
+
+    Raises:
+        UsageError: one of them is not above 0.
+    """
+    if not alarms_per_day > 0:
+        raise UsageError(f"alarms per day must be above 0, not {alarms_per_day:g}")
+    if not rows_per_day > 0:
+        raise UsageError(
+            "the rows have no times to tell how many come in a day; ask for a rate of false alarms (--fpr)"
+        )
+    return min(1.0, alarms_per_day / rows_per_day)
+
+
+def rows_per_day(rows: int, first: float, last: float) -> float | None:
+    """Rows a day, of `rows` rows between two times in seconds; None where they span no time."""
+    return (rows - 1) * 86_400.0 / (last - first) if rows > 1 and last > first else None
+
+
+def _begun(alarm: Alarm) -> Incident:
+    return Incident(
+        place=alarm.place,
+        start=alarm.start,
+        end=alarm.end,
+        rows=1,
+        p_value=alarm.p_value,
+        worst=alarm.id,
+    )
+
+
+def _joined(incident: Incident, alarm: Alarm) -> Incident:
+    worse = alarm.p_value < incident.p_value
+    return replace(
+        incident,
+        start=min(incident.start, alarm.start),
+        end=max(incident.end, alarm.end),
+        rows=incident.rows + 1,
+        p_value=min(incident.p_value, alarm.p_value),
+        worst=alarm.id if worse else incident.worst,
+    )

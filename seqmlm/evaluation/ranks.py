@@ -1,0 +1,137 @@
+"""The p-value of one statistic among normal ones, alone or by length: ranks, with a tail beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.evaluation.tail import LEAST_P, Tail
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Arrays = dict[str, NDArray[Any]]
+
+MOST_BINS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Normal values of a statistic, and what a further one is worth beside them.
+
+    Args:
+        values: (K,) ascending; a statistic that does not apply stands first, as minus infinity.
+        total: rows the values stand for; K, or more where the others all rank below.
+        tail: beyond the largest value; None where the sample shows none.
+    """
+
+    values: Doubles
+    total: int
+    tail: Tail | None
+
+    @classmethod
+    def of(cls, values: Doubles, total: int | None = None) -> Ranks:
+        """Of (K,) values in any order; not-a-number is a statistic that does not apply."""
+        ordered = np.sort(np.where(np.isnan(values), -np.inf, values))
+        return cls(ordered, len(ordered) if total is None else total, Tail.fit(ordered))
+
+    def p_values(self, values: Doubles) -> tuple[Doubles, Bools]:
+        """(M,) values to (M,) p-values and (M,) True where they are extrapolated.
+
+        (1 + values as large or larger) / (total + 1), which is a valid p-value of a row exchangeable with the
+        normal ones (Vovk et al. 2005). Beyond the largest value that is 1 / (total + 1), and the tail tells how
+        much rarer still; anything that does not apply has 1.
+        """
+        applies = ~np.isnan(values)
+        at_least = len(self.values) - np.searchsorted(self.values, values, side="left")
+        found = np.where(applies, (1.0 + at_least) / (self.total + 1.0), 1.0)
+        beyond = np.zeros(len(values), dtype=np.bool_)
+        if self.tail is not None:
+            beyond = applies & (values > self.tail.largest)
+            found[beyond] *= self.tail.beyond_largest(values[beyond])
+        return np.maximum(found, LEAST_P), beyond
+
+    def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
+        """Plain values; the normal values go into `arrays` under the name."""
+        arrays[name] = self.values
+        return {"total": self.total, "tail": None if self.tail is None else astuple(self.tail)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Ranks:
+        """What `to_state` wrote."""
+        tail = None
+        if state["tail"] is not None:
+            threshold, scale, shape, largest = map(float, state["tail"])
+            tail = Tail(threshold=threshold, scale=scale, shape=shape, largest=largest)
+        return cls(np.asarray(arrays[name], dtype=np.float64), int(state["total"]), tail)
+
+
+@dataclass(frozen=True, eq=False)
+class RanksByLength:
+    """Ranks among normal rows of similar length.
+
+    Args:
+        edges: (B - 1,) lengths at which a new bin begins, ascending.
+        bins: B of them.
+    """
+
+    edges: Longs
+    bins: tuple[Ranks, ...]
+
+    @classmethod
+    def of(cls, values: Doubles, lengths: Longs, edges: Longs) -> RanksByLength:
+        """Of (N,) values and their (N,) lengths; `edges` from `length_edges`."""
+        owner = np.searchsorted(edges, lengths, side="right")
+        return cls(edges, tuple(Ranks.of(values[owner == bin]) for bin in range(len(edges) + 1)))
+
+    def p_values(self, values: Doubles, lengths: Longs) -> tuple[Doubles, Bools]:
+        """(M,) values and (M,) lengths to (M,) p-values and (M,) True where they are extrapolated."""
+        owner = np.searchsorted(self.edges, lengths, side="right")
+        p_values, beyond = np.ones(len(values)), np.zeros(len(values), dtype=np.bool_)
+        for number in np.unique(owner).tolist():
+            here = owner == number
+            p_values[here], beyond[here] = self.bins[number].p_values(values[here])
+        return p_values, beyond
+
+    def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
+        """Plain values; arrays go into `arrays` under names that begin with this one."""
+        arrays[f"{name}/edges"] = self.edges
+        return {"bins": [one.to_state(f"{name}/{number}", arrays) for number, one in enumerate(self.bins)]}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]
+    ) -> RanksByLength:
+        """What `to_state` wrote."""
+        bins = [Ranks.from_state(one, f"{name}/{number}", arrays) for number, one in enumerate(state["bins"])]
+        return cls(np.asarray(arrays[f"{name}/edges"], dtype=np.int64), tuple(bins))
+
+
+def length_edges(lengths: Longs, fewest: int) -> Longs:
+    """Lengths at which bins begin, so that rows are compared with rows of similar length.
+
+    Bins are quantiles of length, ten at most. Where a bin would have too few rows, it borrows those of its
+    neighbour: the two are one bin.
+
+    Args:
+        lengths: (N,) of the normal rows.
+        fewest: rows that a bin must have; fewer only where there are no more.
+
+    Returns:
+        (B - 1,) first lengths of all bins but the lowest, ascending.
+    """
+    sizes, counts = np.unique(lengths, return_counts=True)
+    wanted = max(fewest, -(-len(lengths) // MOST_BINS))
+    edges: list[int] = []
+    held, left = 0, len(lengths)
+    for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
+        if held >= wanted and left >= fewest:
+            edges.append(size)
+            held = 0
+        held += count
+        left -= count
+    return np.array(edges, dtype=np.int64)
