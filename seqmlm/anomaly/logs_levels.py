@@ -34,7 +34,7 @@ class SessionLevel(Level):
         odd_lines: lines of the file that surprise most, the most surprising first.
         unseen_lines: lines of the file that no training record had, or that fit no template.
         missing: [{unit, share}] what nearly all training records have and this one lacks.
-        unlike: [{unit, more}] what it has more of (or, negative, fewer) than the most similar training record.
+        unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
 
     Args:
         name: what `--level` takes.
@@ -59,8 +59,7 @@ class SessionLevel(Level):
         bits = _line_bits(scored, counted, known)
         ends = np.array([0, count])
         statistics = {
-            name: float(value[0])
-            for name, value in asked(bits, ends, np.array([len(scored)])).items()
+            name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
         again = scored.also.get(str(PARTITION))
         if again is not None and again.rank is not None:

@@ -56,9 +56,9 @@ class LogsDomain(Domain):
         return super().level("session" if name == "window" else name)
 
     def identity(self, record: Record) -> str:
-        """The lines with their times; sessions of event ids, many of which are equal, also by id and place."""
+        """The lines with their times; sessions of event ids, many of which are equal, also by id."""
         if isinstance(record.raw, LogLines) and record.raw.keys:
-            return f"{record.id}\0{record.line}\0{record.raw}"
+            return f"{record.id}\0{record.raw}"
         return str(record.raw)
 
     def split_key(self, record: Record) -> str:
