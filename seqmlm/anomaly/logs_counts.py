@@ -126,7 +126,9 @@ class LogCounts:
         low, middle, high = np.log1p(self.lengths)
         away = np.log1p(count.astype(np.float64)) - middle
         least = np.log1p(0.1)  # where nearly all training records have one length
-        return np.where(away < 0, -away / max(middle - low, least), away / max(high - middle, least))
+        below, above = max(middle - low, least), max(high - middle, least)
+        distance: Doubles = np.where(away < 0, -away / below, away / above)
+        return distance
 
     def nearest(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """The training record with the most similar event counts.

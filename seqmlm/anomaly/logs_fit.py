@@ -155,7 +155,8 @@ class LogCounting:
         length = np.array(sorted(self._lengths))
         upto = np.cumsum([self._lengths[one] for one in length.tolist()])
         place = np.searchsorted(upto, np.array([0.01, 0.5, 0.99]) * upto[-1])
-        return length[np.minimum(place, len(length) - 1)].astype(np.float64)
+        quantiles: Doubles = length[np.minimum(place, len(length) - 1)].astype(np.float64)
+        return quantiles
 
 
 def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:

@@ -12,8 +12,8 @@ from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level, part_row, record_row
 from seqmlm.anomaly.logs_background import Counted, LogBackground
 from seqmlm.anomaly.logs_channels import ASKED, COUNTED, MISSES, asked, floored, misses
-from seqmlm.anomaly.logs_lines import Doubles, Longs, line_at
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.logs_lines import Doubles, line_at
+from seqmlm.anomaly.values import Bools, Row, Scored
 from seqmlm.engine.mode import Mode
 from seqmlm.errors import StateError
 
@@ -90,7 +90,7 @@ class LineLevel(Level):
         line = line_at(scored.encoding, scored.position, known.tokenizer)
         bits = _line_bits(scored, counted, known)
         size = np.bincount(line, minlength=len(bits))
-        new = _new(counted, known, bits)
+        new = _new(counted, known)
         numbers = scored.record.meta.get("lines")
         rows = []
         for at in np.unique(line).tolist():
@@ -118,15 +118,18 @@ def _known(background: Background | None, level: str) -> LogBackground:
 def _line_bits(scored: Scored, counted: Counted, known: LogBackground) -> Doubles:
     """(n,) surprisal of each line: of all its units, and no less than a line never seen deserves."""
     line = line_at(scored.encoding, scored.position, known.tokenizer)
-    bits = np.bincount(line, weights=scored.surprisal, minlength=len(counted.events))
+    bits: Doubles = np.bincount(line, weights=scored.surprisal, minlength=len(counted.events)).astype(
+        np.float64
+    )
     return floored(bits, counted.events, known.counts)
 
 
-def _new(counted: Counted, known: LogBackground, bits: Doubles) -> Longs:
-    """(n,) 1 at lines never seen and at those that fit no template."""
+def _new(counted: Counted, known: LogBackground) -> Bools:
+    """(n,) True at lines never seen and at those that fit no template."""
     counts = known.counts
     keys = np.append(counts.keys, -1)[counted.events]
-    return ((counted.events == counts.size) | ((keys == counts.new) & (counts.new >= 0))).astype(np.int64)
+    new: Bools = (counted.events == counts.size) | ((keys == counts.new) & (counts.new >= 0))
+    return new
 
 
 def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles) -> dict[str, Any]:
@@ -135,7 +138,7 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     odd = np.argsort(-bits, kind="stable")[:ODD].tolist()
     told: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
     if counted.statistics["unseen"]:
-        new = np.flatnonzero(_new(counted, known, bits))[:ODD].tolist()
+        new = np.flatnonzero(_new(counted, known))[:ODD].tolist()
         told["unseen_lines"] = [numbers[at] for at in new]
     if counted.missing:
         told["missing"] = [{"unit": unit, "share": share} for unit, share in counted.missing]

@@ -75,9 +75,11 @@ def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs
         tokenizer: as in `lines_of`.
     """
     if tokenizer.unit == "line":
-        return (np.cumsum(encoding.groups >= 0) - 1)[positions]
-    ends = encoding.ids == tokenizer.space.end
-    return (np.cumsum(ends) - ends)[positions]
+        line: Longs = np.cumsum(encoding.groups >= 0) - 1
+    else:
+        ends = encoding.ids == tokenizer.space.end
+        line = np.cumsum(ends) - ends
+    return line[positions]
 
 
 def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, count: int) -> Longs:

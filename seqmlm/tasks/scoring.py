@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.price_memory import PriceMemory
 from seqmlm.tokenizers.base import UnknownUnit
 
 BATCH_RECORDS = 256
@@ -56,6 +58,7 @@ class RecordScorer:
         self.model, self._correction, self._top = model, correction, top
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._memory = PriceMemory()
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
@@ -100,9 +103,35 @@ class RecordScorer:
             entropy, ranks: whether they are wanted of every unit.
             wanted: for each record (L,) True at the tokens to price; None for all of all.
 
+        Sequences that the model cannot tell apart are priced once.
+
         Returns:
             One for each record, in order, with the units that were priced.
         """
+        scorer = Scorer(
+            self.conditionals,
+            self.model.tokenizer.units,
+            mode=mode,
+            correction=self._correction,
+            entropy=entropy,
+            ranks=ranks,
+            top=self._top,
+        )
+
+        def price(chosen: list[int]) -> list[Scored]:
+            parts = None if wanted is None else [wanted[number] for number in chosen]
+            return self._priced(scorer, [batch[number] for number in chosen], parts)
+
+        request = (mode, entropy, ranks)
+        known = self._memory.priced([one.encoding for one in batch], request, price, wanted)
+        return [
+            replace(prices, record=one.record, encoding=one.encoding)
+            for prices, one in zip(known, batch, strict=True)
+        ]
+
+    def _priced(
+        self, scorer: Scorer, batch: Sequence[Encoded], wanted: Sequence[Bools] | None
+    ) -> list[Scored]:
         tokenizer, longest = self.model.tokenizer, self.model.card.max_length
         counts: list[int] = []
 
@@ -113,15 +142,6 @@ class RecordScorer:
                 counts.append(len(parts))
                 yield from parts
 
-        scorer = Scorer(
-            self.conditionals,
-            tokenizer.units,
-            mode=mode,
-            correction=self._correction,
-            entropy=entropy,
-            ranks=ranks,
-            top=self._top,
-        )
         stream = iter(list(scorer.windows(windows())))
         return [
             scored(one.record, one.encoding, tokenizer.units, list(islice(stream, count)) or [_NOTHING])
