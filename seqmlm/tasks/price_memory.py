@@ -73,8 +73,8 @@ class PriceMemory:
 
 def digest(encoding: Encoding, wanted: Bools | None = None) -> bytes:
     """16 bytes that are equal for encodings a model cannot tell apart, and for equal wishes."""
-    state = blake2b(encoding.ids, digest_size=16)
-    state.update(encoding.groups)
+    state = blake2b(encoding.ids.tobytes(), digest_size=16)
+    state.update(encoding.groups.tobytes())
     for array in (encoding.positions, wanted):
         state.update(b"\1" if array is not None else b"\0")
         if array is not None:

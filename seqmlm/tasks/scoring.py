@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,22 +18,11 @@ from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
-from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.encoding import Encoded, batches, encoded
 from seqmlm.tasks.price_memory import PriceMemory
-from seqmlm.tokenizers.base import UnknownUnit
 
-BATCH_RECORDS = 256
-BATCH_CHARACTERS = 1 << 18
-
-_UNFAMILIAR = "a record most of which the model's vocabulary does not know: is it data of another kind?"
-
-
-class Encoded(NamedTuple):
-    """A record and what the model sees of it."""
-
-    record: Record
-    encoding: Encoding
+__all__ = ["Encoded", "RecordScorer", "batches"]
 
 
 class RecordScorer:
@@ -59,32 +47,10 @@ class RecordScorer:
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
         self._memory = PriceMemory()
-        self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         """Tokenize a batch; records that the tokenizer cannot spell go to `problems`."""
-        try:
-            encodings = self.model.tokenizer.encode_batch([record.raw for record in records])
-            found = list(map(Encoded, records, encodings))
-        except DataError:
-            found = list(self._singly(records, problems))
-        for one in found:
-            ordinary = one.encoding.ids[one.encoding.groups >= 0]
-            if len(self._unfamiliar) and len(ordinary) and np.isin(ordinary, self._unfamiliar).mean() > 0.5:
-                problems.note(_UNFAMILIAR)
-        return found
-
-    def _singly(self, records: Sequence[Record], problems: Problems) -> Iterator[Encoded]:
-        model = self.model
-        for record in records:
-            try:
-                yield Encoded(record, model.tokenizer.encode(record.raw))
-            except UnknownUnit as error:
-                shown = model.domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
-                problems.bad(shown, str(record.raw))
-            except DataError as error:
-                placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
-                problems.bad(placed, str(record.raw))
+        return encoded(self.model.domain, self.model.tokenizer, records, problems)
 
     def scored(
         self,
@@ -151,17 +117,3 @@ class RecordScorer:
 
 _EMPTY = np.zeros(0, dtype=np.int32)
 _NOTHING = SequenceScore(_EMPTY, np.zeros(0, dtype=np.float32), _EMPTY)
-
-
-def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records that are scored together: up to `BATCH_RECORDS` of them or `BATCH_CHARACTERS`, one at least."""
-    batch: list[Record] = []
-    characters = 0
-    for record in records:
-        batch.append(record)
-        characters += len(record.raw) if isinstance(record.raw, str) else 1024
-        if len(batch) >= BATCH_RECORDS or characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
