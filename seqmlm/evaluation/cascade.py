@@ -3,8 +3,8 @@
 A row is ranked by what is known of it, lexicographically: every row that was escalated ranks above every row
 that was not; among themselves they rank by the exact and by the screening statistic. With n normal rows,
 
-    escalated:      p = (1 + escalated normal rows with an exact statistic as large or larger) / (n + 1)
-    not escalated:  p = (1 + escalated normal rows + others with a screening statistic as large or larger) / (n + 1)
+    escalated:  p = (1 + escalated normal rows with an exact statistic as large or larger) / (n + 1)
+    others:     p = (1 + escalated normal rows + others with a screening statistic as large) / (n + 1)
 
 Both are ranks among the same n rows, so the p-values are as valid as those of `Calibration`: what is ranked
 (the fused statistics, of both passes) is learnt from the other half of the rows.
@@ -31,7 +31,7 @@ from seqmlm.evaluation.conformal import (
     teaching_half,
     with_format,
 )
-from seqmlm.evaluation.ranks import Arrays, Bools, Ranks
+from seqmlm.evaluation.ranks import Arrays, Bools, Ranks, length_edges
 
 _FEWEST_EXACT = 50
 
@@ -104,7 +104,8 @@ class CascadeCalibration:
         teaches = teaching_half(len(sizes), seed)
         taught, ranked = escalated & teaches, escalated & ~teaches
         values = {name: np.asarray(one, dtype=np.float64) for name, one in exact.items()}
-        marginals = Marginals.fit(_rows(values, taught), sizes[taught], _FEWEST_EXACT)
+        edges = length_edges(sizes[taught], _FEWEST_EXACT)
+        marginals = Marginals.fit(_rows(values, taught), sizes[taught], edges)
         scores = fisher(marginals.p_values(_rows(values, ranked), sizes[ranked])[0])
         return cls(screening, marginals, Ranks.of(scores, total=int(np.count_nonzero(~teaches))))
 
@@ -115,7 +116,7 @@ class CascadeCalibration:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate of false alarms that it guarantees, 1 / (n + 1); below, the tail is extrapolated."""
+        """The smallest rate of false alarms it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
         return 1.0 / (self.ranks.total + 1.0)
 
     @property
@@ -123,19 +124,37 @@ class CascadeCalibration:
         """Whether rates below `smallest_rate` can be asked for."""
         return self.ranks.tail is not None
 
-    def screen(self, statistics: Statistics, lengths: NDArray[Any]) -> tuple[Judgement, Bools]:
-        """Judge (M,) rows by screening; (M,) True where the judgement must wait for the exact statistics."""
-        return self.screening.judge(statistics, lengths)
+    def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
+        """(M,) True where a row's screening statistics ask for the exact ones."""
+        return self.screening.judge(screen, lengths)[1]
 
-    def judge_escalated(self, statistics: Statistics, lengths: NDArray[Any]) -> Judgement:
-        """Judge (M,) escalated rows by their exact statistics and (M,) lengths.
+    def judge(self, screen: Statistics, lengths: NDArray[Any], near: Bools, exact: Statistics) -> Judgement:
+        """Judge (M,) rows.
+
+        Args:
+            screen: channel -> (M,) screening statistics.
+            lengths: (M,) units of the rows.
+            near: (M,) what `near` said of them.
+            exact: channel -> (M,) exact statistics; read only where `near`.
+
+        Returns:
+            Where a row was not escalated, the p-values of exact channels that the screening has too are the
+            screening's, and those of the others 1.
 
         Raises:
             StateError: the channels are others than those of the calibration.
         """
-        values = {name: np.asarray(one, dtype=np.float64) for name, one in statistics.items()}
-        channels, _ = self.exact.p_values(values, np.asarray(lengths, dtype=np.int64))
-        p_value, beyond = self.ranks.p_values(fisher(channels))
+        sizes = np.asarray(lengths, dtype=np.int64)
+        screened, _ = self.screening.judge(screen, sizes)
+        values = {name: np.asarray(one, dtype=np.float64)[near] for name, one in exact.items()}
+        marginal, _ = self.exact.p_values(values, sizes[near])
+        # Rows that were not escalated have the screening's own rank, which counts all those above them.
+        p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
+        p_value[near], beyond[near] = self.ranks.p_values(fisher(marginal))
+        channels = {}
+        for name, own in marginal.items():
+            channels[name] = screened.channels.get(name, np.ones(len(sizes))).copy()
+            channels[name][near] = own
         return Judgement(p_value, channels, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:

@@ -3,9 +3,8 @@
 Each statistic (a *channel*) becomes its tail p-value among normal rows of similar length, and these are fused
 by Fisher's method. Channels depend on each other, so the fused statistic -2 sum log p has no known law: it is
 ranked among normal rows again. That is valid by construction, for the rows whose ranks count are others than
-those the channels' ranks were learnt from (split conformal prediction: Vovk, Gammerman & Shafer 2005; Laxhammar &
-Falkman 2015): under exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that
-the p-value is extrapolated by a generalized Pareto tail (`seqmlm.evaluation.tail`) and marked so.
+those the channels' ranks were learnt from (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
+exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is extrapolated by a generalized Pareto tail (`seqmlm.evaluation.tail`) and marked so.
 
 A single channel needs no fusion, and no rows are kept apart: it is ranked among all rows of its length bin.
 """
@@ -58,9 +57,8 @@ class Marginals:
     by_channel: dict[str, RanksByLength]
 
     @classmethod
-    def fit(cls, statistics: Statistics, lengths: Longs, fewest: int) -> Marginals:
-        """Learn from (N,) statistics of normal rows and their (N,) lengths; see `length_edges` for `fewest`."""
-        edges = length_edges(lengths, fewest)
+    def fit(cls, statistics: Statistics, lengths: Longs, edges: Longs) -> Marginals:
+        """Learn from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
         return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
 
     def p_values(self, statistics: Statistics, lengths: Longs) -> tuple[dict[str, Doubles], Bools]:
@@ -131,11 +129,16 @@ class Calibration:
         """
         values, sizes = _checked(statistics, lengths)
         if not (len(values) > 1 if fuse is None else fuse):
-            return cls(Marginals.fit(values, sizes, _FEWEST_ALONE), None, len(sizes))
+            edges = length_edges(sizes, _FEWEST_ALONE)
+            kept = np.ones(len(sizes), dtype=np.bool_)
+            # A row whose length decided where a bin begins is no ordinary member of it: with it there, a new
+            # row would rank one place too high.
+            kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
+            own = {name: one[kept] for name, one in values.items()}
+            return cls(Marginals.fit(own, sizes[kept], edges), None, len(sizes))
         teaches = teaching_half(len(sizes), seed)
-        marginals = Marginals.fit(
-            {name: one[teaches] for name, one in values.items()}, sizes[teaches], _FEWEST_FUSED
-        )
+        taught = {name: one[teaches] for name, one in values.items()}
+        marginals = Marginals.fit(taught, sizes[teaches], length_edges(sizes[teaches], _FEWEST_FUSED))
         others = {name: one[~teaches] for name, one in values.items()}
         scores = fisher(marginals.p_values(others, sizes[~teaches])[0])
         return cls(marginals, Ranks.of(scores), len(sizes))
@@ -154,7 +157,7 @@ class Calibration:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate of false alarms that it guarantees, 1 / (n + 1); below, the tail is extrapolated."""
+        """The smallest rate of false alarms it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
         return 1.0 / (self.ranked + 1.0)
 
     @property

@@ -98,7 +98,7 @@ class Incidents:
 def incidents(alarms: Iterable[Alarm], gap: float = 0.0) -> Iterator[Incident]:
     """The incidents of a stream of alarms, each as soon as it is over (see `Incidents`).
 
-    >>> rows = [Alarm(id=str(n), place="a.log", start=n, end=n + 2, p_value=0.01 / (n + 1)) for n in (1, 2, 9)]
+    >>> rows = [Alarm(id=str(n), place="a.log", start=n, end=n + 2, p_value=0.1 / n) for n in (1, 2, 9)]
     >>> [(one.start, one.end, one.rows, one.worst) for one in incidents(rows)]
     [(1, 4, 2, '2'), (9, 11, 1, '9')]
     """

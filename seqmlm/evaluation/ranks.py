@@ -43,8 +43,8 @@ class Ranks:
         """(M,) values to (M,) p-values and (M,) True where they are extrapolated.
 
         (1 + values as large or larger) / (total + 1), which is a valid p-value of a row exchangeable with the
-        normal ones (Vovk et al. 2005). Beyond the largest value that is 1 / (total + 1), and the tail tells how
-        much rarer still; anything that does not apply has 1.
+        normal ones (Vovk et al. 2005). Beyond the largest value that is 1 / (total + 1), and the tail tells
+        how much rarer still; what does not apply has 1.
         """
         applies = ~np.isnan(values)
         at_least = len(self.values) - np.searchsorted(self.values, values, side="left")

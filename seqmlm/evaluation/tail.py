@@ -3,7 +3,8 @@
 Peaks over threshold (Pickands 1975; Davison & Smith 1990): excesses over a high quantile are fitted by a
 generalized Pareto distribution, and what lies beyond the largest value is priced by its survival function.
 The fit leans on a weak prior of the shape (in the manner of Martins & Stedinger 2000), which keeps it sober
-where there are few excesses, and never gives the tail an end: a shape below 0 would call the unseen impossible.
+where there are few excesses, and never gives the tail an end: a shape below 0 would call the unseen
+impossible.
 """
 
 from __future__ import annotations

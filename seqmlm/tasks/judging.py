@@ -21,7 +21,8 @@ from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.tasks.scoring import Encoded, RecordScorer, batches
 
 if TYPE_CHECKING:
-    from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement
+    from seqmlm.evaluation.cascade import CascadeCalibration
+    from seqmlm.evaluation.conformal import Calibration, Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

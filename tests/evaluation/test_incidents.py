@@ -1,0 +1,96 @@
+"""Incidents: against a naive grouping, streaming, bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.errors import UsageError
+from seqmlm.evaluation.incidents import Alarm, Incident, Incidents, incidents, rate_for, rows_per_day
+
+
+def alarm(number: int, place: str, start: float, end: float, p_value: float = 0.01) -> Alarm:
+    return Alarm(id=f"w{number}", place=place, start=start, end=end, p_value=p_value)
+
+
+def naive(alarms: list[Alarm], gap: float) -> set[tuple[str, float, float, int]]:
+    """Join whatever meets until nothing changes."""
+    groups = [[one] for one in alarms]
+
+    def meet(a: Alarm, b: Alarm) -> bool:
+        return a.place == b.place and a.start <= b.end + gap and b.start <= a.end + gap
+
+    changed = True
+    while changed:
+        changed = False
+        for i, first in enumerate(groups):
+            for second in groups[i + 1 :]:
+                if any(meet(a, b) for a in first for b in second):
+                    first += second
+                    groups.remove(second)
+                    changed = True
+                    break
+    return {(g[0].place, min(a.start for a in g), max(a.end for a in g), len(g)) for g in groups}
+
+
+spans = st.lists(st.tuples(st.sampled_from("uv"), st.integers(0, 60), st.integers(0, 9)), max_size=25)
+
+
+@given(spans, st.integers(0, 5))
+def test_windows_in_order_are_grouped_as_the_naive_way_does(
+    rows: list[tuple[str, int, int]], gap: int
+) -> None:
+    alarms = [
+        alarm(n, place, start, start + size)
+        for n, (place, start, size) in enumerate(sorted(rows, key=lambda r: r[1]))
+    ]
+    found = list(incidents(alarms, gap))
+    assert len(found) == len({(one.place, one.start) for one in found})
+    assert {(one.place, one.start, one.end, one.rows) for one in found} == naive(alarms, gap)
+
+
+def test_the_worst_row_speaks_for_the_incident() -> None:
+    rows = [
+        alarm(0, "a", 0, 4, 0.02),
+        alarm(1, "a", 2, 6, 0.001),
+        alarm(2, "a", 6, 8, 0.001),
+        alarm(3, "a", 9, 9),
+    ]
+    assert list(incidents(rows)) == [
+        Incident(place="a", start=0, end=8, rows=3, p_value=0.001, worst="w1"),
+        Incident(place="a", start=9, end=9, rows=1, p_value=0.01, worst="w3"),
+    ]
+
+
+def test_a_stream_closes_what_it_has_passed_and_holds_few_places() -> None:
+    group = Incidents(gap=2, places=2)
+    assert group.add(alarm(0, "a", 0, 5)) == []
+    assert group.passed("a", 7) is None
+    assert group.passed("b", 99) is None
+    over = group.passed("a", 7.5)
+    assert over is not None
+    assert over.end == 5
+    assert group.passed("a", 99) is None
+    for number, place in enumerate("bcd"):
+        closed = group.add(alarm(number, place, 0, 1))
+    assert [one.place for one in closed] == ["b"]
+    assert [one.place for one in group.close()] == ["c", "d"]
+    assert group.close() == []
+
+
+def test_alarms_a_day_become_a_rate() -> None:
+    assert rows_per_day(86_401, 0.0, 86_400.0) == 86_400.0
+    assert rows_per_day(2, 5.0, 5.0) is None
+    assert rows_per_day(1, 0.0, 5.0) is None
+    assert rate_for(5, 10_000) == 5e-4
+    assert rate_for(5, 2) == 1.0
+    for alarms, rows in ((0, 10), (-1, 10), (5, 0), (float("nan"), 10)):
+        with pytest.raises(UsageError):
+            rate_for(alarms, rows)
+
+
+@pytest.mark.parametrize(("gap", "places"), [(-1, 5), (0, 0)])
+def test_groupings_that_make_no_sense_are_refused(gap: float, places: int) -> None:
+    with pytest.raises(UsageError):
+        Incidents(gap, places=places)
