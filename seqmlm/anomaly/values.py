@@ -72,8 +72,9 @@ class Scored:
 
     @cached_property
     def raw(self) -> str:
-        """The text that spans point into."""
-        return str(self.record.raw)
+        """The text that spans point into: of a record with a `text` (a log's lines) that, else its `str`."""
+        text = getattr(self.record.raw, "text", None)
+        return text if isinstance(text, str) else str(self.record.raw)
 
     @property
     def classes(self) -> NDArray[np.int16] | None:
