@@ -91,10 +91,8 @@ class LogBackground(Background):
         statistics = {name: float(value[0]) for name, value in counted(lines, counts).items()}
         absence, usual = counts.absence(lines, events)[0], counts.usual()
         lacking = np.argsort(-absence, kind="stable")[: np.count_nonzero(absence)]
-        unlike: Mapping[int, int] = {}
-        if statistics["neighbour"] > 0:
-            own = dict(zip(*(one.tolist() for one in np.unique(events, return_counts=True)), strict=True))
-            unlike = counts.difference(own, int(counts.nearest(lines, events)[1][0]))
+        own = dict(zip(*(one.tolist() for one in np.unique(events, return_counts=True)), strict=True))
+        unlike = counts.difference(own, int(counts.nearest(lines, events)[1][0]))
         furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))
         return Counted(
             statistics=statistics,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -142,7 +141,7 @@ def _from_reader(
     try:
         while True:
             try:
-                message = pickle.loads(ours.recv_bytes())
+                message = ours.recv()
             except EOFError:
                 raise StateError(
                     "the process that reads the input died; is there enough memory? Try again with less "
@@ -171,9 +170,9 @@ def _reader(
     try:
         try:
             for message in _batches(read, domain, tokenizer, told):
-                out.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-            out.send_bytes(pickle.dumps(None))
+                out.send(message)
+            out.send(None)
         except Exception as error:
-            out.send_bytes(pickle.dumps(error))
+            out.send(error)
     except BrokenPipeError:
         pass

@@ -63,7 +63,9 @@ def naive_bigrams(train: list[list[str]], lines: list[str]) -> list[float]:
 def naive_nearest(train: list[list[str]], lines: list[str]) -> float:
     def distance(one: list[str]) -> float:
         a, b = Counter(one), Counter(lines)
-        return math.sqrt(sum((math.log1p(a[e]) - math.log1p(b[e])) ** 2 for e in a | b))
+        equal = sum(Counter(other) == a for other in train)
+        rarity = math.log(2) ** 2 * math.log(len(train) / equal) / max(math.log(len(train)), 1)
+        return math.sqrt(sum((math.log1p(a[e]) - math.log1p(b[e])) ** 2 for e in a | b) + rarity)
 
     return min(map(distance, train))
 
@@ -101,11 +103,14 @@ def test_probabilities_of_what_may_follow_add_up_to_one(
         assert sum(2.0**-b for b in [*second, end]) == pytest.approx(1)
 
 
-def test_equal_counts_are_at_distance_zero_in_any_order(
-    counts: LogCounts, tokenizer: TemplateTokenizer
-) -> None:
-    lines = lines_of(tokenizer.encode_batch([keyed("3 2 1"), keyed("1 2 3 2")]), tokenizer)
-    assert counts.nearest(lines, counts.events(lines.keys))[0].tolist() == [0.0, 0.0]
+def test_counts_that_few_training_records_had_vouch_for_little() -> None:
+    raws = [keyed("1 2 3")] * 99 + [keyed("1 1 1")]
+    tokenizer = TemplateTokenizer.train(raws)
+    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
+    lines = lines_of(tokenizer.encode_batch([keyed("3 2 1"), keyed("1 1 1")]), tokenizer)
+    usual, rare = counts.nearest(lines, counts.events(lines.keys))[0].tolist()
+    assert usual < 0.05
+    assert rare == pytest.approx(math.log(2))
 
 
 def test_a_record_is_judged_alike_alone_and_among_others(
@@ -203,10 +208,8 @@ def test_the_commonest_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     raws = list(map(keyed, ["1", "2 2", "2 2", "3", "1 2", "1 2", "2 1"]))
     tokenizer = TemplateTokenizer.train(raws)
     counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
-    assert len(counts.indptr) == 3
-    lines = lines_of(tokenizer.encode_batch(raws), tokenizer)
-    away = counts.nearest(lines, counts.events(lines.keys))[0]
-    assert (away == 0).tolist() == [False, True, True, False, True, True, True]
+    assert counts.times.tolist() == [3, 2]
+    assert [counts.values[a:b].tolist() for a, b in pairwise(counts.indptr)] == [[1, 1], [2]]
 
 
 def test_remembered_distances_are_forgotten_when_there_are_too_many(
