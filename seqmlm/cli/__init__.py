@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm import __version__
-from seqmlm.cli import data, db, doctor, models, runs, sample, score, train, ui
+from seqmlm.cli import calibrate, data, db, doctor, models, runs, sample, score, train, ui
 from seqmlm.errors import DataError, SeqmlmError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("score")(score.score)
+app.command("calibrate")(calibrate.calibrate)
 app.command("sample")(sample.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.dedup import hash128
 from seqmlm.data.record import Record
-from seqmlm.data.splits import Split
+from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
 
 _MARKS = 8  # places in the split that are remembered of one sequence
 
@@ -28,8 +28,8 @@ class Counts:
         records: all of them.
         distinct: different raw sequences.
         duplicates: records whose raw sequence had occurred before.
-        train, validation: records of each split.
-        leaked: different sequences that stand in both splits.
+        train, validation, calibration: records of each part.
+        leaked: different sequences that stand in training and in a part that is held out.
         exact: False where some of these are estimates, from a sample of a long stream.
     """
 
@@ -38,6 +38,7 @@ class Counts:
     duplicates: int
     train: int
     validation: int
+    calibration: int
     leaked: int
     exact: bool
 
@@ -124,20 +125,23 @@ class Census:
         """All counts so far."""
         owners, marks = self._all_marks()
         held = min(self.records, self._uniform)
-        validates = self._split.validation(np.concatenate([self._marks[:held], marks]))
-        share = float(validates[:held].mean()) if held else 0.0
-        validation = round(share * self.records)
-        ours = validates[held:]
-        in_validation = np.bincount(owners[ours], minlength=len(self._seen)) > 0
-        in_training = np.bincount(owners[~ours], minlength=len(self._seen)) > 0
+        parts = self._split.parts(np.concatenate([self._marks[:held], marks]))
+        validation, calibration = (
+            round(float((parts[:held] == part).mean()) * self.records) if held else 0
+            for part in (VALIDATION, CALIBRATION)
+        )
+        trains = parts[held:] == TRAIN
+        held_out = np.bincount(owners[~trains], minlength=len(self._seen)) > 0
+        in_training = np.bincount(owners[trains], minlength=len(self._seen)) > 0
         distinct = min(len(self._seen) << self._level, self.records)
         return Counts(
             records=self.records,
             distinct=distinct,
             duplicates=self.records - distinct,
-            train=self.records - validation,
+            train=self.records - validation - calibration,
             validation=validation,
-            leaked=int(np.count_nonzero(in_validation & in_training)) << self._level,
+            calibration=calibration,
+            leaked=int(np.count_nonzero(held_out & in_training)) << self._level,
             exact=self._level == 0 and self.records <= self._uniform,
         )
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.data.division import TOKEN_COUNTS
-from seqmlm.data.splits import Part
+from seqmlm.data.division import CALIBRATES, TOKEN_COUNTS
+from seqmlm.data.splits import PARTS, Part
 from seqmlm.data.store import CHANNEL, RECORDS, SEQUENCES, ArrowRows
 from seqmlm.engine.types import Encoding, Floats, Ids
 from seqmlm.errors import StateError
@@ -67,7 +67,7 @@ class EncodedDataset:
 
     Args:
         folder: what `prepare` wrote.
-        part: "train" or "validation".
+        part: "train", "validation" or "calibration".
     """
 
     def __init__(self, folder: Path, part: Part) -> None:
@@ -131,7 +131,7 @@ class Prepared:
 
     Args:
         folder: the cache entry; `sequences.arrow` in it is loadable as `datasets.Dataset.from_file`.
-        train, validation: the two splits.
+        train, validation, calibration: the parts.
         statistics: counts (see `prepare`).
         token_counts: (V,) occurrences of each token id in the train split, special tokens included.
     """
@@ -139,6 +139,7 @@ class Prepared:
     folder: Path
     train: EncodedDataset
     validation: EncodedDataset
+    calibration: EncodedDataset
     statistics: dict[str, Any]
     token_counts: NDArray[np.int64]
 
@@ -152,10 +153,26 @@ class Prepared:
         try:
             statistics = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             counts = np.load(folder / TOKEN_COUNTS)
-            train, validation = EncodedDataset(folder, "train"), EncodedDataset(folder, "validation")
+            train, validation, calibration = (EncodedDataset(folder, part) for part in PARTS)
         except (OSError, ValueError) as error:
             raise StateError(f"{folder} holds no prepared data ({error}); delete it and run again") from error
-        return cls(folder, train, validation, statistics, counts)
+        return cls(folder, train, validation, calibration, statistics, counts)
+
+    def calibrating(self, limit: int) -> list[tuple[str, str, int]]:
+        """Id, file and line of the records that calibrate, in order; at most `limit`, spread evenly.
+
+        Raises:
+            StateError: a part of the entry is missing.
+        """
+        try:
+            numbers = np.load(self.folder / CALIBRATES)
+        except (OSError, ValueError) as error:
+            raise StateError(f"{self.folder} is incomplete ({error}); delete it and run again") from error
+        if len(numbers) > limit:
+            numbers = numbers[np.linspace(0, len(numbers) - 1, limit).astype(np.int64)]
+        records = ArrowRows(self.folder / RECORDS)
+        rows = records.table.select(["id", "source", "line"]).take(numbers)
+        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
 def _mapped(path: Path) -> NDArray[Any]:

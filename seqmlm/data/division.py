@@ -9,18 +9,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from seqmlm.data.splits import Split
+from seqmlm.data.identity import write_trained_on
+from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Parts, Split
 from seqmlm.data.store import LENGTHS, MARKS, OWNERS, SEQUENCES
 from seqmlm.engine.types import TokenSpace
 
 TOKEN_COUNTS = "token_counts.npy"
+CALIBRATES = "calibration_records.npy"
 
 _CHUNK = 1 << 20  # rows handled at a time
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> dict[str, Any]:
-    """Write the rows and lengths of both splits and the token counts of the train split.
+    """Write the rows and lengths of all parts, the token counts of the training one, and what it was made of.
+
+    The numbers of the records that calibrate are kept, so that these can be read again.
 
     Args:
         folder: holds what the writers of `seqmlm.data.store` left; their plain files are removed.
@@ -29,19 +33,21 @@ def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> di
         max_length: no window is longer.
 
     Returns:
-        Statistics: unknown_tokens, length_quantiles, and for train and validation records, windows, tokens.
+        Statistics: unknown_tokens, length_quantiles, and for each part records, windows, tokens.
     """
     owners, lengths = _plain(folder / OWNERS, np.int64), _plain(folder / LENGTHS, np.int32)
-    validates = split.validation(_plain(folder / MARKS, np.int64).reshape(-1, 2))
+    parts = split.parts(_plain(folder / MARKS, np.int64).reshape(-1, 2))
     statistics: dict[str, Any] = {}
-    for part, wanted in (("train", False), ("validation", True)):
-        records = int(np.count_nonzero(validates == wanted))
-        written = _write_part(folder, part, owners, lengths, validates == wanted)
-        statistics[part] = {"records": records, **written}
+    for part, called in enumerate(PARTS):
+        records = int(np.count_nonzero(parts == part))
+        written = _write_part(folder, called, owners, lengths, parts == part)
+        statistics[called] = {"records": records, **written}
+    np.save(folder / CALIBRATES, np.flatnonzero(parts == CALIBRATION))
+    write_trained_on(folder, parts == TRAIN)
     by_length = np.zeros(max_length + 1, dtype=np.int64)
     for start in range(0, len(lengths), _CHUNK):
         by_length += np.bincount(lengths[start : start + _CHUNK], minlength=len(by_length))
-    counts, statistics["unknown_tokens"] = _count_tokens(folder, owners, lengths, validates, space)
+    counts, statistics["unknown_tokens"] = _count_tokens(folder, owners, lengths, parts, space)
     statistics["length_quantiles"] = _quantiles(by_length)
     np.save(folder / TOKEN_COUNTS, counts)
     for name in (MARKS, OWNERS, LENGTHS):
@@ -76,10 +82,10 @@ def _count_tokens(
     folder: Path,
     owners: NDArray[np.int64],
     lengths: NDArray[np.int32],
-    validates: NDArray[np.bool_],
+    parts: Parts,
     space: TokenSpace,
 ) -> tuple[NDArray[np.int64], int]:
-    """(V,) token counts of the train split; unknown tokens of both."""
+    """(V,) token counts of the train split; unknown tokens of all parts."""
     counts = np.zeros((2, space.size), dtype=np.int64)
     start = 0
     # Read, not mapped: mapped pages would count as memory of the process until somebody needs them.
@@ -88,7 +94,7 @@ def _count_tokens(
             rows = slice(start, start + len(batch))
             start += len(batch)
             ids = batch.column("ids").values.to_numpy()
-            held_out = np.repeat(validates[owners[rows]], lengths[rows])
+            held_out = np.repeat(parts[owners[rows]] != TRAIN, lengths[rows])
             # Ordinary tokens that belong to no unit are never asked: a unigram with them would look worse.
             counted = (batch.column("groups").values.to_numpy() >= 0) | space.is_special[ids]
             ids, held_out = ids[counted], held_out[counted]

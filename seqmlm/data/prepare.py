@@ -52,12 +52,13 @@ def prepare(
     dedupe: bool = False,
     join_documents: bool = False,
     cut: Cut | None = None,
+    identity: Callable[[Record], str] | None = None,
     problems: Problems | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Prepared:
     """Tokenize a stream of records into a cache entry, or open the entry that is already there.
 
-    The stream is read once and nothing is kept of it but 16 bytes a record (with `dedupe`: about 40 more).
+    The stream is read once and nothing is kept of it but 24 bytes a record (with `dedupe`: about 40 more).
 
     Args:
         records: the stream; not touched when the entry is there.
@@ -66,19 +67,20 @@ def prepare(
         cache: folder of all entries.
         fingerprint: name of the entry: a hash of everything that decides its content.
         max_length: tokens of the longest window, special tokens included.
-        split: a rule from `seqmlm.data.splits`, or a function from record to "train" or "validation".
+        split: a rule from `seqmlm.data.splits`, or a function from record to the name of its part.
         dedupe: keep only the first of records whose raw text is exactly the same.
         join_documents: consecutive records of one document (of one file, where records name no document)
             and of one split group share windows.
         cut: (sequence, max_length) -> its windows, where it is not joined with others; default:
             `seqmlm.engine.windows.windows`.
+        identity: what makes two records the same one; by default the raw text.
         problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
         progress: called now and then with the records and tokens so far.
 
     Returns:
         Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,
-        unknown_tokens, length_quantiles (tokens of a window), problems, and for train and validation
-        records, windows, tokens.
+        unknown_tokens, length_quantiles (tokens of a window), problems, and for train, validation and
+        calibration records, windows, tokens.
 
     Raises:
         DataError: no record could be used.
@@ -92,7 +94,7 @@ def prepare(
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
                 rule = split if isinstance(split, Split) else Labelled(split)
-                maker = _Maker(building, tokenizer, space, max_length, rule, problems, cut)
+                maker = _Maker(building, tokenizer, space, max_length, rule, problems, cut, identity)
                 maker.run(records, dedupe, join_documents, progress)
                 _sync(building)
                 shutil.rmtree(folder, ignore_errors=True)  # without a manifest it is no entry
@@ -116,12 +118,13 @@ class _Maker:
         split: Split,
         problems: Problems,
         cut: Cut | None,
+        identity: Callable[[Record], str] | None,
     ) -> None:
         self._folder, self._tokenizer, self._space = folder, tokenizer, space
         self._max_length, self._split, self._problems = max_length, split, problems
         self._cut: Cut = cut or (lambda encoding, longest: windows(encoding, space, longest))
         self._sequences = SequenceWriter(folder, max_length, getattr(tokenizer, "units", Units(space)))
-        self._records = RecordWriter(folder)
+        self._records = RecordWriter(folder, identity or (lambda record: str(record.raw)))
         self._duplicates = self._characters = 0
 
     def run(

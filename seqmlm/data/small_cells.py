@@ -21,14 +21,19 @@ def cells(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
 
     Args:
         counts: any.
-        parts: they add up to a total that is shown too: where a single one is withheld, so is the next
-            larger one, because the total would give it away.
+        parts: they add up to a total that is shown too: where a single one is withheld, or several that are
+            few together, so is the next larger one, because the total would give them away.
 
     >>> cells({"train": 56, "validation": 7}, parts=True)
     {'train': 'withheld', 'validation': '<11'}
+    >>> cells({"train": 56, "validation": 2, "calibration": 3}, parts=True)
+    {'calibration': '<11', 'train': 'withheld', 'validation': '<11'}
+    >>> cells({"train": 56, "validation": 8, "calibration": 7}, parts=True)
+    {'calibration': '<11', 'train': 56, 'validation': '<11'}
     """
     found = {name: told(count) for name, count in sorted(counts.items())}
     rest = sorted((count, name) for name, count in counts.items() if count >= SMALLEST)
-    if parts and rest and sum(0 < count < SMALLEST for count in counts.values()) == 1:
+    few = [count for count in counts.values() if 0 < count < SMALLEST]
+    if parts and rest and few and (len(few) == 1 or sum(few) < SMALLEST):
         found[rest[0][1]] = "withheld"
     return found

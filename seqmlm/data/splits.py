@@ -1,8 +1,9 @@
-"""Which records train and which validate: whole groups, never siblings on both sides.
+"""Which records train, which validate and which calibrate: whole groups, never siblings in two parts.
 
 A split works in two steps, so that it needs no record twice and little memory: `mark` gives a record two
-64-bit numbers (its group, its place in time) while the data streams by; `validation` decides once all marks
-are there. A group lies in one split whole, by construction.
+64-bit numbers (its group, its place in time) while the data streams by; `parts` decides once all marks are
+there. A group lies in one part whole, by construction. Where there are few groups, training gets one first,
+then validation, then calibration.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ from numpy.typing import NDArray
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
-Part = Literal["train", "validation"]
+Part = Literal["train", "validation", "calibration"]
 Marks = NDArray[np.int64]
+Parts = NDArray[np.int8]
+
+PARTS: tuple[Part, ...] = ("train", "validation", "calibration")
+"""The parts of the data; their places here are what `Split.parts` gives."""
+
+TRAIN, VALIDATION, CALIBRATION = range(3)
+
+_IN_ORDER: Parts = np.array([VALIDATION, CALIBRATION, TRAIN], dtype=np.int8)  # of hashes, ascending
 
 
 def hash64(text: str, seed: int = 0) -> int:
@@ -53,14 +62,14 @@ def neighbours(record: Record, lines: int = 1000) -> str:
 
 @runtime_checkable
 class Split(Protocol):
-    """A rule that divides records into training and validation."""
+    """A rule that divides records into training, validation and calibration."""
 
     def mark(self, record: Record) -> tuple[int, int]:
         """Two signed 64-bit numbers: the record's group and its place in the order."""
         ...
 
-    def validation(self, marks: Marks) -> NDArray[np.bool_]:
-        """(N, 2) marks to (N,) True where the record validates."""
+    def parts(self, marks: Marks) -> Parts:
+        """(N, 2) marks to (N,) the part of each record, as a place in `PARTS`."""
         ...
 
 
@@ -73,36 +82,36 @@ def _no_label(record: Record) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ByKey:
-    """Groups are divided by hash; each split gets at least one group as soon as there are two.
+    """Groups are divided by hash; each part gets at least one group as soon as there are enough.
 
     Args:
         key: the domain's group of a record.
         seed: another seed, another split.
-        share: of the groups, that validates; 0 keeps all for training.
+        share: of the groups, that validates; 0 keeps none for it.
+        calibration: share of the groups that calibrates; 0 keeps none for it.
         given: the split the data itself names for a record ("train" or "validation"), or None. As soon as it
-            puts any record into validation, only those validate.
+            puts any record into validation, only those are held out: half of their groups calibrate.
     """
 
     key: Callable[[Record], str]
     seed: int = 0
     share: float = 0.05
+    calibration: float = 0.0
     given: Callable[[Record], str | None] = _no_label
 
     def mark(self, record: Record) -> tuple[int, int]:
         return hash64(self.key(record), self.seed), _GIVEN[self.given(record)]
 
-    def validation(self, marks: Marks) -> NDArray[np.bool_]:
-        if (marks[:, 1] == _GIVEN["validation"]).any():
-            return np.asarray(marks[:, 1] == _GIVEN["validation"])
-        groups = marks[:, 0]
-        chosen: NDArray[np.bool_] = _share(groups) < self.share
-        if 0 < self.share < 1 and len(groups) and chosen.all() == chosen.any():
-            # All on one side: the group nearest to the other side crosses, unless it is the only one.
-            lowest, highest = groups[np.argmin(_share(groups))], groups[np.argmax(_share(groups))]
-            if lowest != highest:
-                alone = groups == lowest if not chosen.any() else groups != highest
-                return np.asarray(alone)
-        return chosen
+    def parts(self, marks: Marks) -> Parts:
+        groups, labels = marks[:, 0], marks[:, 1]
+        held_out = labels == _GIVEN["validation"]
+        if not held_out.any():
+            return _by_share(groups, (self.share, self.calibration))
+        parts = held_out.astype(np.int8) * np.int8(VALIDATION)
+        if self.calibration:
+            calibrates = _by_share(groups[held_out], (0.5, 0.0)) == VALIDATION
+            parts[np.flatnonzero(held_out)[calibrates]] = CALIBRATION
+        return np.asarray(parts, dtype=np.int8)
 
 
 def _ordered(value: Any) -> int:
@@ -127,19 +136,46 @@ def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:
     return shares
 
 
+def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
+    """(N,) group hashes to (N,) parts: the lowest hashes validate, the next ones calibrate."""
+    shares = _share(groups)
+    ends = (wanted[0], wanted[0] + wanted[1])
+    parts = _IN_ORDER[np.digitize(shares, ends)]
+    if all((parts == part).any() for part, share in enumerate((1.0, *wanted)) if share > 0):
+        return parts
+    # A part is empty: the groups nearest to it cross over, as long as there are enough of them.
+    distinct, member = np.unique(shares, return_inverse=True)
+    first, second = np.searchsorted(distinct, ends).tolist()
+    validate, calibrate = _enough(len(distinct), (first, second - first), wanted)
+    place = np.digitize(np.arange(len(distinct)), (validate, validate + calibrate))
+    return np.asarray(_IN_ORDER[place][member], dtype=np.int8)
+
+
+def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) -> tuple[int, int]:
+    """Groups that validate and that calibrate: one at least where wanted, training served first."""
+    validate = max(asked[0], int(wanted[0] > 0))
+    calibrate = max(asked[1], int(wanted[1] > 0))
+    validate = max(0, min(validate, groups - 1 - int(wanted[1] > 0 and groups > 2)))
+    return validate, max(0, min(calibrate, groups - 1 - validate))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chronological:
-    """The latest groups validate: no group in training begins after one in validation.
+    """The latest groups calibrate, those before them validate, the earliest train.
+
+    No group in training begins after one in validation, and none in validation after one in calibration.
 
     Args:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
         order: the record's place in time: a number, a date, or ISO 8601 text.
-        share: of the records that should validate; each split gets a group as soon as there are two.
+        share: of the records that should validate; each part gets a group as soon as there are enough.
+        calibration: of the records that should calibrate; 0 for none.
     """
 
     key: Callable[[Record], str]
     order: Callable[[Record], Any]
     share: float = 0.05
+    calibration: float = 0.0
 
     def mark(self, record: Record) -> tuple[int, int]:
         """As `Split.mark`.
@@ -157,30 +193,36 @@ class Chronological:
                 remedy="give every record a number or an ISO 8601 time, or split by key",
             ) from None
 
-    def validation(self, marks: Marks) -> NDArray[np.bool_]:
+    def parts(self, marks: Marks) -> Parts:
         groups, member, records = np.unique(marks[:, 0], return_inverse=True, return_counts=True)
         begins = np.full(len(groups), np.iinfo(np.int64).max)
         np.minimum.at(begins, member, marks[:, 1])
         latest = np.lexsort((groups, begins))[::-1]
-        wanted = self.share * len(marks)
-        chosen = np.zeros(len(groups), dtype=np.bool_)
-        if wanted > 0 and len(groups) > 1:
-            enough = int(np.searchsorted(np.cumsum(records[latest]), wanted)) + 1
-            chosen[latest[: min(enough, len(groups) - 1)]] = True
-        return np.asarray(chosen[member])
+        ends = np.cumsum(records[latest])
+        parts = np.full(len(groups), TRAIN, dtype=np.int8)
+        # Training keeps a group, then validation one.
+        kept = {CALIBRATION: 2 if self.share > 0 else 1, VALIDATION: 1}
+        taken = done = 0
+        for part, share in ((CALIBRATION, self.calibration), (VALIDATION, self.share)):
+            if share > 0 and taken < len(groups) - kept[part]:
+                enough = int(np.searchsorted(ends, done + share * len(marks))) + 1
+                enough = min(enough, len(groups) - kept[part])
+                parts[latest[taken:enough]] = part
+                taken, done = enough, int(ends[enough - 1])
+        return np.asarray(parts[member], dtype=np.int8)
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A split somebody else has decided: a function from record to "train" or "validation"."""
+    """A split somebody else has decided: a function from record to one of `PARTS`."""
 
     label: Callable[[Record], str]
 
     def mark(self, record: Record) -> tuple[int, int]:
         label = self.label(record)
-        if label not in ("train", "validation"):
-            raise ValueError(f"a split is 'train' or 'validation', not {label!r}")
-        return int(label == "validation"), 0
+        if label not in PARTS:
+            raise ValueError(f"a split is one of {', '.join(PARTS)}, not {label!r}")
+        return PARTS.index(label), 0
 
-    def validation(self, marks: Marks) -> NDArray[np.bool_]:
-        return np.asarray(marks[:, 0] == 1)
+    def parts(self, marks: Marks) -> Parts:
+        return marks[:, 0].astype(np.int8)

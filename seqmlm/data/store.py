@@ -8,6 +8,7 @@ All batches but the last have the same number of rows, so that row i is found by
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from struct import Struct
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
@@ -27,7 +29,7 @@ CHANNEL = "channel:"
 
 _BATCH_TOKENS = 1 << 22  # what one batch may hold in memory while it is gathered
 _BATCH_ROWS = 1 << 13
-_TWO_NUMBERS = Struct("<qq")
+_TWO_NUMBERS, _NUMBER = Struct("<qq"), Struct("<Q")
 _RECORD_ROWS = 1 << 12
 _RECORD_SCHEMA = pa.schema(
     [("id", pa.string()), ("source", pa.string()), ("line", pa.int64()), ("document", pa.string())]
@@ -127,21 +129,33 @@ class SequenceWriter:
 
 
 class RecordWriter:
-    """Appends to `records.arrow` where each record came from."""
+    """Appends to `records.arrow` where each record came from, and beside it a keyed hash of what it is.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: an existing folder.
+        identity: what makes two records the same one (`Domain.identity`).
+    """
+
+    def __init__(self, folder: Path, identity: Callable[[Record], str]) -> None:
         self.rows = 0
+        self._identity = identity
+        salt = new_salt()
+        np.save(folder / SALT, salt)
+        self._salt = salt.tobytes()
+        self._identities = (folder / IDENTITIES).open("wb")
         self._stream = _ArrowStream(folder / RECORDS)
         self._marks = (folder / MARKS).open("wb")
         self._files = ExitStack()
         self._files.callback(self._stream.close)
         self._files.callback(self._marks.close)
+        self._files.callback(self._identities.close)
         self._held: list[tuple[str, str, int, str | None]] = []
 
     def add(self, record: Record, mark: tuple[int, int]) -> int:
         """Append one record with the marks its split needs; returns its number."""
         self._held.append((record.id, record.source, record.line, record.document))
         self._marks.write(_TWO_NUMBERS.pack(*mark))
+        self._identities.write(_NUMBER.pack(identity_hash(self._identity(record), self._salt)))
         self.rows += 1
         if len(self._held) >= _RECORD_ROWS:
             self._flush()

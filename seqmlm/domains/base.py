@@ -71,7 +71,7 @@ class DomainDefaults:
         max_length: tokens of the longest window, special tokens included.
         model: further fields of `ModelConfig` (a set-like field sets `global_attention`).
         join_documents: consecutive records of one document share a window.
-        split, validation: how records are held out, and which share (see `DataConfig`).
+        split, validation, calibration: how records are held out, and which shares (see `DataConfig`).
     """
 
     tokenizer: str
@@ -84,6 +84,7 @@ class DomainDefaults:
     join_documents: bool = False
     split: Literal["key", "chronological"] = "key"
     validation: float = 0.05
+    calibration: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,8 @@ class LogsDomain(Domain):
         size="small",
         max_length=512,
         split="chronological",
-        validation=0.1,
+        validation=0.05,
+        calibration=0.1,
     )
 
     @property

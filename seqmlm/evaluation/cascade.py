@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,18 @@ class Screening:
         """Judge (M,) rows by their screening statistics; (M,) True where one needs the exact ones."""
         judged = self.calibration.judge(statistics, lengths)
         return judged, judged.p_value <= self.escalate
+
+
+class Stages(Protocol):
+    """What judges rows in two stages."""
+
+    def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
+        """(M,) True where a row's screening statistics ask for the exact ones."""
+        ...
+
+    def judge(self, screen: Statistics, lengths: NDArray[Any], near: Bools, exact: Statistics) -> Judgement:
+        """Judge (M,) rows once the exact statistics of those `near` are known."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@ Each statistic (a *channel*) becomes its tail p-value among normal rows of simil
 by Fisher's method. Channels depend on each other, so the fused statistic -2 sum log p has no known law: it is
 ranked among normal rows again. That is valid by construction, for the rows whose ranks count are others than
 those the channels' ranks were learnt from (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
-exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is extrapolated by a generalized Pareto tail (`seqmlm.evaluation.tail`) and marked so.
+exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
+extrapolated by a generalized Pareto tail (`seqmlm.evaluation.tail`) and marked so.
 
 A single channel needs no fusion, and no rows are kept apart: it is ranked among all rows of its length bin.
 """

@@ -5,8 +5,16 @@ MLflow owns runs and metrics; rows here carry its run ids and repeat none of its
 
 from __future__ import annotations
 
-from seqmlm.registry.entries import DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
 from seqmlm.registry.references import ModelRef, resolve
 from seqmlm.registry.store import Registry
 
-__all__ = ["DatasetEntry", "ModelEntry", "ModelRef", "Registry", "TokenizerEntry", "resolve"]
+__all__ = [
+    "CalibrationEntry",
+    "DatasetEntry",
+    "ModelEntry",
+    "ModelRef",
+    "Registry",
+    "TokenizerEntry",
+    "resolve",
+]

@@ -30,6 +30,17 @@ class TokenizerEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationEntry:
+    """What p-values at one level and in one mode come from."""
+
+    level: str
+    mode: str
+    rows: int
+    source: str
+    """Fingerprint of the normal data."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelEntry:
     """One version of a model."""
 

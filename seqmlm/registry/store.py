@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import database, tables
-from seqmlm.registry.entries import DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 LATEST = "latest"
@@ -141,6 +142,22 @@ class Registry:
         _check_alias(alias)
         with database.reachable(self._engine), self._writing.begin() as session:
             session.merge(tables.Alias(name=model.name, alias=alias, model_id=model.id))
+
+    def set_calibrations(self, model: ModelEntry, entries: Sequence[CalibrationEntry]) -> None:
+        """Record the calibrations that a version has now, in place of those it had."""
+        with database.reachable(self._engine), self._writing.begin() as session:
+            session.execute(delete(tables.Calibration).where(tables.Calibration.model_id == model.id))
+            session.add_all(tables.Calibration(model_id=model.id, **asdict(entry)) for entry in entries)
+
+    def calibrations(self, model: ModelEntry) -> list[CalibrationEntry]:
+        """The calibrations of a version, by level and mode."""
+        kind = tables.Calibration
+        query = select(kind).where(kind.model_id == model.id).order_by(kind.level, kind.mode)
+        with database.reachable(self._engine), self._sessions() as session:
+            return [
+                CalibrationEntry(level=row.level, mode=row.mode, rows=row.rows, source=row.source)
+                for row in session.scalars(query)
+            ]
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
         """The models it was trained on from, nearest first."""

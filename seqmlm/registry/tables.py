@@ -95,3 +95,20 @@ class Alias(Base):
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     alias: Mapped[str] = mapped_column(String(100), primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_models.id", ondelete="CASCADE"), index=True)
+
+
+class Calibration(Base):
+    """What a model version's p-values at one level and in one mode come from."""
+
+    __tablename__ = "seqmlm_calibrations"
+    __table_args__ = (UniqueConstraint("model_id", "level", "mode"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_models.id", ondelete="CASCADE"))
+    level: Mapped[str] = mapped_column(String(100))
+    mode: Mapped[str] = mapped_column(String(100))
+    rows: Mapped[int] = mapped_column(Integer)
+    """Normal rows; of sensitive data none is kept for fewer than eleven."""
+    source: Mapped[str] = mapped_column(String(128))
+    """Fingerprint of the normal data."""
+    created: Mapped[datetime] = mapped_column(default=_now)

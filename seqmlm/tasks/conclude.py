@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import LoopResult
 from seqmlm.errors import StateError
-from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
 from seqmlm.tasks import bundle
 from seqmlm.tasks.assemble import Parts
+from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
 from seqmlm.tasks.corpus import sequence_indices
 from seqmlm.tasks.launch import Plan
 from seqmlm.tasks.models import register_model
@@ -37,8 +38,9 @@ def conclude(
     parts: Parts,
     outcome: LoopResult,
     run: TrackedRun,
+    say: Callable[[str], None],
 ) -> tuple[int, Mapping[str, float]]:
-    """Evaluate the trained model, write its folder and register it.
+    """Evaluate the trained model, calibrate it, write its folder and register it.
 
     Returns:
         The model's version and the final evaluation.
@@ -57,6 +59,7 @@ def conclude(
         shutil.rmtree(building, ignore_errors=True)
         card = _card(plan, domain, parts, outcome, run, values)
         bundle.write(building, parts.rows, parts.corpus.tokenizer, card)
+        _calibrate(plan, domain, parts, outcome, building, card, say)
         shutil.rmtree(folder, ignore_errors=True)
         building.replace(folder)
     version = _register(plan, workspace, parts, folder, run, values)
@@ -110,6 +113,32 @@ def _card(
     )
 
 
+def _calibrate(
+    plan: Plan,
+    domain: Domain,
+    parts: Parts,
+    outcome: LoopResult,
+    folder: Path,
+    card: bundle.Card,
+    say: Callable[[str], None],
+) -> None:
+    corpus = parts.corpus
+    model = bundle.LoadedModel(
+        rows=parts.rows, tokenizer=corpus.tokenizer, domain=domain, card=card, path=str(folder)
+    )
+    calibrate_trained(
+        model,
+        calibrating=corpus.calibrating,
+        of=sum(facts["calibration"]["records"] for facts in corpus.statistics.values()),
+        train=corpus.train,
+        trained_on=corpus.trained_on,
+        tokens=outcome.tokens,
+        source=corpus.fingerprint,
+        seed=plan.config.seed,
+        say=say,
+    )
+
+
 def _register(
     plan: Plan,
     workspace: Workspace,
@@ -121,7 +150,7 @@ def _register(
     """Make the folder a version of the model called like the run; returns the version."""
     config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
     sources = tuple(path for paths in corpus.sources.values() for path in paths)
-    return register_model(
+    version = register_model(
         run,
         folder,
         name=plan.name,
@@ -144,6 +173,9 @@ def _register(
         tracked_dataset=next(iter(corpus.sources)),
         workspace=workspace,
     )
+    with Registry(workspace) as registry:
+        register_calibrations(registry, registry.get(plan.name, version=version))
+    return version
 
 
 def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> None:

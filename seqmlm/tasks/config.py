@@ -51,6 +51,10 @@ class DataConfig:
     domain's order (time, genome position)."""
     validation: float = 0.05
     """Share of the split keys held out for validation."""
+    calibration: float = 0.0
+    """Share of the split keys held out to calibrate scores, by the domain: what is usual for the trained
+    model. With a chronological split they are the latest ones. 0 for none: such a model gives no p-values
+    until it is calibrated."""
     sensitive: bool = False
     """The records concern people or hold secrets: no value in messages, dead letters or artifacts. Domains
     of patients are so in any case."""
@@ -60,6 +64,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not 0 < self.validation < 1:
             raise UsageError(f"data.validation must lie between 0 and 1, not {self.validation}")
+        if not 0 <= self.calibration < 1 - self.validation:
+            raise UsageError(
+                f"data.calibration must be 0 or more and leave something to train on, not {self.calibration}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +153,7 @@ def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
             "join_documents": defaults.join_documents,
             "split": defaults.split,
             "validation": defaults.validation,
+            "calibration": defaults.calibration,
             "sensitive": domain.sensitive,
         },
     }

@@ -1,9 +1,11 @@
-"""From the files a user named to what the engine trains on: a tokenizer and two prepared splits."""
+"""From the files a user named to what the engine trains on: a tokenizer and prepared parts of the data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from seqmlm.config import to_dict
 from seqmlm.data.dataset import Prepared
 from seqmlm.data.dedup import distinct
 from seqmlm.data.fingerprint import combined, file_fingerprint
+from seqmlm.data.identity import TrainedOn
 from seqmlm.data.kmer_clusters import IdentityClusters
 from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import prepare
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.data.small_cells import Cell
-from seqmlm.data.splits import ByKey, Chronological, Split, neighbours
+from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
 from seqmlm.domains.base import Domain
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import UsageError
@@ -48,6 +51,9 @@ class Corpus:
         train, validation: the two splits; the training one is a mixture where there are several corpora.
         token_counts: (V,) occurrences in the training split, special tokens included.
         statistics: counts by corpus name.
+        calibrating: streams at most so many of the records set aside for calibration, as they were read, with
+            raw and meta; spread evenly over all of them.
+        trained_on: tells whether a record trains.
         fingerprint: of files, options and tokenizer together.
         sources: the files by corpus name.
         quarantined: files with the records that were put aside.
@@ -61,6 +67,8 @@ class Corpus:
     fingerprint: str
     sources: dict[str, list[str]]
     quarantined: list[Path]
+    calibrating: Callable[[int], Iterator[Record]]
+    trained_on: TrainedOn
 
 
 class CorpusReader:
@@ -75,7 +83,7 @@ class CorpusReader:
     def __init__(self, config: PretrainConfig, domain: Domain, workspace: Workspace) -> None:
         self.config, self.domain, self.workspace = config, domain, workspace
         self.quarantined: list[Path] = []
-        self._held_out: dict[str, NDArray[np.bool_]] = {}
+        self._parts: dict[str, Parts] = {}
         self.sources = named_sources(config.data, domain, workspace, config.seed)
 
     def fingerprint(self, name: str) -> str:
@@ -98,8 +106,7 @@ class CorpusReader:
     def texts(self) -> Iterator[Any]:
         """Stream training text for a tokenizer, corpora mixed as the model will see them.
 
-        Records held out for validation are left out: a vocabulary, or the bins of a value, must not know
-        them.
+        Records that are held out are left out: a vocabulary, or the bins of a value, must not know them.
         """
 
         kind = plugins.tokenizer_class(self.config.tokenizer.name)
@@ -118,13 +125,25 @@ class CorpusReader:
 
     def _trained_on(self, name: str) -> Iterator[Record]:
         """The records of a corpus that train, by the rule that will divide the prepared ones."""
-        if name not in self._held_out:
+        if name not in self._parts:
             split = self.split()
             pairs = map(split.mark, self._quietly(name))
-            self._held_out[name] = split.validation(np.fromiter(pairs, dtype=_TWO_NUMBERS))
-        for record, held_out in zip(self._quietly(name), self._held_out[name], strict=True):
-            if not held_out:
+            self._parts[name] = split.parts(np.fromiter(pairs, dtype=_TWO_NUMBERS))
+        for record, part in zip(self._quietly(name), self._parts[name], strict=True):
+            if part == TRAIN:
                 yield record
+
+    def calibrating(self, name: str, prepared: Prepared, limit: int) -> Iterator[Record]:
+        """Read the records of a corpus again that are set aside for calibration, at most `limit` of them."""
+        wanted = Counter(prepared.calibrating(limit))
+        for record in self._quietly(name) if wanted else ():
+            place = (record.id, record.source, record.line)
+            if wanted[place] > 0:
+                wanted[place] -= 1
+                yield record
+                wanted = +wanted
+                if not wanted:
+                    return
 
     def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
         """The records, once the first has shown that the tokenizer is one for this field.
@@ -158,6 +177,7 @@ class CorpusReader:
                 data.join_documents,
                 data.split,
                 data.validation,
+                data.calibration,
                 data.sensitive,
             ],
             max_length=config.model.max_length,
@@ -181,6 +201,7 @@ class CorpusReader:
                     dedupe=data.deduplicate,
                     join_documents=data.join_documents,
                     cut=tokenizer.windows,
+                    identity=self.domain.identity,
                     problems=problems,
                     progress=progress,
                 )
@@ -189,15 +210,18 @@ class CorpusReader:
         return made
 
     def split(self) -> Split:
-        """The rule that divides training from validation records; a new one each time."""
+        """The rule that divides training from validation and calibration records; a new one each time."""
         share, seed = self.config.data.validation, self.config.seed
+        calibration = self.config.data.calibration
         if self.config.data.split == "identity":
-            return ByKey(key=IdentityClusters().key, share=share, seed=seed)
+            return ByKey(key=IdentityClusters().key, share=share, calibration=calibration, seed=seed)
         # Sequences that share a window must be on one side: where they are joined, neighbours are.
         key = neighbours if self.config.data.join_documents else self.domain.split_key
         if self.config.data.split == "chronological":
-            return Chronological(key=key, order=self.domain.order_key, share=share)
-        return ByKey(key=key, share=share, seed=seed, given=self.domain.given_split)
+            order = self.domain.order_key
+            return Chronological(key=key, order=order, share=share, calibration=calibration)
+        given = self.domain.given_split
+        return ByKey(key=key, share=share, calibration=calibration, seed=seed, given=given)
 
 
 def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
@@ -242,7 +266,17 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
         ),
         sources=reader.sources,
         quarantined=reader.quarantined,
+        calibrating=partial(_calibrating, reader, prepared),
+        trained_on=TrainedOn.of_prepared(part.folder for part in parts),
     )
+
+
+def _calibrating(reader: CorpusReader, prepared: Mapping[str, Prepared], limit: int) -> Iterator[Record]:
+    """At most `limit` records that calibrate, of all corpora in proportion to how many each has."""
+    counts = {name: int(part.statistics["calibration"]["records"]) for name, part in prepared.items()}
+    share = min(1.0, limit / max(1, sum(counts.values())))
+    for name, count in counts.items():
+        yield from reader.calibrating(name, prepared[name], int(np.ceil(share * count)))
 
 
 def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: int) -> dict[str, list[str]]:
@@ -276,7 +310,13 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
         corpora=[reader.fingerprint(name) for name in reader.sources],
         alpha=config.data.mixture_alpha,
         sensitive=config.data.sensitive,
-        trained_on=[config.data.split, config.data.validation, config.data.join_documents, config.seed],
+        trained_on=[
+            config.data.split,
+            config.data.validation,
+            config.data.calibration,
+            config.data.join_documents,
+            config.seed,
+        ],
         deduplicate=config.data.deduplicate,
     )
     folder = reader.workspace.cache / "tokenizers" / key
@@ -320,7 +360,10 @@ def _announce(name: str, prepared: Prepared, reader: CorpusReader, say: Callable
     facts = tellable(prepared.statistics, reader.config.data.sensitive)
     train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
     unit = reader.domain.unit if facts["units"] == 1 else f"{reader.domain.unit}s"
+    aside = facts["calibration"]["records"]
     say(f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records")
+    if aside:
+        say(f"{name}: records set aside to calibrate scores: {_count(aside)}")
     for reason, count in facts["problems"].items():
         say(f"{name}: {_count(count)} x {reason}")
 

@@ -43,7 +43,8 @@ class Inspection:
         vocabulary: the domain's tokenizer, its size, and tokens that stand for something unknown.
         tokens: the most common tokens of the records looked at, with counts.
         outside_alphabet: pieces that the domain's closed alphabet does not have, with counts.
-        split: records that would train and validate, and different sequences that stand in both.
+        split: records that would train, validate and calibrate, and different sequences that stand both in
+            training and in a part that is held out ("in both").
         problems: bad records and oddities, by reason.
         places: where each of the reasons was met first.
         remedies: what can be done about each of the reasons, where the reader knows.
@@ -147,7 +148,10 @@ def _report(
         tokens={k: v for k, v in tellable(looked.tokens(), hide).items() if v != SMALL},
         outside_alphabet={} if hide else dict(looked.outside.most_common(_MOST_COMMON)),
         split={
-            **_parts({"train": counts.train, "validation": counts.validation}, hide),
+            **_parts(
+                {"train": counts.train, "validation": counts.validation, "calibration": counts.calibration},
+                hide,
+            ),
             "in both": _told(counts.leaked, hide),
         },
         problems=tellable(problems.counts, hide),

@@ -21,7 +21,7 @@ from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.tasks.scoring import Encoded, RecordScorer, batches
 
 if TYPE_CHECKING:
-    from seqmlm.evaluation.cascade import CascadeCalibration
+    from seqmlm.evaluation.cascade import Stages
     from seqmlm.evaluation.conformal import Calibration, Judgement
 
 
@@ -66,7 +66,7 @@ class Judge:
         mode: Mode = EXACT,
         background: Background | None = None,
         calibration: Calibration | None = None,
-        cascade: CascadeCalibration | None = None,
+        cascade: Stages | None = None,
         alpha: float | None = None,
         per_unit: bool = False,
     ) -> None:
@@ -137,7 +137,7 @@ class Judge:
         batch: Sequence[Encoded],
         found: list[Scored],
         rows: list[list[Row]],
-        calibration: CascadeCalibration,
+        calibration: Stages,
     ) -> list[JudgedRow]:
         flat = [row for own in rows for row in own]
         record = np.repeat(np.arange(len(found)), [len(own) for own in rows])

@@ -74,7 +74,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             return make_result(agreed, outcome, seconds=time.monotonic() - began, run_id=run.run_id)
         if agreed.config.train.sharding != "none" and processes.world > 1:
             parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
-        version, values = conclude(agreed, domain, workspace, parts, outcome, run)
+        version, values = conclude(agreed, domain, workspace, parts, outcome, run, say)
         say(
             f"finished at step {outcome.steps}: {values['eval/bits_per_unit']:.3f} bits per {domain.unit} "
             f"(unigram {values['eval/unigram_bits_per_unit']:.3f}); model {agreed.name}:{version}"

@@ -20,6 +20,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.encoding import Encoded, batches, encoded
+from seqmlm.tasks.one_pass import head_for
 from seqmlm.tasks.price_memory import PriceMemory
 
 __all__ = ["Encoded", "RecordScorer", "batches"]
@@ -47,6 +48,7 @@ class RecordScorer:
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
         self._memory = PriceMemory()
+        self._scorers: dict[tuple[Mode, bool, bool], Scorer] = {}
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         """Tokenize a batch; records that the tokenizer cannot spell go to `problems`."""
@@ -74,15 +76,7 @@ class RecordScorer:
         Returns:
             One for each record, in order, with the units that were priced.
         """
-        scorer = Scorer(
-            self.conditionals,
-            self.model.tokenizer.units,
-            mode=mode,
-            correction=self._correction,
-            entropy=entropy,
-            ranks=ranks,
-            top=self._top,
-        )
+        scorer = self._scorer(mode, entropy, ranks)
 
         def price(chosen: list[int]) -> list[Scored]:
             parts = None if wanted is None else [wanted[number] for number in chosen]
@@ -113,6 +107,26 @@ class RecordScorer:
             scored(one.record, one.encoding, tokenizer.units, list(islice(stream, count)) or [_NOTHING])
             for one, count in zip(batch, counts, strict=True)
         ]
+
+    def _scorer(self, mode: Mode, entropy: bool, ranks: bool) -> Scorer:
+        """The one scorer for a way of asking: it remembers windows from batch to batch."""
+        made = self._scorers.get((mode, entropy, ranks))
+        if made is None:
+            ask = self.conditionals
+            if mode.head:
+                ask = Conditionals(
+                    head_for(self.model), tokens_per_batch=ask.tokens_per_batch, device=ask.device
+                )
+            made = self._scorers[mode, entropy, ranks] = Scorer(
+                ask,
+                self.model.tokenizer.units,
+                mode=mode,
+                correction=None if mode.head else self._correction,
+                entropy=entropy,
+                ranks=ranks,
+                top=self._top,
+            )
+        return made
 
 
 _EMPTY = np.zeros(0, dtype=np.int32)

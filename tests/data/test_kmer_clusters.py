@@ -9,7 +9,7 @@ import pytest
 
 from seqmlm.data.kmer_clusters import SKETCH, IdentityClusters, K, sketch
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey
+from seqmlm.data.splits import VALIDATION, ByKey
 from seqmlm.errors import UsageError
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -109,7 +109,7 @@ def test_as_a_split_key_families_stay_whole() -> None:
     rng.shuffle(rows)
     split = ByKey(key=IdentityClusters().key, share=0.3)
     records = [Record(id=str(f), raw=s, source="x", line=1) for f, s in rows]
-    validates = split.validation(np.array([split.mark(r) for r in records]))
+    validates = split.parts(np.array([split.mark(r) for r in records])) == VALIDATION
     held = {r.id for r, v in zip(records, validates, strict=True) if v}
     trained = {r.id for r, v in zip(records, validates, strict=True) if not v}
     assert held

@@ -154,6 +154,7 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
         "length_quantiles": {"0.0": 4, "0.05": 4, "0.25": 4, "0.5": 5, "0.75": 5, "0.95": 6, "1.0": 6},
         "train": {"records": 2, "windows": 2, "tokens": 10},
         "validation": {"records": 1, "windows": 1, "tokens": 5},
+        "calibration": {"records": 0, "windows": 0, "tokens": 0},
         "problems": {},
     }
     counts = np.zeros(31, int)

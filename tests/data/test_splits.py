@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import date, datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey, Chronological, Labelled, Split, assign, hash64, neighbours
+from seqmlm.data.splits import (
+    CALIBRATION,
+    TRAIN,
+    VALIDATION,
+    ByKey,
+    Chronological,
+    Labelled,
+    Split,
+    assign,
+    hash64,
+    neighbours,
+)
 from seqmlm.errors import DataError
 
 
@@ -26,7 +38,7 @@ def key(record: Record) -> str:
 
 def parts(split: Split, records: list[Record]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     marks = np.array([split.mark(r) for r in records], dtype=np.int64).reshape(-1, 2)
-    return split.validation(marks)
+    return split.parts(marks) == VALIDATION
 
 
 def sides(records: list[Record], validates: Any) -> dict[str, set[bool]]:
@@ -98,6 +110,57 @@ def test_nothing_in_training_begins_after_validation(rows: list[tuple[str, int]]
         earliest = [name for name, side in found.items() if side == {True} and begins[name] == min(held)]
         without = min(validates.sum() - sum(name == other for other, _ in rows) for name in earliest)
         assert without < share * len(rows)
+
+
+@given(documents, st.integers(0, 99), st.floats(0.01, 0.49), st.floats(0.01, 0.49), st.booleans())
+def test_training_is_served_first_then_validation_then_calibration(
+    names: list[str], seed: int, share: float, calibration: float, in_time: bool
+) -> None:
+    records = [record(name, time=ord(name)) for name in names]
+    split: Split = ByKey(key=key, seed=seed, share=share, calibration=calibration)
+    if in_time:
+        order = lambda r: r.meta["time"]  # noqa: E731
+        split = Chronological(key=key, order=order, share=share, calibration=calibration)
+    found = split.parts(np.array([split.mark(r) for r in records], dtype=np.int64).reshape(-1, 2))
+    groups = {one.document: set() for one in records}
+    for one, part in zip(records, found.tolist(), strict=True):
+        groups[one.document].add(part)
+    assert all(len(own) == 1 for own in groups.values())
+    wanted = {1: {TRAIN}, 2: {TRAIN, VALIDATION}}.get(len(groups), {TRAIN, VALIDATION, CALIBRATION})
+    assert set().union(*groups.values()) == wanted
+    if in_time:
+        times = {part: [ord(n) for n, own in groups.items() if own == {part}] for part in wanted}
+        ordered = [times[part] for part in (TRAIN, VALIDATION, CALIBRATION) if part in wanted]
+        assert all(max(a) < min(b) for a, b in pairwise(ordered))
+
+
+def test_shares_of_three_parts() -> None:
+    records = [record(str(i), time=i) for i in range(20_000)]
+    split: Split
+    for split in (
+        ByKey(key=key, seed=1, share=0.05, calibration=0.1),
+        Chronological(key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1),
+    ):
+        found = split.parts(np.array([split.mark(r) for r in records], dtype=np.int64))
+        assert np.bincount(found) / 20_000 == pytest.approx([0.85, 0.05, 0.1], abs=0.01)
+    # What validates does not depend on whether anything calibrates.
+    marks = np.array([split.mark(r) for r in records], dtype=np.int64)
+    alone = ByKey(key=key, seed=1, share=0.05).parts(marks)
+    both = ByKey(key=key, seed=1, share=0.05, calibration=0.1).parts(marks)
+    assert ((alone == VALIDATION) == (both == VALIDATION)).all()
+
+
+def test_half_of_the_groups_of_a_given_validation_calibrate() -> None:
+    records = [record(str(i // 2), split="train" if i < 200 else "validation") for i in range(600)]
+    given_split = lambda r: r.meta["split"]  # noqa: E731
+    split = ByKey(key=key, share=0.05, calibration=0.05, given=given_split)
+    found = split.parts(np.array([split.mark(r) for r in records]))
+    assert (found[:200] == TRAIN).all()
+    assert (found[200::2] == found[201::2]).all()
+    assert 0.35 < (found[200:] == CALIBRATION).mean() < 0.65
+    assert not (found[200:] == TRAIN).any()
+    none = ByKey(key=key, share=0.05, given=given_split)
+    assert set(none.parts(np.array([none.mark(r) for r in records]))[200:]) == {VALIDATION}
 
 
 def test_orders_of_every_kind_agree() -> None:

@@ -13,7 +13,7 @@ from seqmlm.data.loglines import LogLines
 from seqmlm.data.prepare import prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import Chronological
+from seqmlm.data.splits import VALIDATION, Chronological
 from seqmlm.domains.logs import LOGS
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, UsageError
@@ -37,9 +37,9 @@ class LineEncoder:
 
 def split(records: list[Record], cache: Path) -> tuple[list[Record], list[Record]]:
     """The records of a chronological split, as `train` makes it: training, validation."""
-    rule = Chronological(key=LOGS.split_key, order=LOGS.order_key, share=LOGS.defaults.validation)
+    rule = Chronological(key=LOGS.split_key, order=LOGS.order_key, share=0.1)
     marks = np.array([rule.mark(record) for record in records])
-    held_out = rule.validation(marks)
+    held_out = rule.parts(marks) == VALIDATION
     prepared = prepare(
         iter(records), LineEncoder(), SPACE, cache=cache, fingerprint="f", max_length=512, split=rule
     )
@@ -106,10 +106,7 @@ def test_a_window_as_people_see_it():
 
 def test_defaults():
     defaults = dataclasses.asdict(LOGS.defaults)
-    assert (defaults["tokenizer"], defaults["split"], defaults["validation"]) == (
-        "templates.v1",
-        "chronological",
-        0.1,
-    )
+    assert (defaults["tokenizer"], defaults["split"]) == ("templates.v1", "chronological")
+    assert (defaults["validation"], defaults["calibration"]) == (0.05, 0.1)
     assert defaults["masking"]["masker"] == "whole_unit.v1"
     assert next(iter(LOGS.formats)) == "auto"  # what a name without an ending is read as

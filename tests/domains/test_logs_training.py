@@ -23,7 +23,8 @@ def test_a_sample_and_its_last_tenth(seqmlm: Callable[..., Any], tmp_path: Path)
     LOGS.sample(tmp_path / "sample", n=150)
     done = seqmlm("train", "--domain", "logs", tmp_path / "sample", *SHORT, "run")
     assert done.code == 0, done.err
-    assert "15 validation records" in done.err
+    assert "8 validation records" in done.err
+    assert "records set aside to calibrate scores: 15" in done.err
     assert (tmp_path / "runs" / "run" / "predictions.txt").exists()
 
 

@@ -16,7 +16,15 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, database, tables
+from seqmlm.registry import (
+    CalibrationEntry,
+    DatasetEntry,
+    ModelEntry,
+    Registry,
+    TokenizerEntry,
+    database,
+    tables,
+)
 from seqmlm.workspace import Workspace
 
 Register = Callable[..., ModelEntry]
@@ -74,6 +82,19 @@ def test_a_resumed_run_registers_once(register: Register, registry: Registry) ->
     again = register("a", mlflow_run_id="later")
     assert (again.version, again.mlflow_run_id) == (1, "later")
     assert len(registry.models("a")) == 1
+
+
+def test_calibrations_are_replaced_as_a_whole(register: Register, registry: Registry) -> None:
+    one, two = register("a", "1"), register("a", "2")
+    first = [
+        CalibrationEntry(level="residue", mode=mode, rows=n, source="f") for n, mode in enumerate("ab", 11)
+    ]
+    registry.set_calibrations(one, first)
+    registry.set_calibrations(two, first[:1])
+    assert registry.calibrations(one) == first
+    later = [CalibrationEntry(level="residue", mode="b", rows=99, source="g")]
+    registry.set_calibrations(one, later)
+    assert (registry.calibrations(one), registry.calibrations(two)) == (later, first[:1])
 
 
 def test_aliases_move(register: Register, registry: Registry) -> None:

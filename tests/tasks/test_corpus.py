@@ -35,7 +35,13 @@ def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(work
     file.write_text("".join(f"{labels[i % 4]} sentence number {i}\n" for i in range(40)))
     corpus = build_corpus(CorpusReader(_config(file), Dated(), Workspace.locate()), lambda text: None)
     facts = corpus.statistics["data"]
-    assert (facts["train"]["records"], facts["validation"]["records"]) == (20, 10)
+    assert facts["train"]["records"] == 20
+    held_out = facts["validation"]["records"], facts["calibration"]["records"]
+    assert min(held_out) > 1, "half of the validation records calibrate"
+    assert sum(held_out) == 10
+    assert not any("train" in record.raw or "test" in record.raw for record in corpus.calibrating(99))
+    lines = file.read_text().splitlines()
+    assert [line in corpus.trained_on for line in lines] == [line.startswith("train") for line in lines]
     assert facts["problems"] == {"a record of the test split, left out": 10}
 
 
@@ -64,8 +70,10 @@ def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> 
     found = [line for line in said if line.startswith("data: ")]
     assert found == [
         "data: 92 words in 20 training and <11 validation records",
+        "data: records set aside to calibrate scores: <11",
         "data: <11 x a record of the test split, left out",
-        "data: 92 words in 20 training and 3 validation records",
+        "data: 92 words in 20 training and 1 validation records",
+        "data: records set aside to calibrate scores: 2",
         "data: 4 x a record of the test split, left out",
     ]
 

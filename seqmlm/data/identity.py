@@ -1,0 +1,89 @@
+"""Which records a model was trained on, as keyed hashes: enough to recognise one, not to tell what it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IDENTITIES = "identities.bin"  # plain numbers of all records, until the rows are divided
+TRAINED_ON, SALT = "trained_on.npy", "trained_on_salt.npy"
+
+MOST = 4_000_000
+"""Hashes kept. Of more records, those with the smallest hashes."""
+
+_CHUNK = 1 << 20  # records handled at a time
+
+Hashes = NDArray[np.uint64]
+
+
+def new_salt() -> NDArray[np.uint8]:
+    """(16,) random bytes that key the hashes, so that no table of known records helps to look them up."""
+    return np.frombuffer(os.urandom(16), dtype=np.uint8)
+
+
+def identity_hash(identity: str, salt: bytes) -> int:
+    """An unsigned 64-bit hash of what makes a record the same one, keyed."""
+    data = identity.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=salt).digest(), "little")
+
+
+def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
+    """Keep the identities of the records that train, sorted and thinned; those of all records go.
+
+    Args:
+        folder: holds what `seqmlm.data.store.RecordWriter` left.
+        trains: (N,) True where a record trains.
+    """
+    kept = np.zeros(0, dtype=np.uint64)
+    with (folder / IDENTITIES).open("rb") as file:
+        for start in range(0, len(trains), _CHUNK):
+            chosen = trains[start : start + _CHUNK]
+            own = np.fromfile(file, dtype="<u8", count=len(chosen)).astype(np.uint64)[chosen]
+            kept = np.unique(np.concatenate([kept, own]))[:MOST]
+    np.save(folder / TRAINED_ON, kept)
+    (folder / IDENTITIES).unlink()
+
+
+class TrainedOn:
+    """Tells whether a model was trained on a record.
+
+    Args:
+        corpora: (K,) sorted hashes and the 16 bytes of their key, of each corpus.
+    """
+
+    def __init__(self, corpora: Iterable[tuple[Hashes, bytes]]) -> None:
+        self.corpora = [(np.asarray(hashes, dtype=np.uint64), bytes(salt)) for hashes, salt in corpora]
+
+    @classmethod
+    def of_prepared(cls, folders: Iterable[Path]) -> TrainedOn:
+        """Of the entries that `seqmlm.data.prepare.prepare` made."""
+        return cls((np.load(one / TRAINED_ON), np.load(one / SALT).tobytes()) for one in folders)
+
+    def __contains__(self, identity: object) -> bool:
+        """Whether a record with this identity trained; of more than `MOST` records only some are known."""
+        for hashes, salt in self.corpora:
+            wanted = np.uint64(identity_hash(str(identity), salt))
+            at = int(np.searchsorted(hashes, wanted))
+            if at < len(hashes) and hashes[at] == wanted:
+                return True
+        return False
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Hashes and keys by name."""
+        found: dict[str, NDArray[Any]] = {}
+        for number, (hashes, salt) in enumerate(self.corpora):
+            found[f"{number}/hashes"] = hashes
+            found[f"{number}/salt"] = np.frombuffer(salt, dtype=np.uint8)
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TrainedOn:
+        """What `to_arrays` gave."""
+        names = sorted({name.split("/")[0] for name in arrays}, key=int)
+        return cls((arrays[f"{name}/hashes"], arrays[f"{name}/salt"].tobytes()) for name in names)

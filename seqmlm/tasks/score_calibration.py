@@ -1,0 +1,232 @@
+"""What a model folder holds to judge with, written whole or not at all.
+
+calibration.safetensors   a calibration for each level and mode: arrays, with what belongs to them as JSON in
+                          the header, so that one rename replaces all of it
+background.safetensors    what levels know of normal data
+trained_on.safetensors    keyed hashes of the records the model was trained on
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.levels import Level
+from seqmlm.data.identity import TrainedOn
+from seqmlm.engine.mode import ONE_PASS, Mode
+from seqmlm.errors import StateError
+from seqmlm.evaluation.cascade import CascadeCalibration
+from seqmlm.evaluation.conformal import Calibration
+from seqmlm.tasks.bundle import LoadedModel
+
+CALIBRATION, BACKGROUND = "calibration.safetensors", "background.safetensors"
+TRAINED_ON = "trained_on.safetensors"
+CASCADE = "cascade"
+
+_HEADER = "seqmlm"
+_FORMAT = 1
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stored:
+    """A calibration of one level and mode: exactly one of the first two.
+
+    Args:
+        calibration: of a mode.
+        cascade: of a cascade, whose first stage asks in the mode `screen`.
+        rows_per_day: of normal data with times; None without.
+        source: fingerprint of the normal data, or the data set of the training it was set aside from.
+        created: when, ISO 8601.
+    """
+
+    calibration: Calibration | None = None
+    cascade: CascadeCalibration | None = None
+    screen: Mode = ONE_PASS
+    rows_per_day: float | None = None
+    source: str = ""
+    created: str = ""
+
+    @property
+    def fitted(self) -> Calibration | CascadeCalibration:
+        """The one it is."""
+        found = self.cascade or self.calibration
+        assert found is not None
+        return found
+
+    @property
+    def rows(self) -> int:
+        """Normal rows it was fitted to."""
+        return self.fitted.rows
+
+
+def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
+    """All calibrations of a model folder by level and mode ("cascade" is one); empty where it has none.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    file = folder / CALIBRATION
+    if not file.is_file():
+        return {}
+    arrays, header = _read(file)
+    try:
+        facts = json.loads(header.get(_HEADER, "{}"))
+        if facts.get("format") != _FORMAT:
+            raise ValueError(f"format {facts.get('format')}; this version of seqmlm reads {_FORMAT}")
+        return {
+            (one["level"], one["mode"]): _stored(one, _under(arrays, f"{one['level']}/{one['mode']}/"))
+            for one in facts["entries"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise _broken(file, error) from None
+
+
+def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | None:
+    """The calibration of a level and mode ("cascade" is one), or None.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    return stored_calibrations(Path(model.path)).get((level.name, mode))
+
+
+def stored_background(model: LoadedModel, level: Level) -> Background | None:
+    """What a level knows of normal data; None where it needs nothing, or the model holds nothing.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    file = Path(model.path) / BACKGROUND
+    if level.background is None or not file.is_file():
+        return None
+    arrays = _under(_read(file)[0], f"{level.name}/")
+    return level.background.load(arrays, model.tokenizer) if arrays else None
+
+
+def stored_trained_on(folder: Path) -> TrainedOn | None:
+    """What tells the records a model was trained on; None where the model does not know them.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    file = folder / TRAINED_ON
+    if not file.is_file():
+        return None
+    try:
+        return TrainedOn.from_arrays(_read(file)[0])
+    except (ValueError, KeyError) as error:
+        raise _broken(file, error) from None
+
+
+def store(folder: Path, entries: Mapping[tuple[str, str], Stored], *, private: bool = False) -> None:
+    """Replace the calibrations of a model by these, by level and mode.
+
+    Args:
+        folder: of the model.
+        entries: all it shall have.
+        private: only the owner may read them.
+
+    Raises:
+        StateError: the folder cannot be written; the calibrations it had are untouched.
+    """
+    arrays: Arrays = {}
+    facts = []
+    for (level, mode), one in entries.items():
+        state, own = one.fitted.to_state()
+        arrays |= {f"{level}/{mode}/{name}": values for name, values in own.items()}
+        facts.append(
+            {
+                "level": level,
+                "mode": mode,
+                "kind": "mode" if one.cascade is None else CASCADE,
+                "screen": str(one.screen),
+                "rows": one.rows,
+                "rows_per_day": one.rows_per_day,
+                "source": one.source,
+                "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
+                "state": state,
+            }
+        )
+    header = {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})}
+    _write(folder / CALIBRATION, arrays, private, header)
+
+
+def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, private: bool = False) -> None:
+    """Replace what the levels, by name, know of normal data.
+
+    Raises:
+        StateError: the folder cannot be written.
+    """
+    arrays: Arrays = {}
+    for level, background in backgrounds.items():
+        arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
+    _write(folder / BACKGROUND, arrays, private)
+
+
+def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = False) -> None:
+    """Keep what tells the records a model was trained on.
+
+    Raises:
+        StateError: the folder cannot be written.
+    """
+    _write(folder / TRAINED_ON, trained_on.to_arrays(), private)
+
+
+def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
+    cascade = facts["kind"] == CASCADE
+    return Stored(
+        calibration=None if cascade else Calibration.from_state(facts["state"], arrays),
+        cascade=CascadeCalibration.from_state(facts["state"], arrays) if cascade else None,
+        screen=Mode.parse(facts["screen"]),
+        rows_per_day=facts["rows_per_day"],
+        source=facts["source"],
+        created=facts["created"],
+    )
+
+
+def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _broken(file, error) from None
+
+
+def _write(file: Path, arrays: Arrays, private: bool, header: dict[str, str] | None = None) -> None:
+    """Write beside the file, then put it in its place: a kill at any moment leaves the old one or the new."""
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("wb") as out:
+            os.fchmod(out.fileno(), 0o600 if private else 0o644)
+            out.write(save({n: np.ascontiguousarray(a) for n, a in arrays.items()}, metadata=header))
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise StateError(
+            f"cannot write {file}: {error.strerror}; free space, or copy the model to a folder of your own"
+        ) from None
+
+
+def _under(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+
+
+def _broken(file: Path, error: Exception) -> StateError:
+    return StateError(f"{file} cannot be read ({error}); calibrate the model again ('seqmlm calibrate')")

@@ -1,0 +1,172 @@
+"""Calibration through the command line: what training leaves, what replaces it, what is refused."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from histories import histories
+
+from seqmlm.data.events import iso
+from seqmlm.data.problems import Problems
+from seqmlm.registry import Registry
+from seqmlm.tasks import bundle
+from seqmlm.tasks.judging import Judge
+from seqmlm.tasks.score_calibration import CALIBRATION, stored_calibrations, stored_trained_on
+from seqmlm.tasks.scoring import RecordScorer
+from seqmlm.workspace import Workspace
+
+Run = Callable[..., Any]
+
+SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
+FAST = (
+    *("--size", "tiny", "--set", SMALL, "--set", "train.evaluation_records=20", "--max-steps", 3),
+    *("--set", "train.tokens_per_row=512", "--tokens-per-batch", "1024"),
+)
+
+
+def fasta(path: Path, count: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    letters = list("LAGVSERTIDPKQNFYMHWC")
+    sequences = ["".join(rng.choice(letters, size=int(rng.integers(8, 30)))) for _ in range(count)]
+    path.write_text("".join(f">p{seed}.{n}\n{one}\n" for n, one in enumerate(sequences)))
+    return path
+
+
+def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
+    mine, normal = fasta(workspace / "mine.fasta", 300, 1), fasta(workspace / "normal.fasta", 150, 2)
+    trained = seqmlm(
+        "train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3", "--json"
+    )
+    assert trained.code == 0, trained.err
+    folder = workspace / "runs/mine/model"
+    first = stored_calibrations(folder)
+    [level] = {level for level, _ in first}
+    assert {mode for _, mode in first} == {"exact", "one-pass", "cascade"}
+    rows = {mode: one.rows for (_, mode), one in first.items()}
+    assert 50 < rows["one-pass"] < 130, "the third that was set aside"
+    assert _registered(workspace) == [(level, mode, rows[mode]) for mode in sorted(rows)]
+
+    refused = seqmlm("calibrate", "mine", mine)
+    assert refused.code == 3
+    assert f"{mine}:" in refused.err
+    assert "was trained on" in refused.err
+    assert "--on-error skip" in refused.err
+    assert "of the 300 records" in refused.err
+    assert (folder / CALIBRATION).read_bytes(), "untouched"
+    assert stored_calibrations(folder).keys() == first.keys()
+
+    done = seqmlm("calibrate", "mine", normal, mine, "--on-error", "skip", "--json", "--alpha", "0.2")
+    assert done.code == 0, done.err
+    told = done.json
+    assert told["level"] == level
+    assert told["left_out"] + told["records"] == 450
+    assert told["records"] > 200, "the fresh ones, and those of the first file that were held out"
+    again = stored_calibrations(folder)
+    for mode, facts in told["modes"].items():
+        assert facts["rows"] == again[level, mode].rows == told["records"]
+        assert facts["alpha"] == {"rate": 0.2, "rests_on": "ranks"}
+    assert [one[2] for one in _registered(workspace)] == [told["records"]] * 3
+
+    only = seqmlm("calibrate", "mine", normal, "--mode", "partition:4", "--records", 60)
+    assert only.code == 0, only.err
+    assert f"{level}\tpartition:4\t60" in only.out
+    assert len(stored_calibrations(folder)) == 4
+
+
+def test_alarms_on_fresh_normals_are_as_rare_as_asked(seqmlm: Run, workspace: Path) -> None:
+    mine = fasta(workspace / "mine.fasta", 60, 1)
+    assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
+    assert seqmlm("calibrate", "mine", fasta(workspace / "n.fasta", 400, 2), "--mode", "exact").code == 0
+    model = bundle.load(workspace / "runs/mine/model")
+    [(_, stored)] = [one for one in stored_calibrations(Path(model.path)).items() if one[0][1] == "exact"]
+    records = model.domain.read([fasta(workspace / "fresh.fasta", 400, 3)], Problems())
+    judge = Judge(RecordScorer(model), model.domain.level(None), calibration=stored.calibration, alpha=0.1)
+    alarms = [row.alarm for row in judge.judged(records, Problems())]
+    assert 0.04 < np.mean(alarms) < 0.18  # both samples vary: two standard errors are 0.042
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["mine"], 2, "nothing to calibrate with"),
+        (["mine", "empty.fasta"], 3, "empty"),
+        (["mine", "mine.fasta", "--on-error", "skip"], 3, "no normal record is left"),
+        (["mine", "n.fasta", "--level", "sentence"], 2, "no level 'sentence'"),
+        (["mine", "n.fasta", "--mode", "guess"], 2, "guess"),
+        (["mine", "n.fasta", "--alpha", "2"], 2, "between 0 and 1"),
+        (["other", "n.fasta"], 4, "no model 'other'"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    seqmlm: Run, workspace: Path, arguments: list[str], code: int, words: str
+) -> None:
+    mine = fasta(workspace / "mine.fasta", 40, 1)
+    fasta(workspace / "n.fasta", 20, 2)
+    (workspace / "empty.fasta").write_text("")
+    trained = seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.validation=0.01")
+    assert trained.code == 0, trained.err
+    folder = workspace / "runs/mine/model"
+    if "mine.fasta" in arguments:  # leave nothing that is held out
+        known = stored_trained_on(folder)
+        assert known is not None
+        texts = mine.read_text().split(">")[1:]
+        own = [one for one in texts if one.split()[1] in known]
+        mine.write_text("".join(">" + one for one in own))
+    before = (folder / CALIBRATION).read_bytes()
+    paths = [workspace / one if one.endswith(".fasta") else one for one in arguments]
+    done = seqmlm("calibrate", *paths)
+    assert done.code == code, done.err
+    assert words in done.err
+    assert (folder / CALIBRATION).read_bytes() == before
+
+
+def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path) -> None:
+    lines = ["patient,time,code,value,text,visit"]
+    for history in histories(80):
+        for event in history.events:
+            time = "" if event.time is None else iso(event.time)
+            value = "" if event.value is None else repr(event.value)
+            fields = (
+                f"subject{history.subject}",
+                time,
+                event.code,
+                value,
+                event.text or "",
+                event.visit or "",
+            )
+            lines.append(",".join(fields))
+    table = workspace / "events.csv"
+    table.write_text("\n".join(lines) + "\n")
+    for share, calibrated in (("0.5", True), ("0.05", False)):
+        name = f"p{share[2:]}"
+        done = seqmlm(
+            "train", "-d", "ehr", table, *FAST, "--name", name, "--set", f"data.calibration={share}"
+        )
+        assert done.code == 0, done.err
+        folder = workspace / "runs" / name / "model"
+        assert bool(stored_calibrations(folder)) == calibrated, "fewer than eleven rows are none"
+        for file in ("trained_on.safetensors", *([CALIBRATION] if calibrated else [])):
+            assert stat.S_IMODE((folder / file).stat().st_mode) == 0o600
+            content = (folder / file).read_bytes()
+            assert b"subject" not in content
+            assert b"DRUG" not in content
+        assert calibrated or "sensitive data need 11" in done.err
+    assert seqmlm("models", "export", "p5", "--out", workspace / "out").code == 0
+    assert not (workspace / "out/trained_on.safetensors").exists()
+    refused = seqmlm("calibrate", "p5", table)
+    assert refused.code == 3
+    assert "subject" not in refused.err.replace("subjects", "")
+    told = seqmlm("calibrate", "p5", table, "--on-error", "skip", "--json")
+    assert told.code == 0, told.err
+    assert all(isinstance(json.loads(told.out)[name], int | str) for name in ("records", "left_out"))
+
+
+def _registered(workspace: Path) -> list[tuple[str, str, int]]:
+    with Registry(Workspace.locate()) as registry:
+        return [(one.level, one.mode, one.rows) for one in registry.calibrations(registry.get("mine"))]

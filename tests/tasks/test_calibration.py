@@ -1,0 +1,220 @@
+"""Fitting and keeping calibrations: deterministic, within a budget, atomic, with backgrounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import RESIDUES, protein_model
+
+from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.levels import Level, RecordLevel, mean, record_row
+from seqmlm.anomaly.values import Row, Scored
+from seqmlm.data.identity import TrainedOn
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.mode import EXACT
+from seqmlm.engine.types import Sequences
+from seqmlm.errors import DataError, StateError
+from seqmlm.tasks import calibration as calibration_module
+from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.calibration import Calibrator, Normal
+from seqmlm.tasks.score_calibration import (
+    BACKGROUND,
+    CALIBRATION,
+    CASCADE,
+    TRAINED_ON,
+    Stored,
+    store,
+    store_backgrounds,
+    store_trained_on,
+    stored_background,
+    stored_calibration,
+    stored_calibrations,
+    stored_trained_on,
+)
+from seqmlm.tokenizers.base import Tokenizer
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> LoadedModel:
+    masking = {"masker": "uniform.v1", "rate": 0.15, "mask": 0.8, "random": 0.1, "keep": 0.1}
+    found = protein_model()
+    return replace(found, path=str(tmp_path), card=replace(found.card, masking=masking))
+
+
+def normal(count: int, seed: int = 0, longest: int = 18) -> Normal:
+    rng = np.random.default_rng(seed)
+    raws = ["".join(rng.choice(list(RESIDUES), size=int(rng.integers(4, longest)))) for _ in range(count)]
+    records = [Record(id=str(n), raw=raw, source="n.fasta", line=n) for n, raw in enumerate(raws, 1)]
+    return Normal(records=records, of=count, source="f")
+
+
+def calibrator(model: LoadedModel, **options: Any) -> Calibrator:
+    return Calibrator(model=model, problems=Problems(), **options)
+
+
+class Lengths(Background):
+    """Mean surprisal of normal records, from half of them."""
+
+    needs_scores = True
+
+    def __init__(self, windows: int, usual: float = 0.0) -> None:
+        self.windows, self.usual = windows, usual
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Lengths:
+        return cls(len(train))
+
+    def learn(self, normal: Any) -> Lengths:
+        return Lengths(self.windows, float(np.mean([mean(one) for one in normal])))
+
+    def arrays(self) -> dict[str, Any]:
+        return {"values": np.array([self.windows, self.usual])}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, Any], tokenizer: Tokenizer) -> Lengths:
+        return cls(int(arrays["values"][0]), float(arrays["values"][1]))
+
+
+class Beyond(Level):
+    """How far above the usual."""
+
+    name, channels, background = "beyond", ("above", "length"), Lengths
+
+    def rows(self, scored: Scored, background: Background | None) -> list[Row]:
+        assert isinstance(background, Lengths)
+        return [record_row(scored, {"above": mean(scored) - background.usual, "length": float(len(scored))})]
+
+
+def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_path: Path) -> None:
+    level, records = RecordLevel("protein"), normal(80)
+    written = []
+    for name in "ab":
+        one = calibrator(model)
+        modes = one.default_modes(records)
+        assert modes == ("exact", "one-pass", "cascade")
+        found = one.calibrate(level, modes, records, None)
+        (tmp_path / name).mkdir()
+        store(tmp_path / name, {key: replace(s, created="now") for key, s in found.items()})
+        written.append((tmp_path / name / CALIBRATION).read_bytes())
+    assert written[0] == written[1]
+    back = stored_calibration(replace(model, path=str(tmp_path / "a")), level, CASCADE)
+    assert back is not None
+    assert back.cascade is not None
+    assert (back.rows, back.source, back.created) == (80, "f", "now")
+
+
+def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = normal(3000)
+    free = calibrator(model)
+    bound = calibrator(model, budget=1)
+    assert free._affordable(records.records, 0.5, bound._exact_cost) is records.records
+    few = bound._affordable(records.records, 0.5, bound._exact_cost)
+    assert len(few) == 200, "short ones: so many however short the training was"
+    lines = np.diff([record.line for record in few])
+    assert lines.min() >= 14, "spread evenly"
+    monkeypatch.setattr(calibration_module, "_FLOOR", 0)
+    assert len(bound._affordable(records.records, 0.5, bound._exact_cost)) == 1
+    rich = calibrator(model, budget=200_000)
+    paid = rich._affordable(records.records, 0.5, rich._exact_cost)
+    cost = sum(rich._exact_cost(len(record.raw) + 2) for record in paid)
+    assert 60_000 < cost < 140_000
+
+
+def test_rows_a_day_stand_for_all_records(model: LoadedModel) -> None:
+    class Timed(RecordLevel):
+        def rows(self, scored: Scored, background: Background | None) -> list[Row]:
+            return [replace(row, time=60.0 * scored.record.line) for row in super().rows(scored, background)]
+
+    records = replace(normal(60), of=600)
+    found = calibrator(model).calibrate(Timed("protein"), ["partition:2"], records, None)
+    assert found["protein", "partition:2"].rows_per_day == pytest.approx(24 * 60 * 10)
+
+
+def test_what_teaches_a_background_does_not_calibrate(model: LoadedModel, tmp_path: Path) -> None:
+    level, records = Beyond(), normal(60)
+    one = calibrator(model)
+    background, rest = one.background(level, records, None)
+    assert isinstance(background, Lengths)
+    assert background.windows == 30
+    assert 2 < background.usual < 8
+    assert [record.id for record in rest.records] == [str(n) for n in range(2, 61, 2)]
+    found = one.calibrate(level, [str(EXACT)], rest, background)
+    assert found["beyond", "exact"].rows == 30
+    store_backgrounds(tmp_path, {level.name: background}, private=True)
+    back = stored_background(model, level)
+    assert isinstance(back, Lengths)
+    assert back.arrays()["values"].tolist() == background.arrays()["values"].tolist()
+    assert (tmp_path / BACKGROUND).stat().st_mode & 0o777 == 0o600
+    assert stored_background(model, RecordLevel("protein")) is None
+
+
+def test_records_without_scores_are_no_calibration(model: LoadedModel) -> None:
+    empty = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
+    for mode in ("exact", CASCADE):
+        with pytest.raises(DataError, match="nothing to calibrate with"):
+            calibrator(model).calibrate(RecordLevel("protein"), [mode], empty, None)
+
+
+def test_sensitive_data_of_few_rows_leave_nothing(model: LoadedModel) -> None:
+    said: list[str] = []
+    private = replace(model, card=replace(model.card, sensitive=True))
+    for count, modes in ((10, 0), (11, 1)):
+        one = calibrator(private, say=said.append)
+        assert len(one.calibrate(RecordLevel("protein"), ["exact"], normal(count), None)) == modes
+    assert len(said) == 1
+
+
+def test_a_replacement_is_whole_or_not_there(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level = RecordLevel("protein")
+    old = calibrator(model).calibrate(level, ["partition:2"], normal(30), None)
+    new = calibrator(model).calibrate(level, ["partition:2"], normal(40, seed=1), None)
+    store(tmp_path, old)
+    before = (tmp_path / CALIBRATION).read_bytes()
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    for stop, error in ((killed, KeyboardInterrupt), (full, StateError)):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", stop)
+            with pytest.raises(error):
+                store(tmp_path, new)
+        assert (tmp_path / CALIBRATION).read_bytes() == before
+        assert [one.rows for one in stored_calibrations(tmp_path).values()] == [30]
+    store(tmp_path, new)
+    assert [one.rows for one in stored_calibrations(tmp_path).values()] == [40]
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_path: Path) -> None:
+    assert stored_calibrations(tmp_path) == {}
+    assert stored_trained_on(tmp_path) is None
+    for name, load in ((CALIBRATION, stored_calibrations), (TRAINED_ON, stored_trained_on)):
+        (tmp_path / name).write_bytes(b"not this")
+        with pytest.raises(StateError, match=f"{name} cannot be read.*seqmlm calibrate"):
+            load(tmp_path)
+    store_trained_on(tmp_path, TrainedOn([(np.array([5], dtype=np.uint64), b"s" * 16)]))
+    found = stored_trained_on(tmp_path)
+    assert found is not None
+    assert "anything" not in found
+    store(tmp_path, {("a", "b"): _one(model)})
+    content = (tmp_path / CALIBRATION).read_bytes()
+    (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
+    with pytest.raises(StateError, match="format"):
+        stored_calibrations(tmp_path)
+
+
+def _one(model: LoadedModel) -> Stored:
+    found = calibrator(model).calibrate(RecordLevel("protein"), ["partition:2"], normal(20), None)
+    return found["protein", "partition:2"]
