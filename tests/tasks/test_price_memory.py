@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_models import protein_model, residues
 
+from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.correction import Correction
@@ -61,16 +62,21 @@ def test_another_request_is_asked_anew(model: LoadedModel) -> None:
 
 
 def test_what_was_not_asked_for_longest_is_forgotten(model: LoadedModel) -> None:
-    scorer = RecordScorer(model)
-    scorer._memory = PriceMemory(units=38)
+    scorer, memory = RecordScorer(model), PriceMemory(units=38)
     batch = scorer.encoded(records(10, 12, 14), Problems())
-    truth = [one.surprisal.tolist() for one in RecordScorer(model).scored(batch)]
-    asked = []
+    truth = scorer.scored(batch)
+    asked: list[int] = []
     for number in (0, 1, 0, 2, 0, 1):  # 10 + 12 + 14 units are one record too many
-        [one] = scorer.scored([batch[number]])
-        assert one.surprisal == pytest.approx(truth[number], abs=1e-5)
-        asked.append(scorer.conditionals.statistics.variants)
-    assert np.diff([0, *asked]).tolist() == [10, 12, 0, 14, 0, 12]
+
+        def price(chosen: list[int], number: int = number) -> list[Scored]:
+            asked.append(number)
+            return [truth[number] for _ in chosen]
+
+        [one] = memory.priced([batch[number].encoding], "exact", price)
+        assert one.surprisal is truth[number].surprisal
+        assert not one.record.raw
+        assert len(one.encoding) == 0
+    assert asked == [0, 1, 2, 1]
 
 
 def test_a_sequence_longer_than_the_memory_is_priced(model: LoadedModel) -> None:
