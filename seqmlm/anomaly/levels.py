@@ -110,7 +110,7 @@ def record_row(scored: Scored, statistics: dict[str, float]) -> Row:
         source=record.source,
         line=record.line,
         start=0,
-        end=len(str(record.raw)),
+        end=len(scored.raw),
         units=np.arange(len(scored)),
         length=len(scored),
         statistics=statistics,

@@ -70,6 +70,12 @@ class Scored:
         """(U, 2) half-open offsets of each unit in `str(record.raw)`."""
         return self.rule.spans(self.encoding)[self._at]
 
+    @cached_property
+    def raw(self) -> str:
+        """The text that spans point into: of a record with a `text` (a log's lines) that, else its `str`."""
+        text = getattr(self.record.raw, "text", None)
+        return text if isinstance(text, str) else str(self.record.raw)
+
     @property
     def classes(self) -> NDArray[np.int16] | None:
         """(U,) class of each unit's first token, or None where the field has no classes."""
@@ -78,7 +84,7 @@ class Scored:
     def text(self, unit: int) -> str:
         """What stands at the unit with this index."""
         start, end = self.spans[unit].tolist()
-        return str(self.record.raw)[start:end]
+        return self.raw[start:end]
 
 
 def scored(record: Record, encoding: Encoding, rule: Units, parts: list[SequenceScore]) -> Scored:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from seqmlm.anomaly.levels import Level
 from seqmlm.data.loglines import LogLines
 from seqmlm.data.readers.logs import READERS
 from seqmlm.data.record import Record
@@ -43,6 +44,23 @@ class LogsDomain(Domain):
         validation=0.05,
         calibration=0.1,
     )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The session or window whole, and the line."""
+        from seqmlm.anomaly.logs_levels import LineLevel, SessionLevel
+
+        return SessionLevel("session"), LineLevel("line")
+
+    def level(self, name: str | None) -> Level:
+        """As `Domain.level`; a window is judged as a session is, and goes by that name too."""
+        return super().level("session" if name == "window" else name)
+
+    def identity(self, record: Record) -> str:
+        """The lines with their times; sessions of event ids, many of which are equal, also by id."""
+        if isinstance(record.raw, LogLines) and record.raw.keys:
+            return f"{record.id}\0{record.raw}"
+        return str(record.raw)
 
     def split_key(self, record: Record) -> str:
         """The session, or the stretch of windows that share lines."""

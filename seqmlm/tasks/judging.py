@@ -82,7 +82,10 @@ class Judge:
 
     def batch(self, records: Sequence[Record], problems: Problems) -> list[JudgedRow]:
         """Judge some records together."""
-        encoded = self.scorer.encoded(records, problems)
+        return self.encoded(self.scorer.encoded(records, problems))
+
+    def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
+        """Judge some records together that are tokenized already."""
         found = self.scored(encoded, further=self.cascade is None)
         rows = self.rows(found)
         if self.cascade is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,22 +19,12 @@ from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.encoding import Encoded, batches, encoded
 from seqmlm.tasks.one_pass import head_for
-from seqmlm.tokenizers.base import UnknownUnit
+from seqmlm.tasks.price_memory import PriceMemory
 
-BATCH_RECORDS = 256
-BATCH_CHARACTERS = 1 << 18
-
-_UNFAMILIAR = "a record most of which the model's vocabulary does not know: is it data of another kind?"
-
-
-class Encoded(NamedTuple):
-    """A record and what the model sees of it."""
-
-    record: Record
-    encoding: Encoding
+__all__ = ["Encoded", "RecordScorer", "batches"]
 
 
 class _Asking(NamedTuple):
@@ -67,33 +58,12 @@ class RecordScorer:
         self.model, self._correction, self._top = model, correction, top
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._memory = PriceMemory()
         self._scorers: dict[_Asking, Scorer] = {}
-        self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         """Tokenize a batch; records that the tokenizer cannot spell go to `problems`."""
-        try:
-            encodings = self.model.tokenizer.encode_batch([record.raw for record in records])
-            found = list(map(Encoded, records, encodings))
-        except DataError:
-            found = list(self._singly(records, problems))
-        for one in found:
-            ordinary = one.encoding.ids[one.encoding.groups >= 0]
-            if len(self._unfamiliar) and len(ordinary) and np.isin(ordinary, self._unfamiliar).mean() > 0.5:
-                problems.note(_UNFAMILIAR)
-        return found
-
-    def _singly(self, records: Sequence[Record], problems: Problems) -> Iterator[Encoded]:
-        model = self.model
-        for record in records:
-            try:
-                yield Encoded(record, model.tokenizer.encode(record.raw))
-            except UnknownUnit as error:
-                shown = model.domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
-                problems.bad(shown, str(record.raw))
-            except DataError as error:
-                placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
-                problems.bad(placed, str(record.raw))
+        return encoded(self.model.domain, self.model.tokenizer, records, problems)
 
     def scored(
         self,
@@ -114,24 +84,39 @@ class RecordScorer:
             entropy, ranks: whether they are wanted of every unit.
             top: expected alternatives that are wanted of every unit, where they are more than the scorer's.
             wanted: for each record (L,) True at the tokens to price; None for all of all.
-
             view: what of a record the model is shown.
+
+        Sequences that the model cannot tell apart are priced once.
 
         Returns:
             One for each record, in order, with the units that were priced.
         """
+        asking = _Asking(mode, entropy, ranks, max(self._top, top), view)
+
+        def price(chosen: list[int]) -> list[Scored]:
+            parts = None if wanted is None else [wanted[number] for number in chosen]
+            return self._priced(asking, [batch[number] for number in chosen], parts)
+
+        known = self._memory.priced([one.encoding for one in batch], asking, price, wanted)
+        return [
+            replace(prices, record=one.record, encoding=one.encoding)
+            for prices, one in zip(known, batch, strict=True)
+        ]
+
+    def _priced(
+        self, asking: _Asking, batch: Sequence[Encoded], wanted: Sequence[Bools] | None
+    ) -> list[Scored]:
+        scorer = self._scorer(asking)
         tokenizer, longest = self.model.tokenizer, self.model.card.max_length
         counts: list[int] = []
 
         def windows() -> Iterator[tuple[Encoding, Bools]]:
             for number, one in enumerate(batch):
                 chosen = None if wanted is None else wanted[number]
-                parts = view.windows(one.encoding, tokenizer, longest, chosen)
+                parts = asking.view.windows(one.encoding, tokenizer, longest, chosen)
                 counts.append(len(parts))
                 yield from parts
 
-        asking = _Asking(mode, entropy, ranks, max(self._top, top), view)
-        scorer = self._scorer(asking)
         stream = iter(list(scorer.windows(windows())))
         return [
             scored(one.record, one.encoding, scorer.rule, list(islice(stream, count)) or [_NOTHING])
@@ -139,7 +124,7 @@ class RecordScorer:
         ]
 
     def _scorer(self, asking: _Asking) -> Scorer:
-        """The one scorer for a way of asking: it remembers windows from batch to batch."""
+        """The one scorer for a way of asking."""
         made = self._scorers.get(asking)
         if made is None:
             ask, head = self.conditionals, asking.mode.head
@@ -161,17 +146,3 @@ class RecordScorer:
 
 _EMPTY = np.zeros(0, dtype=np.int32)
 _NOTHING = SequenceScore(_EMPTY, np.zeros(0, dtype=np.float32), _EMPTY)
-
-
-def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records that are scored together: up to `BATCH_RECORDS` of them or `BATCH_CHARACTERS`, one at least."""
-    batch: list[Record] = []
-    characters = 0
-    for record in records:
-        batch.append(record)
-        characters += len(record.raw) if isinstance(record.raw, str) else 1024
-        if len(batch) >= BATCH_RECORDS or characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch

@@ -1,0 +1,43 @@
+"""A loaded log model so small that a test can ask it anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from seqmlm import plugins
+from seqmlm.data.loglines import LogLines
+from seqmlm.data.record import Record
+from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.model import MaskedRows
+from seqmlm.tasks.bundle import Card, LoadedModel
+from seqmlm.tokenizers.base import Tokenizer
+
+NORMAL = ("open file 7", "read block 1 of 9", "read block 2 of 9", "close")
+
+
+def log_model(tokenizer: Tokenizer, max_length: int = 64) -> LoadedModel:
+    """Two random layers over the tokenizer's vocabulary."""
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    model = build(ModelConfig(max_length=max_length, overrides=overrides), tokenizer.space)
+    card = Card(
+        domain="logs",
+        unit=tokenizer.unit,
+        tokenizer=tokenizer.name,
+        max_length=max_length,
+        probability="ordinary",
+    )
+    rows = MaskedRows(model, tokenizer.space)
+    return LoadedModel(
+        rows=rows, tokenizer=tokenizer, domain=plugins.domain("logs"), card=card, path="nowhere"
+    )
+
+
+def session(lines: Sequence[str], number: int = 0, begin: float = 100.0) -> Record:
+    """A record of some lines, a second apart, from line 10 on of its file, every second line."""
+    raw = LogLines(lines=tuple(lines), times=tuple(begin + i for i in range(len(lines))))
+    places = tuple(range(10, 10 + 2 * len(lines), 2))
+    return Record(id=f"s{number}", raw=raw, source="app.log", line=places[0], meta={"lines": places})
