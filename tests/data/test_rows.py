@@ -61,5 +61,5 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_field_is_named_with_what_is_there() -> None:
     assert required({"score": 1}, "score", "f", 3) == 1
-    with pytest.raises(DataError, match="f:3: field 'scor': no such field .did you mean 'score'"):
+    with pytest.raises(DataError, match=r"f:3: field 'scor': no such field \(did you mean 'score'"):
         required({"score": 1}, "scor", "f", 3)
