@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.data.files import expand, stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.engine.masking.base import MaskingConfig
@@ -118,6 +119,30 @@ class Domain(ABC):
     defaults: ClassVar[DomainDefaults]
     sensitive: ClassVar[bool] = False
     hidden: ClassVar[str] = "[MASK]"
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """What of a record can be judged; the first is the default."""
+        return RecordLevel("record"), UnitLevel(self.unit)
+
+    def level(self, name: str | None) -> Level:
+        """The level called so, or the default.
+
+        Raises:
+            UsageError: the field has no such level.
+        """
+        if name is None:
+            return self.levels[0]
+        found = {level.name: level for level in self.levels}
+        if name not in found:
+            raise UsageError(
+                f"domain {self.name} has no level {name!r}{nearest(name, found)}; it has {', '.join(found)}"
+            )
+        return found[name]
+
+    def identity(self, record: Record) -> str:
+        """What makes two records the same one: a model is not calibrated on what it was trained on."""
+        return str(record.raw)
 
     def read(
         self, paths: Sequence[Path | str], problems: Problems, *, format: str | None = None, **options: Any

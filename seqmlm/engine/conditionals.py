@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
+from seqmlm.engine.correction import Correction, Corrector
 from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.query import Answer, Query
@@ -88,11 +89,13 @@ class Conditionals:
         ranks: bool = False,
         top: int = 0,
         full: bool = False,
+        correction: Correction | None = None,
     ) -> Iterator[Answer]:
         """Answer queries lazily and in order; results do not depend on what is asked together (to rounding).
 
         Args:
             entropy, ranks, top, full: what `Answer` holds beside log_probs; `top` is the k of top-k.
+            correction: of the logits, before anything is read from them.
 
         Raises:
             UsageError: a query that names positions or tokens that are not there, or is longer than the
@@ -102,6 +105,7 @@ class Conditionals:
         if top < 0:
             raise UsageError(f"top must be at least 0, not {top}")
         wanted = Wanted(entropy=entropy, ranks=ranks, top=top, full=full)
+        corrector = None if correction is None else Corrector(correction, self.device)
         window: list[Query] = []
         variants = tokens = asked = 0
         for query in queries:
@@ -111,19 +115,21 @@ class Conditionals:
             tokens += count * len(query.encoding)
             crowded = tokens >= WINDOW_TOKENS or (full and asked >= self._rows_limit)
             if variants >= self.lookahead or len(window) >= self.lookahead or crowded:
-                yield from self._answer(window, variants, wanted)
+                yield from self._answer(window, variants, wanted, corrector)
                 window, variants, tokens, asked = [], 0, 0, 0
         if window:
-            yield from self._answer(window, variants, wanted)
+            yield from self._answer(window, variants, wanted, corrector)
 
-    def _answer(self, queries: list[Query], variants: int, wanted: Wanted) -> list[Answer]:
+    def _answer(
+        self, queries: list[Query], variants: int, wanted: Wanted, corrector: Corrector | None
+    ) -> list[Answer]:
         layout = lay_out(queries, self.space, rows_limit=self._rows_limit, capacity=self._capacity)
         self._check_allowed(layout)
         self.statistics.queries += len(queries)
         self.statistics.variants += variants
         self.statistics.unique += len(layout.documents)
         with evaluating(self.rows), autocast(self.device, self.dtype):
-            blocks = self._forwards(layout, wanted)
+            blocks = self._forwards(layout, wanted, corrector)
         return _assemble(queries, layout, blocks, wanted)
 
     def _check_allowed(self, layout: Layout) -> None:
@@ -133,7 +139,7 @@ class Conditionals:
             if allowed is not None and self.space.is_special[allowed].any():
                 raise UsageError("allowed: special tokens have no probability in the ordinary space")
 
-    def _forwards(self, layout: Layout, wanted: Wanted) -> list[Reduced]:
+    def _forwards(self, layout: Layout, wanted: Wanted, corrector: Corrector | None) -> list[Reduced]:
         """Run the packs of a layout, longest documents first; halve the budget when memory runs out."""
         allowed = {
             group: None if ids is None else torch.from_numpy(ids.astype(np.int64)).to(self.device)
@@ -143,7 +149,7 @@ class Conditionals:
         start = 0
         while start < len(layout.documents):
             stop = self._cut(layout, start)
-            block = self._try_forward(layout, start, stop, allowed, wanted)
+            block = self._try_forward(layout, start, stop, allowed, wanted, corrector)
             if block is None:
                 self._halve(layout, start, stop)
                 continue
@@ -160,7 +166,13 @@ class Conditionals:
         return max(start + 1, int(min(by_tokens, by_rows)))
 
     def _try_forward(
-        self, layout: Layout, start: int, stop: int, allowed: dict[int, Tensor | None], wanted: Wanted
+        self,
+        layout: Layout,
+        start: int,
+        stop: int,
+        allowed: dict[int, Tensor | None],
+        wanted: Wanted,
+        corrector: Corrector | None,
     ) -> Reduced | None:
         """One forward, or None where memory ran out; the failed one's tensors are free when this returns."""
         first, last = layout.first_row[start], layout.first_row[stop]
@@ -171,7 +183,10 @@ class Conditionals:
             batch = documents.batch(start, stop)
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
-            logits = self.rows(batch.to(self.device, non_blocking=True), output="logits")
+            batch = batch.to(self.device, non_blocking=True)
+            logits = self.rows(batch, output="logits")
+            if corrector is not None:
+                logits = corrector(logits, batch.input_ids[0, batch.asked])
             present = {int(g): allowed[int(g)] for g in np.unique(groups)}
             row, column = layout.pair_row[a:b] - first, layout.pair_column[a:b]
             block = reduce(

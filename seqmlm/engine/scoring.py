@@ -1,4 +1,4 @@
-"""Exact pseudo-log-likelihood: every token asked once, with its unit hidden so that nothing leaks."""
+"""Pseudo-log-likelihood: every unit priced once, in one of the modes of `seqmlm.engine.mode`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,28 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Query
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids
-from seqmlm.engine.units import Prices, Units, pll_queries
+from seqmlm.engine.units import Longs, Prices, Units, pll_queries
+from seqmlm.errors import UsageError
 
-__all__ = ["SequenceScore", "pll_queries", "pseudo_log_likelihood", "window_scores"]
+__all__ = [
+    "EXACT",
+    "ONE_PASS",
+    "Mode",
+    "Scorer",
+    "SequenceScore",
+    "pll_queries",
+    "pseudo_log_likelihood",
+    "window_scores",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +39,17 @@ class SequenceScore:
             where a token shows several units or a unit several tokens, a token of each unit.
         log_probs: (A,) natural log-probability of what was observed at each.
         groups: (A,) unit number of each scored position.
+        entropy: (A,) nats; ranks: (A,) letters strictly more probable; top_ids, top_log_probs: (A, k) most
+            probable letters, descending; each None where it was not asked for.
     """
 
     positions: Ids
     log_probs: Floats
     groups: Ids
+    entropy: Floats | None = None
+    ranks: Longs | None = None
+    top_ids: Longs | None = None
+    top_log_probs: Floats | None = None
 
     @property
     def pll(self) -> float:
@@ -74,34 +93,95 @@ def window_scores(
     Raises:
         UsageError: a window longer than the model.
     """
-    rule = Units(conditionals.space) if units is None else units
-    waiting: deque[tuple[Encoding, list[Query]]] = deque()
+    yield from Scorer(conditionals, units).windows(windows)
 
-    def questions() -> Iterator[Query]:
-        for encoding, owned in windows:
-            queries = list(rule.each(encoding, owned))
-            waiting.append((encoding, queries))
-            yield from queries
 
-    parts: list[Prices] = []
-    for answer in conditionals.ask(questions(), full=rule.whole_rows):
-        while not waiting[0][1]:
+class Scorer:
+    """Prices sequences with one model in one mode.
+
+    Args:
+        conditionals: answers the questions.
+        units: how units are hidden and read back; None for groups of tokens.
+        mode: how many units are hidden at a time.
+        correction: of the model's outputs; needed where nothing is hidden.
+        entropy, ranks, top: what a `SequenceScore` holds beside log-probabilities.
+
+    Raises:
+        UsageError: a one-pass mode without a correction (give `Correction()` for raw outputs).
+    """
+
+    def __init__(
+        self,
+        conditionals: Conditionals,
+        units: Units | None = None,
+        *,
+        mode: Mode = EXACT,
+        correction: Correction | None = None,
+        entropy: bool = False,
+        ranks: bool = False,
+        top: int = 0,
+    ) -> None:
+        if mode == ONE_PASS and correction is None:
+            raise UsageError("one-pass scores need a correction of the outputs at tokens the model sees")
+        self.conditionals = conditionals
+        self.rule = Units(conditionals.space) if units is None else units
+        self.mode = mode
+        self._wanted: dict[str, Any] = {
+            "entropy": entropy,
+            "ranks": ranks,
+            "top": top,
+            "full": self.rule.whole_rows,
+            "correction": correction,
+        }
+
+    def windows(self, windows: Iterable[tuple[Encoding, Bools | None]]) -> Iterator[SequenceScore]:
+        """Score windows lazily and in order, each at the positions it owns (None: all).
+
+        Raises:
+            UsageError: a window longer than the model.
+        """
+        rule = self.rule
+        waiting: deque[tuple[Encoding, list[Query]]] = deque()
+
+        def questions() -> Iterator[Query]:
+            for encoding, owned in windows:
+                queries = list(rule.questions(encoding, owned, self.mode))
+                waiting.append((encoding, queries))
+                yield from queries
+
+        parts: list[Prices] = []
+        for answer in self.conditionals.ask(questions(), **self._wanted):
+            while not waiting[0][1]:
+                yield _score(waiting.popleft()[0], [], rule)
+            parts.append(rule.read(waiting[0][1][len(parts)], answer))
+            if len(parts) == len(waiting[0][1]):
+                yield _score(waiting.popleft()[0], parts, rule)
+                parts = []
+        while waiting:
             yield _score(waiting.popleft()[0], [], rule)
-        parts.append(rule.read(waiting[0][1][len(parts)], answer))
-        if len(parts) == len(waiting[0][1]):
-            yield _score(waiting.popleft()[0], parts, rule)
-            parts = []
-    while waiting:
-        yield _score(waiting.popleft()[0], [], rule)
 
 
 def _score(encoding: Encoding, parts: list[Prices], rule: Units) -> SequenceScore:
     if not parts:
         empty = np.zeros(0, dtype=np.int32)
         return SequenceScore(empty, np.zeros(0, dtype=np.float32), empty)
+    positions = np.concatenate([part.position for part in parts])
     unit = np.concatenate([part.unit for part in parts])
+    # Passes that hide several units ask them pass by pass; most modes ask in order already.
+    order: Any = slice(None)
+    if (np.diff(positions) < 0).any():
+        order = np.lexsort((unit, positions))
+
+    def gathered(name: str, kind: Any) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else np.concatenate(values)[order].astype(kind)
+
     return SequenceScore(
-        np.concatenate([part.position for part in parts]),
-        np.concatenate([part.log_probs for part in parts]).astype(np.float32),
-        rule.numbers(encoding)[unit].astype(np.int32),
+        positions[order],
+        gathered("log_probs", np.float32),
+        rule.numbers(encoding)[unit[order]].astype(np.int32),
+        entropy=gathered("entropy", np.float32),
+        ranks=gathered("ranks", np.int64),
+        top_ids=gathered("top_ids", np.int64),
+        top_log_probs=gathered("top_log_probs", np.float32),
     )

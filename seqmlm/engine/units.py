@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.masking.corrupt import uniform_units
+from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
@@ -25,6 +26,8 @@ Longs = NDArray[np.int64]
 
 # Tokens of the masked copies that one query stands for: bounds the memory a very long sequence takes.
 QUERY_TOKENS = 1 << 20
+
+_PARTITION_SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +40,8 @@ class Prices:
         letter: (E,) what stands there, in the alphabet of `Units.frequencies`.
         log_probs: (E,) natural log-probability of it.
         tokens: (E,) share of a token that the entry is, or None for 1.
+        entropy, ranks, top_ids, top_log_probs: of each entry as in `Answer`, over the alphabet of letters;
+            None where the answer has none.
     """
 
     position: Ids
@@ -44,6 +49,10 @@ class Prices:
     letter: Longs
     log_probs: Doubles
     tokens: Doubles | None = None
+    entropy: Doubles | None = None
+    ranks: Longs | None = None
+    top_ids: Longs | None = None
+    top_log_probs: Doubles | None = None
 
 
 class Units:
@@ -128,14 +137,47 @@ class Units:
         """The questions of an exact pseudo-log-likelihood: every unit asked once, see `pll_queries`."""
         return pll_queries(encoding, self.space, owned)
 
+    def questions(
+        self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
+    ) -> Iterator[Query]:
+        """The questions that price every unit in a mode; together they ask each scored position once.
+
+        Args:
+            encoding: the sequence, or a window of one.
+            owned: (L,) True at the positions to ask, None for all.
+            mode: how units are hidden.
+        """
+        if mode.kind == "exact":
+            yield from self.each(encoding, owned)
+            return
+        numbers = unit_numbers(encoding)
+        scored = (numbers >= 0) & ~self.space.is_special[encoding.ids]
+        if mode.kind == "one-pass":
+            asked = np.flatnonzero(scored if owned is None else scored & owned).astype(np.int32)
+            if len(asked):
+                yield Query(encoding=encoding, masked=np.zeros(0, dtype=np.int32), asked=asked)
+            return
+        count = int(numbers.max(initial=-1)) + 1
+        passes = np.arange(count) if mode.kind == "whole-unit" else partition(count, mode.parts)
+        hidden = np.where(scored, passes[numbers] if count else -1, -1)
+        yield from hidden_together(encoding, hidden, owned)
+
     def read(self, query: Query, answer: Answer) -> Prices:
-        """What the answer to a query of `hide` or `each` says of units."""
+        """What the answer to a query of `hide`, `each` or `questions` says of units."""
         return Prices(
             position=query.asked,
             unit=unit_numbers(query.encoding)[query.asked],
             letter=query.encoding.ids[query.asked].astype(np.int64),
             log_probs=answer.log_probs.astype(np.float64),
+            entropy=None if answer.entropy is None else answer.entropy.astype(np.float64),
+            ranks=answer.ranks,
+            top_ids=answer.top_ids,
+            top_log_probs=None if answer.top_log_probs is None else answer.top_log_probs.astype(np.float64),
         )
+
+    def places(self, encoding: Encoding) -> Longs:
+        """(N,) a token that shows each unit."""
+        return self._firsts(encoding)
 
     def _firsts(self, encoding: Encoding) -> Longs:
         """(N,) the first token of each unit."""
@@ -186,6 +228,49 @@ def pll_queries(encoding: Encoding, space: TokenSpace, owned: Bools | None = Non
             masked_in=np.repeat(variants, count[first:last]),
             asked=asked[first:last],
             asked_in=variants,
+        )
+
+
+def partition(count: int, parts: int) -> Longs:
+    """(N,) the pass in 0..parts-1 that hides each of N units.
+
+    In every block of `parts` neighbouring units each pass has one, in an order drawn from a fixed seed: no
+    pass hides more than two neighbours, and none hides a regular pattern.
+    """
+    blocks = np.tile(np.arange(parts), (-(-count // parts), 1))
+    drawn = np.random.default_rng(_PARTITION_SEED).permuted(blocks, axis=1)
+    return np.asarray(drawn.ravel()[:count], dtype=np.int64)
+
+
+def hidden_together(encoding: Encoding, passes: Longs, owned: Bools | None = None) -> Iterator[Query]:
+    """The questions of passes that each hide several tokens and ask all of them.
+
+    Args:
+        encoding: the sequence, or a window of one.
+        passes: (L,) the pass that hides each token, from 0 on; -1 for tokens that stay visible.
+        owned: (L,) True at the positions to ask, None for all; what is hidden does not depend on it.
+
+    Returns:
+        Queries with several variants, fewer tokens than `QUERY_TOKENS` each (one pass at least); passes
+        without an asked token are left out.
+    """
+    wanted = passes >= 0 if owned is None else (passes >= 0) & owned
+    order = np.argsort(passes, kind="stable")
+    masked = order[passes[order] >= 0]
+    asked = order[wanted[order]]
+    names = np.unique(passes[asked])
+    masked = masked[np.isin(passes[masked], names)]
+    masked_in = np.searchsorted(names, passes[masked])
+    asked_in = np.searchsorted(names, passes[asked])
+    step = max(1, QUERY_TOKENS // max(1, len(encoding)))
+    for first in range(0, len(names), step):
+        hides, asks = (slice(*np.searchsorted(one, [first, first + step])) for one in (masked_in, asked_in))
+        yield Query(
+            encoding=encoding,
+            masked=masked[hides].astype(np.int32),
+            masked_in=(masked_in[hides] - first).astype(np.int32),
+            asked=asked[asks].astype(np.int32),
+            asked_in=(asked_in[asks] - first).astype(np.int32),
         )
 
 

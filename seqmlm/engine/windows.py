@@ -63,16 +63,20 @@ def windows_at(
 
 
 def central_windows(
-    encoding: Encoding, space: TokenSpace, max_length: int
+    encoding: Encoding, space: TokenSpace, max_length: int, wanted: NDArray[np.bool_] | None = None
 ) -> list[tuple[Encoding, NDArray[np.bool_]]]:
     """Overlapping windows that give every token a context of about `max_length` tokens, for scoring.
 
     The sequence is divided into parts of about half a window, each in the centre of a window of its own (at
     the ends of the sequence, as central as can be). Units are treated as by `windows`.
 
+    Args:
+        wanted: (L,) True at the tokens that shall be scored; None for all.
+
     Returns:
-        Windows, each with (its length,) True at the tokens it is there for: every token of the sequence but
-        its start and end belongs to exactly one window.
+        Windows, each with (its length,) True at the tokens it is there for: every wanted token of the
+        sequence but its start and end belongs to exactly one window, the same one whatever else is wanted.
+        Windows without any are left out where `wanted` is given.
 
     Raises:
         UsageError: `max_length` leaves no room beside the start and end token.
@@ -80,19 +84,22 @@ def central_windows(
     first, stop = _inner(encoding, space)
     if len(encoding) <= max_length:
         owned = np.zeros(len(encoding), dtype=np.bool_)
-        owned[first:stop] = True
-        return [(encoding, owned)]
+        owned[first:stop] = True if wanted is None else wanted[first:stop]
+        return [(encoding, owned)] if wanted is None or owned.any() else []
     room = _room(encoding, first, stop, max_length)
     cuts = _cuts(encoding, first, stop)
     found = []
     for start, end in _parts(cuts, max(room // 2, 1), room):
+        if wanted is not None and not wanted[start:end].any():
+            continue
         left = max(first, min(start - (room - (end - start)) // 2, stop - room))
         right = min(left + room, stop)
         left = min(start, int(cuts[np.searchsorted(cuts, left)]))
         right = max(end, int(cuts[np.searchsorted(cuts, right, side="right") - 1]))
         window = _window(encoding, first, stop, left, right)
         owned = np.zeros(len(window), dtype=np.bool_)
-        owned[first + start - left : first + end - left] = True
+        inside = slice(first + start - left, first + end - left)
+        owned[inside] = True if wanted is None else wanted[start:end]
         found.append((window, owned))
     return found
 

@@ -82,6 +82,10 @@ class SeveralBases(_Bases):
         starts = ranges(encoding.spans[ordinary, 0].astype(np.int64), self._sizes[encoding.ids[ordinary]])
         return np.stack([starts, starts + 1], axis=1)
 
+    def places(self, encoding: Encoding) -> Longs:
+        ordinary = np.flatnonzero(self._sizes[encoding.ids])
+        return np.repeat(ordinary, self._sizes[encoding.ids[ordinary]]).astype(np.int64)
+
     def _codes(self, encoding: Encoding) -> Longs:
         return self._flat[ranges(self._first[encoding.ids], self._sizes[encoding.ids])]
 
@@ -158,6 +162,9 @@ class OverlappingUnits(_Bases):
     def spans(self, encoding: Encoding) -> Longs:
         start = self._layout(encoding).start
         return np.stack([start, start + 1], axis=1)
+
+    def places(self, encoding: Encoding) -> Longs:
+        return self._layout(encoding).high
 
     def _codes(self, encoding: Encoding) -> Longs:
         return self._layout(encoding).code

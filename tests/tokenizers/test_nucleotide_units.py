@@ -58,7 +58,7 @@ class Stub:
             logs = np.log([row(token) if i >= FIRST else 0.0 for i, token in enumerate(tokenizer.tokens)])
         self.row = logs.astype(np.float32)
 
-    def ask(self, queries: Iterable[Query], *, full: bool = False) -> Iterator[Answer]:
+    def ask(self, queries: Iterable[Query], *, full: bool = False, **_: object) -> Iterator[Answer]:
         for query in queries:
             rows = np.broadcast_to(self.row, (len(query.asked), len(self.row))) if full else None
             yield Answer(key=query.key, log_probs=self.row[query.encoding.ids[query.asked]], rows=rows)

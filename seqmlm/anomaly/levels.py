@@ -1,0 +1,125 @@
+"""Levels: what of a record is judged, by which statistics. The two that every field has stand here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.values import Longs, Row, Scored
+from seqmlm.engine.mode import Mode
+
+
+class Level(ABC):
+    """One level of a field.
+
+    The rows of a record, their number, order and units, must not depend on surprisals: a cascade asks anew
+    about some units and makes the rows again.
+
+    Attributes:
+        name: what `--level` takes ("residue", "session").
+        channels: the statistics that are fused; `score` is the first.
+        screen: those of them that need no further pass, for the first stage of a cascade.
+        also: further modes whose scores its channels read (`Scored.also`).
+        entropy, ranks: whether it reads them of every unit.
+        background: what it must know of normal data, or None.
+        pictures: how a report shows its rows: "coloured", "track", "timeline".
+    """
+
+    name: str
+    channels: tuple[str, ...]
+    also: tuple[Mode, ...] = ()
+    entropy: bool = False
+    ranks: bool = False
+    background: ClassVar[type[Background] | None] = None
+    pictures: tuple[str, ...] = ("coloured",)
+
+    @property
+    def screen(self) -> tuple[str, ...]:
+        return self.channels
+
+    @abstractmethod
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        """What of the record is judged; statistics that read a pass which was not made are left out."""
+
+
+class RecordLevel(Level):
+    """The record whole, by its bits per unit.
+
+    Args:
+        name: what the field calls a record.
+    """
+
+    channels = ("bits_per_unit",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        return [record_row(scored, {"bits_per_unit": mean(scored)})]
+
+
+class UnitLevel(Level):
+    """Each unit alone, by its surprisal.
+
+    Args:
+        name: what the field calls a unit.
+    """
+
+    channels = ("surprisal",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        return [
+            part_row(scored, np.array([unit]), str(number), {"surprisal": bits}, length=1)
+            for unit, (number, bits) in enumerate(
+                zip(scored.number.tolist(), scored.surprisal.tolist(), strict=True)
+            )
+        ]
+
+
+def mean(scored: Scored) -> float:
+    """Bits per unit; NaN for a record without scored units."""
+    return float(scored.surprisal.mean()) if len(scored) else float("nan")
+
+
+def record_row(scored: Scored, statistics: dict[str, float]) -> Row:
+    """The row of a whole record; the first statistic is its score."""
+    record = scored.record
+    first = next(iter(statistics.values()))
+    return Row(
+        id=record.id,
+        source=record.source,
+        line=record.line,
+        start=0,
+        end=len(str(record.raw)),
+        units=np.arange(len(scored)),
+        length=len(scored),
+        statistics=statistics,
+        score=None if np.isnan(first) else first,
+    )
+
+
+def part_row(
+    scored: Scored, units: Longs, name: str, statistics: dict[str, float], *, length: int | None = None
+) -> Row:
+    """The row of some units of a record, from the first to the last; the first statistic is its score."""
+    record = scored.record
+    first = next(iter(statistics.values()))
+    spans = scored.spans[units]
+    return Row(
+        id=f"{record.id}#{name}",
+        source=record.source,
+        line=record.line,
+        start=int(spans[:, 0].min()),
+        end=int(spans[:, 1].max()),
+        units=units,
+        length=len(units) if length is None else length,
+        statistics=statistics,
+        score=None if np.isnan(first) else first,
+    )

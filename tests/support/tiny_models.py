@@ -1,0 +1,38 @@
+"""Loaded models so small that a test can ask them anything."""
+
+from __future__ import annotations
+
+import torch
+
+from seqmlm import plugins
+from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.model import MaskedRows
+from seqmlm.tasks.bundle import Card, LoadedModel
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+
+
+def protein_model(max_length: int = 22) -> LoadedModel:
+    """Two random layers over residues; windows of `max_length` tokens."""
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    tokenizer = ResidueTokenizer()
+    overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    model = build(ModelConfig(max_length=max_length, overrides=overrides), tokenizer.space)
+    rows = MaskedRows(model, tokenizer.space)
+    card = Card(
+        domain="protein",
+        unit="residue",
+        tokenizer="residue.v1",
+        max_length=max_length,
+        probability="ordinary",
+    )
+    return LoadedModel(
+        rows=rows, tokenizer=tokenizer, domain=plugins.domain("protein"), card=card, path="nowhere"
+    )
+
+
+def residues(length: int) -> str:
+    """A sequence without a period."""
+    return "".join(RESIDUES[(7 * i + i * i) % 20] for i in range(length))
