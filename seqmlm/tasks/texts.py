@@ -1,4 +1,4 @@
-"""Scores of strings that stand in no file of the model's domain: sentences of pairs, hypotheses of n-best lists."""
+"""Scores of strings that stand in no file of the domain: sentences of pairs, hypotheses of n-best lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Statistics
-from seqmlm.engine.scoring import SequenceScore, window_scores
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import central_windows
@@ -30,6 +32,8 @@ class TextScorer:
 
     Args:
         model: asked.
+        mode: how units are hidden.
+        correction: of the model's outputs; needed for the one-pass mode alone.
         tokens_per_batch: budget of a forward pass.
 
     Attributes:
@@ -39,15 +43,22 @@ class TextScorer:
         UsageError: a sequence of the model's is no text (patients, log windows), or its data is sensitive.
     """
 
-    def __init__(self, model: bundle.LoadedModel, *, tokens_per_batch: int = 16384) -> None:
+    def __init__(
+        self,
+        model: bundle.LoadedModel,
+        *,
+        mode: Mode = EXACT,
+        correction: Correction | None = None,
+        tokens_per_batch: int = 16384,
+    ) -> None:
         if not model.tokenizer.reads("text"):
             raise UsageError(
-                f"a sequence of the {model.card.domain} domain is no plain text; use seqmlm score on its files"
+                f"a sequence of the {model.card.domain} domain is no plain text; use seqmlm score on files"
             )
         if model.card.sensitive:
             raise UsageError("the model is of sensitive data: scores of its records are not to be shown")
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        self.model = model
+        self.model, self.mode, self._correction = model, mode, correction
         self._ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
         self.unknown = 0
@@ -74,7 +85,7 @@ class TextScorer:
                 yield from parts
 
         parts: list[SequenceScore] = []
-        for part in window_scores(self._ask, windows(), self.model.tokenizer.units):
+        for part in self._scorer(self.model.tokenizer.units).windows(windows()):
             parts.append(part)
             if len(parts) == counts[0]:
                 counts.popleft()
@@ -97,9 +108,12 @@ class TextScorer:
                 for encoding, kept in zip(two, common_tokens(*two), strict=True):
                     yield _token_by_token(encoding), kept
 
-        found = window_scores(self._ask, windows(), Units(self.model.tokenizer.space))
+        found = self._scorer(Units(self.model.tokenizer.space)).windows(windows())
         while two := tuple(islice(found, 2)):
             yield two[0], two[1]
+
+    def _scorer(self, rule: Units) -> Scorer:
+        return Scorer(self._ask, rule, mode=self.mode, correction=self._correction)
 
     def _encoded(self, texts: Iterable[str]) -> Iterator[Encoding]:
         stream = iter(texts)
