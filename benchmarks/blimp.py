@@ -4,12 +4,12 @@ For each seed a tiny model is trained from scratch on the English sentences of t
 the same units is counted on the same training sentences. Both then choose the grammatical sentence of each of
 BLiMP's pairs; ties count as wrong. Gains are paired bootstraps over pairs.
 
-    python benchmarks/blimp.py --data ../shared/data             # 3 seeds, 15 minutes of training each, all pairs
-    python benchmarks/blimp.py --data ../shared/data --quick     # 1 seed, 4 minutes, 50 pairs of each paradigm
+    python benchmarks/blimp.py --data ../shared/data            # 3 seeds of 15 minutes, all pairs
+    python benchmarks/blimp.py --data ../shared/data --quick    # 1 seed, 4 minutes, 50 pairs a paradigm
 
 Results are kept per seed and arm under --out, so an interrupted benchmark goes on where it was. BLiMP's
-sentences need words that a few megabytes of old novels hardly have: compare the arms with each other, not with
-models trained on a thousand times the text (published: 5-gram 61 %, GPT-2 83 %, BERT base 84 % and more).
+sentences need words that a few megabytes of old novels hardly have: compare the arms with each other, not
+with models trained on a thousand times the text (published: 5-gram 61 %, GPT-2 83 %, BERT base 84 %).
 """
 
 from __future__ import annotations

@@ -105,6 +105,11 @@ class TextScorer:
         def windows() -> Iterator[Window]:
             stream = self._encoded(text for pair in pairs for text in pair)
             while two := tuple(islice(stream, 2)):
+                if max(map(len, two)) > self.model.card.max_length:
+                    raise UsageError(
+                        f"a text of {max(map(len, two))} tokens is longer than the model's window of "
+                        f"{self.model.card.max_length}: what it shares cannot be compared in one piece"
+                    )
                 for encoding, kept in zip(two, common_tokens(*two), strict=True):
                     yield _token_by_token(encoding), kept
 
