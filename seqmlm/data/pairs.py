@@ -127,11 +127,11 @@ def _parallel(good: str, bad: str, language: str) -> Iterator[Pair]:
         if one is None and other is None:
             return
         if one is None or other is None:
-            shorter, number = (good, other) if one is None else (bad, one)
-            assert number is not None
+            longer = one or other
+            assert longer is not None
             raise DataError(
-                f"the file ends before line {number[0]} of the other",
-                source=shorter,
+                f"the file ends before line {longer[0]} of the other",
+                source=good if one is None else bad,
                 remedy="parallel files have a line for each pair",
             )
         number, text = one
