@@ -54,6 +54,7 @@ class Judge:
         calibration: of this level and mode; without one and without a cascade, rows have no p-values.
         cascade: of this level, where a first stage screens; then `mode` is that stage's.
         alpha: share of normal rows that may raise an alarm.
+        per_unit: entropy and rank of every unit are wanted, also where the level does not read them.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Judge:
         calibration: Calibration | None = None,
         cascade: CascadeCalibration | None = None,
         alpha: float | None = None,
+        per_unit: bool = False,
     ) -> None:
         self.scorer, self.level, self.mode = scorer, level, mode
         self.background, self.calibration, self.cascade, self.alpha = background, calibration, cascade, alpha
+        self._entropy, self._ranks = level.entropy or per_unit, level.ranks or per_unit
 
     def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
@@ -116,9 +119,8 @@ class Judge:
     def _priced(
         self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
     ) -> list[Scored]:
-        level = self.level
-        found = self.scorer.scored(batch, mode, entropy=level.entropy, ranks=level.ranks, wanted=wanted)
-        for other in level.also if further else ():
+        found = self.scorer.scored(batch, mode, entropy=self._entropy, ranks=self._ranks, wanted=wanted)
+        for other in self.level.also if further else ():
             again = self.scorer.scored(batch, other, ranks=True)
             found = [
                 replace(one, also={**one.also, str(other): more})
