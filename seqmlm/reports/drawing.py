@@ -1,0 +1,254 @@
+"""Pictures as inline SVG: a track along positions, points in time, a histogram, a line of heat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from seqmlm.reports.colour import SCALE, steps
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+WIDTH, HEIGHT = 1000, 220
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 34
+MOST_POINTS = 1000
+"""Columns of a picture; more points than that are drawn as the highest of each column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Where values come to lie: x in [low, high], y in [floor, ceiling]."""
+
+    low: float
+    high: float
+    floor: float
+    ceiling: float
+
+    def x(self, value: float) -> float:
+        """The horizontal place of a value."""
+        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        """The vertical place of a value; what is outside is drawn at the edge."""
+        share = (value - self.floor) / ((self.ceiling - self.floor) or 1.0)
+        return round(HEIGHT - BOTTOM - min(max(share, 0.0), 1.0) * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def track(
+    starts: Longs,
+    ends: Longs,
+    values: Doubles,
+    alarms: Bools | None = None,
+    *,
+    threshold: float | None = None,
+    x_label: str = "position",
+    y_label: str = "score, bits",
+) -> Markup:
+    """A value along a sequence, alarmed stretches shaded.
+
+    Args:
+        starts, ends: (N,) half-open, ascending by start; they may overlap.
+        values: (N,) NaN where there is none.
+        alarms: (N,) True at what is to be marked, or None for nothing.
+        threshold: drawn as a line.
+        x_label, y_label: what the axes are.
+    """
+    if not len(starts):
+        return Markup('<p class="note">nothing to draw</p>')
+    frame = _frame(float(starts[0]), float(ends.max()), values, threshold)
+    bands = [] if alarms is None else _bands(starts[alarms], ends[alarms], frame)
+    middles, highest = _thinned((starts + ends) / 2, values, frame)
+    points = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in zip(middles, highest, strict=True))
+    curve = Markup('<polyline class="curve" points="{}"/>').format(points)
+    return _picture([*bands, *_axes(frame, x_label, y_label), curve, *_line(frame, threshold)], y_label)
+
+
+def timeline(
+    times: Doubles,
+    scores: Doubles,
+    alarms: Bools | None = None,
+    titles: Sequence[str] = (),
+    *,
+    threshold: float | None = None,
+    y_label: str = "score, bits",
+) -> Markup:
+    """Scores as points in time.
+
+    Args:
+        times: (N,) seconds since 1970 UTC.
+        scores: (N,) NaN is left out.
+        alarms: (N,) True at points to mark, or None.
+        titles: (N,) what is told of a point when it is pointed at, or none.
+        threshold: drawn as a line.
+        y_label: what the scores are.
+    """
+    shown = np.flatnonzero(np.isfinite(times) & ~np.isnan(scores))
+    if not len(shown):
+        return Markup('<p class="note">nothing to draw</p>')
+    frame = _frame(float(times[shown].min()), float(times[shown].max()), scores[shown], threshold)
+    marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
+    if len(shown) > MOST_POINTS:
+        shown = _highest(times, scores, marked, shown, frame)
+    dots = []
+    for number, index in enumerate(shown.tolist()):
+        tip = titles[index] if titles else ""
+        about = Markup(' data-tip="{}" tabindex="{}"').format(tip, -1 if number else 0) if tip else ""
+        kind = "dot alarm" if marked[index] else "dot"
+        dot = Markup('<circle class="{}" cx="{}" cy="{}" r="3.5"{}/>')
+        dots.append(dot.format(kind, frame.x(times[index]), frame.y(scores[index]), about))
+    axes = _axes(frame, "time, UTC", y_label, time=True)
+    return _picture([*axes, *_line(frame, threshold), *dots], y_label, walk=True)
+
+
+def histogram(
+    counts: Longs, edges: Doubles, *, threshold: float | None = None, x_label: str = "score, bits"
+) -> Markup:
+    """How many rows have which score.
+
+    Args:
+        counts: (B,) rows in each bin.
+        edges: (B + 1,) ascending.
+        threshold: drawn as an upright line where it lies between the edges.
+        x_label: what the score is.
+    """
+    frame = Frame(low=float(edges[0]), high=float(edges[-1]), floor=0.0, ceiling=float(counts.max(initial=1)))
+    bars = []
+    for count, low, high in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if count:
+            top = min(frame.y(count), HEIGHT - BOTTOM - 1.5)  # one row among thousands can be seen too
+            width = max(frame.x(high) - frame.x(low) - 1, 1)
+            bar = Markup('<rect class="bar" x="{}" y="{}" width="{:.1f}" height="{:.1f}"/>')
+            bars.append(bar.format(frame.x(low), top, width, HEIGHT - BOTTOM - top))
+    line = []
+    if threshold is not None and edges[0] <= threshold <= edges[-1]:
+        upright = Markup('<line class="threshold" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>')
+        line = [upright.format(frame.x(threshold), TOP, HEIGHT - BOTTOM)]
+    return _picture([*_axes(frame, x_label, "rows"), *bars, *line], "rows by score")
+
+
+def heat(bits: Doubles, titles: Sequence[str] = (), *, scale: float = SCALE) -> Markup:
+    """One cell a unit, coloured by surprisal; up to `MOST_POINTS` cells, then the highest of each column.
+
+    Args:
+        bits: (U,) surprisals.
+        titles: (U,) what is told of a unit when it is pointed at, or none.
+        scale: bits of the strongest colour.
+    """
+    if not len(bits):
+        return Markup('<p class="note">nothing to draw</p>')
+    cells = min(len(bits), MOST_POINTS)
+    cuts = np.linspace(0, len(bits), cells + 1).astype(np.int64)
+    known = np.nan_to_num(bits, nan=-np.inf)
+    best = [int(a + known[a:b].argmax()) for a, b in pairwise(cuts.tolist())]
+    width = (WIDTH - LEFT - RIGHT) / cells
+    rows = []
+    for number, (index, step) in enumerate(zip(best, steps(bits[best], scale).tolist(), strict=True)):
+        about = ""
+        if titles:
+            about = Markup(' data-tip="{}" tabindex="{}"').format(titles[index], -1 if number else 0)
+        cell = Markup('<rect class="h{}" x="{:.2f}" y="4" width="{:.2f}" height="22"{}/>')
+        rows.append(cell.format(step, LEFT + number * width, width + 0.1, about))
+    return _picture(rows, "surprisal of each unit", walk=True, height=30)
+
+
+def _frame(low: float, high: float, values: Doubles, threshold: float | None) -> Frame:
+    finite = values[np.isfinite(values)].tolist() + ([] if threshold is None else [threshold])
+    floor, ceiling = min(finite, default=0.0), max(finite, default=1.0)
+    floor = min(floor, 0.0)
+    return Frame(low=low, high=high, floor=floor, ceiling=ceiling if ceiling > floor else floor + 1.0)
+
+
+def _thinned(places: Doubles, values: Doubles, frame: Frame) -> tuple[list[float], list[float]]:
+    """At most `MOST_POINTS` points, the highest of each column."""
+    kept = np.flatnonzero(~np.isnan(values))
+    if len(kept) > MOST_POINTS:
+        kept = _highest(places, values, np.zeros(len(values), dtype=np.bool_), kept, frame)
+    return places[kept].tolist(), values[kept].tolist()
+
+
+def _highest(places: Doubles, values: Doubles, marked: Bools, kept: Longs, frame: Frame) -> Longs:
+    """Of each column the marked point with the highest value, or the highest where none is marked."""
+    share = (places[kept] - frame.low) / ((frame.high - frame.low) or 1.0)
+    column = np.minimum((share * MOST_POINTS).astype(np.int64), MOST_POINTS - 1)
+    order = np.lexsort((values[kept], marked[kept], column))
+    last = np.append(np.flatnonzero(np.diff(column[order])), len(order) - 1)
+    return np.asarray(kept[order][last], dtype=np.int64)
+
+
+def _bands(starts: Longs, ends: Longs, frame: Frame) -> list[Markup]:
+    """A shade behind each alarmed stretch; overlapping ones are one, and so are those a column apart."""
+    least = (frame.high - frame.low) / MOST_POINTS
+    merged: list[list[int]] = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        if merged and start <= merged[-1][1] + least:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    shade = Markup('<rect class="band" x="{}" y="{}" width="{:.1f}" height="{}" data-tip="alarm {:,}-{:,}"/>')
+    height = HEIGHT - TOP - BOTTOM
+    return [shade.format(frame.x(a), TOP, max(frame.x(b) - frame.x(a), 2.0), height, a, b) for a, b in merged]
+
+
+def _line(frame: Frame, threshold: float | None) -> list[Markup]:
+    if threshold is None:
+        return []
+    line = Markup('<line class="threshold" x1="{}" x2="{}" y1="{y}" y2="{y}"/>')
+    return [line.format(LEFT, WIDTH - RIGHT, y=frame.y(threshold))]
+
+
+def _axes(frame: Frame, x_label: str, y_label: str, *, time: bool = False) -> list[Markup]:
+    bottom = HEIGHT - BOTTOM
+    drawn = [
+        Markup('<path class="axis" d="M{} {}V{}H{}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT),
+        Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH - RIGHT, HEIGHT - 4, x_label),
+        Markup('<text x="12" y="{}" transform="rotate(-90 12 {})">{}</text>').format(bottom, bottom, y_label),
+    ]
+    mark = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
+    width = frame.high - frame.low
+    if time:
+        places = np.linspace(frame.low, frame.high, 6)[:-1].tolist()
+        drawn += [mark.format(max(frame.x(v), LEFT + 26), bottom + 14, _moment(v, width)) for v in places]
+    else:
+        drawn += [mark.format(frame.x(v), bottom + 14, _number(v)) for v in _ticks(frame.low, frame.high)]
+    side = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
+    drawn += [side.format(LEFT - 5, frame.y(v) + 4, _number(v)) for v in _ticks(frame.floor, frame.ceiling)]
+    return drawn
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round values between two ends, about four."""
+    if high <= low:
+        return [low]
+    raw = (high - low) / 4
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _moment(seconds: float, width: float) -> str:
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError):
+        return f"{seconds:.4g} s"
+    return moment.strftime("%Y-%m-%d" if width > 5 * 86400 else "%m-%d %H:%M" if width > 600 else "%H:%M:%S")
+
+
+def _picture(parts: Sequence[Markup], label: str, *, walk: bool = False, height: int = HEIGHT) -> Markup:
+    holder = Markup('<div class="wide"{}><svg viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg></div>')
+    walking = Markup(" data-walk") if walk else ""
+    return holder.format(walking, WIDTH, height, "group" if walk else "img", label, Markup("").join(parts))

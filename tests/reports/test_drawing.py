@@ -1,0 +1,80 @@
+"""Pictures keep what matters: alarms and peaks survive thinning, odd values are drawn or left out."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from seqmlm.reports import drawing
+from seqmlm.reports.colour import coloured_text, steps
+
+
+def points(svg: str) -> list[tuple[float, float]]:
+    found = re.search(r'<polyline class="curve" points="([^"]*)"', svg)
+    assert found
+    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in found[1].split())]
+
+
+def test_a_single_peak_survives_thinning() -> None:
+    values = np.zeros(100_000)
+    values[54_321] = 7.0
+    starts = np.arange(100_000)
+    drawn = points(drawing.track(starts, starts + 1, values))
+    assert len(drawn) <= drawing.MOST_POINTS
+    assert min(y for _, y in drawn) == drawing.TOP
+    inner = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
+    place = next(x for x, y in drawn if y == drawing.TOP)
+    assert place == pytest.approx(drawing.LEFT + 0.54321 * inner, abs=0.2)
+
+
+def test_overlapping_alarms_are_one_band_and_distant_ones_two() -> None:
+    starts = np.arange(0, 1000, 50)
+    alarms = np.isin(starts, [100, 150, 700])
+    svg = drawing.track(starts, starts + 100, starts * 0.01, alarms)
+    assert re.findall(r'data-tip="alarm ([\d,]+)-([\d,]+)"', svg) == [("100", "250"), ("700", "800")]
+
+
+def test_alarmed_points_survive_thinning_beside_higher_ones() -> None:
+    times = np.linspace(0, 10, 5000)
+    scores = np.ones(5000)
+    alarms = np.zeros(5000, dtype=bool)
+    alarms[123], scores[123] = True, 0.5
+    svg = drawing.timeline(times, scores, alarms)
+    assert svg.count('class="dot alarm"') == 1
+    assert svg.count("<circle") <= drawing.MOST_POINTS
+
+
+@pytest.mark.parametrize("values", [[], [np.nan, np.nan], [np.inf, 1.0], [2.0, 2.0], [-1.0, 3.0]])
+def test_odd_values_give_valid_pictures(values: list[float]) -> None:
+    array, starts = np.array(values), np.arange(len(values))
+    pictures = [
+        drawing.track(starts, starts + 1, array, threshold=1.0),
+        drawing.timeline(starts * 1e12, array),
+        drawing.heat(array),
+    ]
+    for svg in pictures:
+        assert not re.search(r'="[^"]*(nan|inf)', svg)
+
+
+def test_the_scale_is_linear_in_bits_and_ends() -> None:
+    assert steps(np.array([0, 1.49, 1.5, 11.9, 12, 99, np.inf, np.nan])).tolist() == [0, 0, 1, 7, 8, 8, 8, 0]
+
+
+def test_coloured_text_keeps_every_character_once() -> None:
+    spans = [(1, 3), (2, 5), (4, 5), (6, 6), (7, 9)]
+    html = coloured_text("ab<d>fgh&", spans, np.arange(5.0), ["t"] * 5)
+    assert re.sub(r"<[^>]*>", "", html) == "ab&lt;d&gt;fgh&amp;"
+    assert html.count("<b ") == 3
+    assert html.count('tabindex="0"') == 1
+
+
+def test_histogram_marks_the_threshold_inside_only() -> None:
+    counts, edges = np.array([1000, 0, 1]), np.array([0.0, 1.0, 2.0, 3.0])
+    inside, outside = (drawing.histogram(counts, edges, threshold=t) for t in (1.5, 3.5))
+    assert "threshold" in inside
+    assert "threshold" not in outside
+    heights = [float(h) for h in re.findall(r'class="bar"[^>]* height="([\d.]+)"', inside)]
+    assert len(heights) == 2
+    assert heights[1] >= 1.5
