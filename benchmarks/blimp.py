@@ -20,6 +20,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ def chosen_pairs(data: Path, per_paradigm: int) -> list[Pair]:
     for pair, same in both:
         seen[same.group] += 1
         if seen[same.group] <= per_paradigm:
-            found.append(pair)
+            # The two paradigms marked s-selection are argument structure in the paper's 12 phenomena.
+            group = "argument_structure" if pair.group == "s-selection" else pair.group
+            found.append(replace(pair, group=group))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm import __version__
-from seqmlm.cli import data, db, doctor, models, pairs, rescore, runs, sample, score, train, ui
+from seqmlm.cli import data, db, doctor, evaluate, models, pairs, rescore, runs, sample, score, train, ui
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can leave bad records out.
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("score")(score.score)
+app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
 app.command("sample")(sample.sample)
