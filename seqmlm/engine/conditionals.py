@@ -26,6 +26,7 @@ from seqmlm.errors import TrainingError, UsageError
 
 if TYPE_CHECKING:
     from seqmlm.engine.model import MaskedRows
+    from seqmlm.engine.one_pass_head import HeadRows
 
 __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
 
@@ -50,8 +51,8 @@ class Conditionals:
     """Answers queries with one model.
 
     Args:
-        rows: the model; used in evaluation mode without gradients, its mode is restored after each
-            look-ahead.
+        rows: the model, alone or with a head for one pass; used in evaluation mode without gradients, its
+            mode is restored after each look-ahead.
         tokens_per_batch: token budget of one forward; halved when memory runs out, and kept at that.
         device: where to compute; the model is moved there. Default: where the model is.
         precision: "fp32" is exact to rounding; "auto" is bfloat16 where the device has it, which changes
@@ -62,7 +63,7 @@ class Conditionals:
 
     def __init__(
         self,
-        rows: MaskedRows,
+        rows: MaskedRows | HeadRows,
         *,
         tokens_per_batch: int = 16384,
         device: torch.device | str | None = None,

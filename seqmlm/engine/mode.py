@@ -20,6 +20,7 @@ class Mode:
             units together, each exactly once in `parts` passes; "one-pass" hides nothing and corrects the
             answers (`seqmlm.engine.correction`).
         parts: passes of a partition, at least 1; 1 elsewhere.
+        head: "one-pass" alone: a head trained for it answers (`seqmlm.engine.one_pass_head`).
 
     >>> str(Mode.parse("partition:8"))
     'partition:8'
@@ -27,6 +28,7 @@ class Mode:
 
     kind: Kind
     parts: int = 1
+    head: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Mode:
@@ -38,15 +40,23 @@ class Mode:
         kind, _, parts = text.partition(":")
         if kind == "partition" and parts.isdecimal() and int(parts) >= 1:
             return cls("partition", int(parts))
+        if text == "one-pass:head":
+            return cls("one-pass", head=True)
         if not parts:
             for known in ("exact", "whole-unit", "one-pass"):
                 if kind == known:
                     return cls(known)
-        raise UsageError(f"unknown mode {text!r}; known: exact, whole-unit, partition:K (K passes), one-pass")
+        raise UsageError(
+            f"unknown mode {text!r}; known: exact, whole-unit, partition:K (K passes), one-pass, "
+            "one-pass:head"
+        )
 
     def __str__(self) -> str:
+        if self.head:
+            return "one-pass:head"
         return f"{self.kind}:{self.parts}" if self.kind == "partition" else self.kind
 
 
 EXACT = Mode("exact")
 ONE_PASS = Mode("one-pass")
+ONE_PASS_HEAD = Mode("one-pass", head=True)

@@ -102,14 +102,18 @@ class MaskedRows(nn.Module):
         hidden = self._hidden(batch)
         if output == "hidden":
             return hidden
-        logits = self._head.logits(self.model, hidden).float()
         if output == "logits":
-            return self._masked_logits(logits)
+            return self.logits(hidden)
+        logits = self._head.logits(self.model, hidden).float()
         if batch.targets is None:
             raise UsageError(
                 "this packed batch has no targets: ask for logits, or pack documents with targets"
             )
         return masked_nll(logits, batch.targets, batch.weights, self.excluded)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(Q, V) fp32 from (Q, H) last hidden states by the model's own head; see `forward`."""
+        return self._masked_logits(self._head.logits(self.model, hidden).float())
 
     def _masked_logits(self, logits: Tensor) -> Tensor:
         excluded = self.excluded[self.excluded < self.space.size]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.score_cache import ScoreCache, first_unit, key_of, moved
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids
 from seqmlm.engine.units import Longs, Prices, Units, pll_queries
 from seqmlm.errors import UsageError
@@ -28,6 +30,11 @@ __all__ = [
     "pseudo_log_likelihood",
     "window_scores",
 ]
+
+# Bytes of scores a scorer remembers.
+REMEMBER = 1 << 26
+# Windows in a row that need no question before what is known is handed out.
+_IDLE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +112,7 @@ class Scorer:
         mode: how many units are hidden at a time.
         correction: of the model's outputs; needed where nothing is hidden.
         entropy, ranks, top: what a `SequenceScore` holds beside log-probabilities.
+        remember: bytes of scores that are kept for windows that come again; their arrays are shared.
 
     Raises:
         UsageError: a one-pass mode without a correction (give `Correction()` for raw outputs).
@@ -120,17 +128,19 @@ class Scorer:
         entropy: bool = False,
         ranks: bool = False,
         top: int = 0,
+        remember: int = REMEMBER,
     ) -> None:
         if mode == ONE_PASS and correction is None:
             raise UsageError("one-pass scores need a correction of the outputs at tokens the model sees")
         self.conditionals = conditionals
         self.rule = Units(conditionals.space) if units is None else units
         self.mode = mode
+        self._cache = ScoreCache(remember)
         self._wanted: dict[str, Any] = {
             "entropy": entropy,
             "ranks": ranks,
             "top": top,
-            "full": self.rule.whole_rows,
+            "full": self.rule.whole_rows or (self.rule.letter_rows and (entropy or ranks or top > 0)),
             "correction": correction,
         }
 
@@ -140,25 +150,86 @@ class Scorer:
         Raises:
             UsageError: a window longer than the model.
         """
-        rule = self.rule
-        waiting: deque[tuple[Encoding, list[Query]]] = deque()
+        stream = iter(windows)
+        while ahead := list(islice(stream, 1)):
+            waiting: deque[tuple[Encoding, _Window]] = deque()
+            asking: dict[Hashable, _Window] = {}
+            questions = self._questions(chain(ahead, stream), waiting, asking)
+            for answer in self.conditionals.ask(questions, **self._wanted):
+                asked = self._next_asked(waiting)
+                asked.parts.append(self.rule.read(asked.queries[len(asked.parts)], answer))
+                yield from self._finished(waiting, asking)
+            yield from self._finished(waiting, asking)
 
-        def questions() -> Iterator[Query]:
-            for encoding, owned in windows:
-                queries = list(rule.questions(encoding, owned, self.mode))
-                waiting.append((encoding, queries))
-                yield from queries
+    def _questions(
+        self,
+        stream: Iterator[tuple[Encoding, Bools | None]],
+        waiting: deque[tuple[Encoding, _Window]],
+        asking: dict[Hashable, _Window],
+    ) -> Iterator[Query]:
+        """The questions of the next windows; ends early after many that need none, so that those can go."""
+        idle = 0
+        for encoding, owned in stream:
+            key = key_of(encoding, owned)
+            known = self._cache.get(key)
+            window = asking.get(key)
+            if known is not None:
+                window = _Window(key, score=known)
+            elif window is None:
+                queries = list(self.rule.questions(encoding, owned, self.mode))
+                window = _Window(key, queries=queries)
+                if queries:
+                    asking[key] = window
+            else:
+                window = _Window(key, first=window)
+            waiting.append((encoding, window))
+            idle = 0 if window.queries else idle + 1
+            yield from window.queries
+            if idle >= _IDLE:
+                return
 
-        parts: list[Prices] = []
-        for answer in self.conditionals.ask(questions(), **self._wanted):
-            while not waiting[0][1]:
-                yield _score(waiting.popleft()[0], [], rule)
-            parts.append(rule.read(waiting[0][1][len(parts)], answer))
-            if len(parts) == len(waiting[0][1]):
-                yield _score(waiting.popleft()[0], parts, rule)
-                parts = []
+    @staticmethod
+    def _next_asked(waiting: deque[tuple[Encoding, _Window]]) -> _Window:
+        """The first window whose answers are not all there; those before it wait for nothing."""
+        return next(window for _, window in waiting if len(window.parts) < len(window.queries))
+
+    def _finished(
+        self, waiting: deque[tuple[Encoding, _Window]], asking: dict[Hashable, _Window]
+    ) -> Iterator[SequenceScore]:
+        """Scores of the windows at the front that wait for no answer."""
         while waiting:
-            yield _score(waiting.popleft()[0], [], rule)
+            encoding, window = waiting[0]
+            if len(window.parts) < len(window.queries):
+                return
+            waiting.popleft()
+            start = first_unit(encoding)
+            if window.first is not None:
+                window.score = window.first.score
+            elif window.score is None:
+                window.score = moved(_score(encoding, window.parts, self.rule), -start)
+                window.queries, window.parts = [], []
+                asking.pop(window.key, None)
+                self._cache.put(window.key, window.score)
+            assert window.score is not None
+            yield moved(window.score, start)
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """A window that is being scored.
+
+    Args:
+        key: what its score depends on.
+        queries, parts: its questions and what their answers said so far.
+        first: an equal window in front of it, whose score it takes.
+        score: with unit numbers from 0 on, once it is known.
+    """
+
+    key: Hashable
+    queries: list[Query] = field(default_factory=list)
+    parts: list[Prices] = field(default_factory=list)
+    first: _Window | None = None
+    score: SequenceScore | None = None
 
 
 def _score(encoding: Encoding, parts: list[Prices], rule: Units) -> SequenceScore:

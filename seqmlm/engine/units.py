@@ -7,7 +7,7 @@ same one, the tokenizer supplies another rule with the same methods; who evaluat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,12 +60,16 @@ class Units:
 
     Attributes:
         whole_rows: whether `read` needs whole distributions in the answers.
+        letter_rows: whether it needs them for entropies, ranks and most probable letters.
+        names: how the letters are spelled, or None where they are tokens.
 
     Args:
         space: the vocabulary.
     """
 
     whole_rows: ClassVar[bool] = False
+    letter_rows: ClassVar[bool] = False
+    names: ClassVar[Sequence[str] | None] = None
 
     def __init__(self, space: TokenSpace) -> None:
         self.space = space

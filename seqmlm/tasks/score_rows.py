@@ -77,10 +77,10 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
     if scored.rank is not None:
         fields["rank"] = int(scored.rank[unit])
     if scored.top_ids is not None and scored.top_log_probs is not None:
-        known = scored.top_ids[unit] >= 0
+        known, names = scored.top_ids[unit] >= 0, scored.rule.names
         fields["expected"] = [
-            {"unit": tokenizer.surface(token), "p": math.exp(log_prob)}
-            for token, log_prob in zip(
+            {"unit": tokenizer.surface(letter) if names is None else names[letter], "p": math.exp(log_prob)}
+            for letter, log_prob in zip(
                 scored.top_ids[unit][known].tolist(), scored.top_log_probs[unit][known].tolist(), strict=True
             )
         ]

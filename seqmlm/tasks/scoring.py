@@ -20,6 +20,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError
 from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.one_pass import head_for
 from seqmlm.tokenizers.base import UnknownUnit
 
 BATCH_RECORDS = 256
@@ -56,6 +57,7 @@ class RecordScorer:
         self.model, self._correction, self._top = model, correction, top
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._scorers: dict[tuple[Mode, bool, bool], Scorer] = {}
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
@@ -113,20 +115,31 @@ class RecordScorer:
                 counts.append(len(parts))
                 yield from parts
 
-        scorer = Scorer(
-            self.conditionals,
-            tokenizer.units,
-            mode=mode,
-            correction=self._correction,
-            entropy=entropy,
-            ranks=ranks,
-            top=self._top,
-        )
-        stream = iter(list(scorer.windows(windows())))
+        stream = iter(list(self._scorer(mode, entropy, ranks).windows(windows())))
         return [
             scored(one.record, one.encoding, tokenizer.units, list(islice(stream, count)) or [_NOTHING])
             for one, count in zip(batch, counts, strict=True)
         ]
+
+    def _scorer(self, mode: Mode, entropy: bool, ranks: bool) -> Scorer:
+        """The one scorer for a way of asking: it remembers windows from batch to batch."""
+        made = self._scorers.get((mode, entropy, ranks))
+        if made is None:
+            ask = self.conditionals
+            if mode.head:
+                ask = Conditionals(
+                    head_for(self.model), tokens_per_batch=ask.tokens_per_batch, device=ask.device
+                )
+            made = self._scorers[mode, entropy, ranks] = Scorer(
+                ask,
+                self.model.tokenizer.units,
+                mode=mode,
+                correction=None if mode.head else self._correction,
+                entropy=entropy,
+                ranks=ranks,
+                top=self._top,
+            )
+        return made
 
 
 _EMPTY = np.zeros(0, dtype=np.int32)

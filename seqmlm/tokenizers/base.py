@@ -138,6 +138,11 @@ class Tokenizer(ABC):
         """How many neighbouring tokens show the same unit: above 1, a masker must hide all of them."""
         return 1
 
+    @property
+    def single_tokens(self) -> bool:
+        """Whether every unit is one token, so that what is drawn once for a unit is drawn for each token."""
+        return False
+
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """An equally true form of a training sequence, of the same length; here the sequence itself."""
         return encoding

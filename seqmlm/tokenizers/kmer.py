@@ -22,7 +22,7 @@ from seqmlm.tokenizers.nucleotide import (
     kmer_complements,
     kmers,
 )
-from seqmlm.tokenizers.nucleotide_units import OverlappingUnits
+from seqmlm.tokenizers.overlapping_units import OverlappingUnits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -128,6 +128,10 @@ class BaseTokenizer(_EveryBase):
 
     name: ClassVar[str] = "base.v1"
     k = 1
+
+    @property
+    def single_tokens(self) -> bool:
+        return True
 
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.tokenizers.nucleotide_hf import every_base

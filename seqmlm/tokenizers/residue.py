@@ -71,6 +71,10 @@ class ResidueTokenizer(Tokenizer):
         return SPACE
 
     @property
+    def single_tokens(self) -> bool:
+        return True
+
+    @property
     def tokens(self) -> Sequence[str]:
         return TOKENS
 

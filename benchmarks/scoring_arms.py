@@ -1,0 +1,169 @@
+"""One arm of scoring_throughput.py in one process: the same model, sequences, threads and precision.
+
+The model and its tokenizer are a plain Hugging Face folder. The arms `minicons` and `loop` import nothing of
+this package, so `minicons` may run in an environment of its own. Text is tokenized before the clock starts;
+what is timed is asking the model. Sequences come sorted by length for all, which spares the rivals padding.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run.
+
+    Args:
+        kind: "ours" (exact), "one-pass" (ours), "loop" (plain transformers) or "minicons".
+        batch: tokens of a forward pass (ours), masked copies (loop) or sequences (minicons).
+        tokens: masked tokens, the sum of squared lengths, that the sequences come to.
+        folder: the model.
+    """
+
+    kind: str
+    field: str
+    batch: int
+    tokens: int
+    threads: int
+    folder: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.field}-{self.kind}-{self.batch}-{self.tokens}-{self.threads}t"
+
+
+Scores = list[float]
+
+
+def sequences(arm: Arm) -> list[str]:
+    """A random sample of the field's sequences, short ones first."""
+    lines = Path(arm.folder, "sequences.txt").read_text(encoding="utf-8").splitlines()
+    counts = np.load(Path(arm.folder, "lengths.npy"))
+    order = np.random.default_rng(0).permutation(len(lines))
+    taken = int(np.searchsorted(np.cumsum(counts[order].astype(np.int64) ** 2), arm.tokens)) + 1
+    return [lines[i] for i in sorted(order[:taken].tolist(), key=lambda i: (counts[i], i))]
+
+
+def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
+    """Exact pseudo-log-likelihoods, or one pass, by the engine."""
+    from transformers import AutoModelForMaskedLM
+
+    from seqmlm.engine.conditionals import Conditionals
+    from seqmlm.engine.mode import EXACT, ONE_PASS
+    from seqmlm.engine.model import MaskedRows
+    from seqmlm.engine.scoring import Scorer
+    from seqmlm.tokenizers.residue import ResidueTokenizer
+    from seqmlm.tokenizers.subword import WordPieceTokenizer
+
+    tokenizer = (WordPieceTokenizer if arm.field == "text" else ResidueTokenizer).load(Path(arm.folder))
+    model = AutoModelForMaskedLM.from_pretrained(arm.folder)
+    rows = MaskedRows(model, tokenizer.space, probability="full")
+    ask = Conditionals(rows, tokens_per_batch=arm.batch)
+    scorer = Scorer(ask, tokenizer.units, mode=EXACT if arm.kind == "ours" else ONE_PASS)
+    encodings = tokenizer.encode_batch(list(texts))
+    return lambda: [score.pll for score in scorer.windows((one, None) for one in encodings)]
+
+
+def loop(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
+    """What a careful user writes in twenty lines: copies in batches, the head at masked tokens only."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    model = AutoModelForMaskedLM.from_pretrained(arm.folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(arm.folder)
+    encoded = [tokenizer(text) for text in texts]
+    width, vocabulary = arm.batch, len(tokenizer)
+
+    def copies() -> Iterator[tuple[int, int, torch.Tensor]]:
+        for number, one in enumerate(encoded):
+            ids, words = torch.tensor(one["input_ids"]), later(arm, one)
+            for place in range(1, len(ids) - 1):
+                hidden = ids.clone()
+                hidden[words[place]] = tokenizer.mask_token_id
+                yield number, place, hidden
+
+    @torch.no_grad()
+    def run() -> Scores:
+        scores, waiting = [0.0] * len(texts), list(copies())
+        for first in range(0, len(waiting), width):
+            number, place, ids = zip(*waiting[first : first + width], strict=True)
+            inputs = torch.nn.utils.rnn.pad_sequence(ids, True, tokenizer.pad_token_id)
+            mask = (inputs != tokenizer.pad_token_id).long()
+            states = model.model(inputs, attention_mask=mask)[0]
+            states = states[torch.arange(len(ids)), torch.tensor(place)]
+            log_probs = model.decoder(model.head(states))[:, :vocabulary].log_softmax(-1)
+            target = [encoded[n]["input_ids"][p] for n, p in zip(number, place, strict=True)]
+            found = log_probs[torch.arange(len(ids)), torch.tensor(target)].tolist()
+            for n, value in zip(number, found, strict=True):
+                scores[n] += value
+        return scores
+
+    return run
+
+
+def later(arm: Arm, encoded: Any) -> list[list[int]]:
+    """For each token, itself and the later tokens of its word."""
+    words = encoded.word_ids() if arm.field == "text" else list(range(len(encoded["input_ids"])))
+    return [[j for j in range(i, len(words)) if words[j] == word] for i, word in enumerate(words)]
+
+
+def minicons(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
+    """`minicons.scorer.MaskedLMScorer`, handed tokenized batches (it calls a method transformers 5 lacks)."""
+    from minicons import scorer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(arm.folder)
+    metric = "within_word_l2r" if arm.field == "text" else "original"
+    model = scorer.MaskedLMScorer(arm.folder, device="cpu", PLL_metric=metric)
+    # The model's embedding is padded beyond the vocabulary; those ids must not share in the softmax here.
+    bias = model.model.decoder.bias
+    with torch.no_grad():
+        bias[len(tokenizer) :] = -1e9
+    parts = [texts[i : i + arm.batch] for i in range(0, len(texts), arm.batch)]
+    batches = [tokenizer(list(part), padding="longest") for part in parts]
+
+    def run() -> Scores:
+        found: Scores = []
+        for batch in batches:
+            found += model.sequence_score(batch, reduction=lambda x: x.sum().item(), PLL_metric=metric)
+        return found
+
+    return run
+
+
+def main() -> None:
+    arm = Arm(**json.loads(sys.argv[1]))
+    torch.set_num_threads(arm.threads)
+    texts = sequences(arm)
+    kinds = {"ours": ours, "one-pass": ours, "loop": loop, "minicons": minicons}
+    run = kinds[arm.kind](arm, texts)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = pages * resource.getpagesize() / 2**20
+    wall, cpu = -time.perf_counter(), -time.process_time()
+    scores = run()
+    wall, cpu = wall + time.perf_counter(), cpu + time.process_time()
+    if arm.kind == "one-pass":  # over in a moment: again, until it can be measured
+        repeats = 1
+        while cpu < 3:
+            again, cpu_again = -time.perf_counter(), -time.process_time()
+            run()
+            wall, cpu = wall + again + time.perf_counter(), cpu + cpu_again + time.process_time()
+            repeats += 1
+        wall, cpu = wall / repeats, cpu / repeats
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report = {"sequences": len(texts), "seconds": wall, "cpu_seconds": cpu, "scores": scores}
+    print(json.dumps({**asdict(arm), **report, "peak_mib": peak, "grown_mib": peak - before}))
+
+
+if __name__ == "__main__":
+    main()

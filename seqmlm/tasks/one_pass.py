@@ -1,0 +1,224 @@
+"""What lets a model be scored in one pass: a correction, derived from its training or fitted, or a head.
+
+one_pass.json                     a correction fitted to normal data, with its error
+one_pass_head.safetensors, .json  a head trained on normal data, with its error
+
+Both stand in the model's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqmlm.config import from_dict
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction, derive, selection_bias
+from seqmlm.engine.correction_fit import Fit, fit
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Floats, Sequences
+from seqmlm.errors import StateError, UsageError
+from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.maskers import make_masker
+
+if TYPE_CHECKING:
+    from seqmlm.engine.one_pass_head import HeadConfig, HeadRows, Trained
+
+FIT = "one_pass.json"
+HEAD = "one_pass_head.safetensors"
+HEAD_FACTS = "one_pass_head.json"
+
+
+def correction_for(model: LoadedModel) -> Correction:
+    """The correction of a model's outputs at tokens it sees: derived from its training, else the stored fit.
+
+    Raises:
+        UsageError: neither exists; the message says why, and what to do.
+        StateError: the stored fit is broken.
+    """
+    _check_tokens(model)
+    try:
+        return derived(model)
+    except UsageError:
+        stored = _stored(model)
+        if stored is None:
+            raise
+        return stored
+
+
+def derived(model: LoadedModel) -> Correction:
+    """The correction that follows from the masking on the model's card, exact for an optimal model.
+
+    Raises:
+        UsageError: none follows.
+    """
+    masking = _masking(model)
+    if masking is None:
+        raise UsageError(
+            f"{model.path} does not say how it was trained, so no one-pass correction follows; fit one to "
+            "normal data (seqmlm calibrate MODEL NORMAL), or ask with --mode exact"
+        )
+    masker = make_masker(masking, model.tokenizer)
+    return derive(masking, masker, model.tokenizer.space, single_tokens=model.tokenizer.single_tokens)
+
+
+def bias_for(model: LoadedModel) -> Floats | None:
+    """(V,) what unequal selection rates add to every answer, in nats, for all modes; None for nothing."""
+    masking = _masking(model)
+    if masking is None:
+        return None
+    return selection_bias(make_masker(masking, model.tokenizer), model.tokenizer.space)
+
+
+def fit_and_store(
+    model: LoadedModel,
+    sequences: Sequences | Sequence[Encoding],
+    *,
+    n: int = 256,
+    seed: int = 0,
+    tokens_per_batch: int = 16384,
+) -> Fit | None:
+    """Fit a correction to normal sequences and keep it with the model, where none follows from its training.
+
+    Args:
+        model: in a folder of its own.
+        sequences: windows, none longer than the model's.
+        n: positions to ask exactly.
+        seed: of their choice.
+
+    Returns:
+        The fit; None where the correction is derived, or units are shown by several tokens.
+
+    Raises:
+        DataError: nothing to ask in the sequences.
+        StateError: the folder cannot be written.
+    """
+    if model.tokenizer.overlap > 1:
+        return None
+    with suppress(UsageError):
+        derived(model)
+        return None
+    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
+    found = fit(ask, sequences, bias=bias_for(model), n=n, seed=seed)
+    assert found.correction.seen is not None
+    values = np.unique(found.correction.seen[model.tokenizer.space.ordinary])
+    content = {
+        "seen": float(values[0]) if len(values) == 1 else found.correction.seen.tolist(),
+        "positions": found.positions,
+        "seed": seed,
+        **{name: _finite(getattr(found, name)) for name in ("rmse", "raw_rmse", "spearman")},
+    }
+    _write(model, FIT, json.dumps(content, indent=2).encode() + b"\n")
+    return found
+
+
+def train_and_store_head(
+    model: LoadedModel,
+    sequences: Sequences | Sequence[Encoding],
+    config: HeadConfig,
+    *,
+    tokens_per_batch: int = 16384,
+) -> Trained:
+    """Train the head of `--mode one-pass:head` on normal sequences and keep it with the model.
+
+    Raises:
+        UsageError: units are shown by several tokens.
+        DataError: nothing to ask in the sequences.
+        StateError: the folder cannot be written.
+    """
+    from safetensors.torch import save
+
+    from seqmlm.engine.one_pass_head import train
+
+    _check_tokens(model)
+    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
+    trained = train(ask, sequences, config, bias=bias_for(model))
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in trained.change.state_dict().items()}
+    facts = {**trained.facts, "spearman": _finite(trained.facts["spearman"])}
+    _write(model, HEAD, save(tensors))
+    _write(model, HEAD_FACTS, json.dumps({**asdict(config), **facts}, indent=2).encode() + b"\n")
+    return trained
+
+
+def head_for(model: LoadedModel) -> HeadRows:
+    """The model with its trained one-pass head.
+
+    Raises:
+        UsageError: it has none, or units are shown by several tokens.
+        StateError: the head is broken.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from seqmlm.engine.one_pass_head import restored
+
+    _check_tokens(model)
+    path = Path(model.path) / HEAD
+    if not path.is_file():
+        raise UsageError(f"{model.path} has no one-pass head ({HEAD}): ask with --mode one-pass or exact")
+    try:
+        return restored(model.rows, load_file(path))
+    except (SafetensorError, RuntimeError, KeyError, OSError) as error:
+        raise StateError(f"{path} is not a one-pass head of this model ({error}); train it again") from None
+
+
+def _check_tokens(model: LoadedModel) -> None:
+    if model.tokenizer.overlap > 1:
+        raise UsageError(
+            f"no one-pass scores with tokenizer {model.tokenizer.name}: it shows each {model.tokenizer.unit} "
+            f"in {model.tokenizer.overlap} tokens, so the others give it away; ask with --mode exact"
+        )
+
+
+def _masking(model: LoadedModel) -> MaskingConfig | None:
+    return from_dict(MaskingConfig, model.card.masking) if model.card.masking else None
+
+
+def _stored(model: LoadedModel) -> Correction | None:
+    path = Path(model.path) / FIT
+    if not path.is_file():
+        return None
+    space = model.tokenizer.space
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        seen = np.zeros(space.size, dtype=np.float32)
+        seen[space.ordinary] = _of(space.size, content["seen"])[space.ordinary]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} is not a fitted correction of this model ({error}); fit it again (seqmlm calibrate)"
+        ) from None
+    return Correction(seen=seen, bias=bias_for(model), kind="fitted")
+
+
+def _of(size: int, seen: float | Iterable[float]) -> Floats:
+    values = np.asarray(seen, dtype=np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError("a number that is not finite")
+    return np.broadcast_to(values, (size,))
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _write(model: LoadedModel, name: str, content: bytes) -> None:
+    """Write a file of the model's folder, whole or not at all; a sensitive model's for its owner alone."""
+    path = Path(model.path) / name
+    part = path.with_name(f".{name}.part")
+    try:
+        part.write_bytes(content)
+        part.chmod(0o600 if model.card.sensitive else 0o644)
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise StateError(
+            f"cannot write {path}: {error.strerror}; free space, or copy the model to a folder of your own"
+        ) from None

@@ -1,0 +1,158 @@
+"""Modes of scoring where units are bases: against loops over tokens and letters with plain calls."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from seqmlm.engine.backbones import ModelConfig, build
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.mode import Mode
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.packing import Document, pack
+from seqmlm.engine.scoring import Scorer, SequenceScore
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import partition
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
+from seqmlm.tokenizers.kmer import KmerTokenizer
+from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
+from seqmlm.tokenizers.nucleotide import FIRST, NucleotideTokenizer
+
+RAW = "ACGTTGCATTNGACCAGTACGGATTACAGATTTGCCA"
+BPE = DnaBpeTokenizer.train(["ACGTTGCATTGACCAGTACGGATTACAGATTTGCCA" * 3], vocabulary_size=30)
+
+
+def rows_for(tokenizer: NucleotideTokenizer) -> MaskedRows:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    overrides = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = build(ModelConfig(overrides={**overrides, "initializer_range": 0.5}), tokenizer.space)
+    return MaskedRows(model, tokenizer.space).eval()
+
+
+def naive(rows: MaskedRows, encoding: Encoding, masked: set[int], asked: int) -> Any:
+    """(V,) probabilities at one position, by one call."""
+    ids = encoding.ids.copy()
+    ids[sorted(masked)] = rows.space.mask
+    with torch.no_grad():
+        logits = rows(pack([Document(ids=ids, asked=np.array([asked]))]), output="logits")
+    return torch.softmax(logits[0].double(), -1).numpy()
+
+
+def scored(tokenizer: NucleotideTokenizer, text: str, owned: Any = None) -> SequenceScore:
+    ask = Conditionals(rows_for(tokenizer))
+    scorer = Scorer(
+        ask,
+        tokenizer.units,
+        mode=Mode.parse(text),
+        correction=Correction(),
+        entropy=True,
+        ranks=True,
+        top=5,
+    )
+    [score] = scorer.windows([(tokenizer.encode(RAW), owned)])
+    return score
+
+
+def check(score: SequenceScore, i: int, shares: dict[str, float], true: str, price: float) -> None:
+    """One unit's numbers against the distribution over its letters."""
+    assert score.log_probs[i] == pytest.approx(price, abs=1e-5)
+    assert score.entropy is not None
+    assert score.ranks is not None
+    assert score.top_ids is not None
+    assert score.top_log_probs is not None
+    entropy = -sum(p * math.log(p) for p in shares.values() if p > 0)
+    assert score.entropy[i] == pytest.approx(entropy, abs=1e-5)
+    assert score.ranks[i] == sum(p > shares[true] + 1e-7 for p in shares.values())
+    best = sorted((base for base in "ACGT" if shares[base] > 0), key=lambda base: -shares[base])
+    count = len(best)
+    assert ["ACGT"[letter] for letter in score.top_ids[i, :count]] == best
+    assert (score.top_ids[i, count:] == -1).all()
+    np.testing.assert_allclose(
+        score.top_log_probs[i, :count], [math.log(shares[base]) for base in best], atol=1e-4
+    )
+    assert (score.top_log_probs[i, count:] == -math.inf).all()
+
+
+@pytest.mark.parametrize("text", ["exact", "whole-unit", "partition:7", "partition:50"])
+def test_overlapping_kmers(text: str) -> None:
+    tokenizer = KmerTokenizer(k=3)
+    rows, encoding, score = rows_for(tokenizer), tokenizer.encode(RAW), scored(tokenizer, text)
+    places = [i for i, base in enumerate(RAW) if base != "N"]
+    assert sorted(score.groups.tolist()) == places
+    mode = Mode.parse(text)
+    assert encoding.spans is not None
+    passes = partition(len(places), mode.parts) if mode.kind == "partition" else np.arange(len(places))
+    spans = [
+        tuple(span) if i >= FIRST else (0, 0)
+        for i, span in zip(encoding.ids, encoding.spans.tolist(), strict=True)
+    ]
+    for i, place in enumerate(score.groups.tolist()):
+        hidden = {p for p, own in zip(places, passes, strict=True) if own == passes[places.index(place)]}
+        masked = {t for t, (a, b) in enumerate(spans) if hidden & set(range(a, b))}
+        over = [t for t, (a, b) in enumerate(spans) if a <= place < b]
+        shares = dict.fromkeys("ACGT", 0.0)
+        for token in over:
+            a, b = spans[token]
+            p = naive(rows, encoding, masked, token)
+            agreeing = dict.fromkeys("ACGT", 0.0)
+            for number in range(FIRST, tokenizer.space.size):
+                word = tokenizer.tokens[number]
+                if all(word[j - a] == RAW[j] for j in range(a, b) if j not in hidden):
+                    agreeing[word[place - a]] += p[number]
+            for base in "ACGT":
+                shares[base] += agreeing[base] / sum(agreeing.values()) / len(over)
+        check(score, i, shares, RAW[place], math.log(shares[RAW[place]]))
+
+
+@pytest.mark.parametrize("text", ["exact", "whole-unit", "partition:3", "one-pass"])
+@pytest.mark.parametrize("tokenizer", [KmerBlockTokenizer(k=3), BPE], ids=["blocks", "bpe"])
+def test_tokens_of_several_bases(tokenizer: NucleotideTokenizer, text: str) -> None:
+    rows, encoding, score = rows_for(tokenizer), tokenizer.encode(RAW), scored(tokenizer, text)
+    assert score.groups.tolist() == [i for i, base in enumerate(RAW) if base != "N"]
+    mode = Mode.parse(text)
+    inside = [t for t in range(len(encoding)) if encoding.groups[t] >= 0]
+    number = {t: n for n, t in enumerate(inside)}
+    passes = partition(len(inside), mode.parts) if mode.kind == "partition" else np.arange(len(inside))
+    spans = encoding.spans
+    assert spans is not None
+    for i, place in enumerate(score.groups.tolist()):
+        [token] = [t for t in inside if spans[t, 0] <= place < spans[t, 1]]
+        together = {t for t in inside if passes[number[t]] == passes[number[token]]}
+        ordinary = {t for t in together if not tokenizer.space.is_special[encoding.ids[t]]}
+        p = naive(rows, encoding, set() if mode.kind == "one-pass" else ordinary, token)
+        word = tokenizer.tokens[encoding.ids[token]]
+        alike = [n for n in range(FIRST, tokenizer.space.size) if len(tokenizer.tokens[n]) == len(word)]
+        shares = dict.fromkeys("ACGT", 0.0)
+        for n in alike:
+            shares[tokenizer.tokens[n][place - spans[token, 0]]] += p[n] / p[alike].sum()
+        check(score, i, shares, RAW[place], math.log(p[encoding.ids[token]]) / len(word))
+
+
+@pytest.mark.parametrize("text", ["exact", "partition:7"])
+def test_a_part_of_overlapping_kmers_is_priced_as_in_the_whole(text: str) -> None:
+    tokenizer = KmerTokenizer(k=3)
+    whole = scored(tokenizer, text)
+    owned = np.zeros(len(tokenizer.encode(RAW)), dtype=np.bool_)
+    owned[8:15] = True
+    part = scored(tokenizer, text, owned)
+    kept = np.isin(whole.groups, part.groups)
+    assert 0 < kept.sum() == len(part.groups) < len(whole.groups)
+    np.testing.assert_allclose(part.log_probs, whole.log_probs[kept], atol=1e-5)
+    assert part.entropy is not None
+    assert whole.entropy is not None
+    np.testing.assert_allclose(part.entropy, whole.entropy[kept], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("one-pass", "overlapping"), ("partition:3", "at least partition:6")]
+)
+def test_modes_that_would_show_or_hide_all_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        scored(KmerTokenizer(k=3), text)
