@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair, read_pairs
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import Mode
 from seqmlm.engine.scoring import SequenceScore
 from seqmlm.errors import UsageError
@@ -124,12 +123,11 @@ class PairsResult:
         }
 
 
-def compare_pairs(config: PairsConfig, *, correction: Correction | None = None) -> PairsResult:
+def compare_pairs(config: PairsConfig) -> PairsResult:
     """Score both sequences of every pair and count in how many the good one wins.
 
     Args:
         config: which pairs, and how.
-        correction: of the model's outputs, for the one-pass mode.
 
     Raises:
         UsageError: no pairs named, an unknown mode, or a model that takes no text.
@@ -147,7 +145,7 @@ def compare_pairs(config: PairsConfig, *, correction: Correction | None = None) 
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = bundle.load(where, domain=config.domain)
-    scorer = TextScorer(model, mode=mode, correction=correction, tokens_per_batch=config.tokens_per_batch)
+    scorer = TextScorer(model, mode=mode, tokens_per_batch=config.tokens_per_batch)
     found = list(score_pairs(scorer, read, config.metric))
     result = _summary(found, config, scorer, time.monotonic() - began)
     if config.out is not None:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.data.nbest import NBest, read_nbest
-from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.intervals import Difference
@@ -162,14 +161,11 @@ class RescoreResult:
     unknown: int
 
 
-def rescore_file(
-    config: RescoreConfig, *, correction: Correction | None = None
-) -> tuple[RescoreResult, Iterator[dict[str, Any]]]:
+def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[str, Any]]]:
     """Rescore the lists of a file.
 
     Args:
         config: which lists, and how.
-        correction: of the model's outputs, for the one-pass mode.
 
     Returns:
         What was found, and a line for each list; the lines are written to `config.out` too, if that is named.
@@ -189,7 +185,7 @@ def rescore_file(
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = bundle.load(where, domain=config.domain)
-    scorer = TextScorer(model, mode=mode, correction=correction, tokens_per_batch=config.tokens_per_batch)
+    scorer = TextScorer(model, mode=mode, tokens_per_batch=config.tokens_per_batch)
     found = list(rescored(scorer, lists, config))
     result = _result(found, config, scorer.unknown, referred)
     if config.out is not None:

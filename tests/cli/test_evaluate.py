@@ -1,4 +1,4 @@
-"""`seqmlm evaluate` through the entry point: figures, floors, rivals, the report, what sensitive data hides."""
+"""`seqmlm evaluate` through the entry point: figures, floors, rivals, the report; sensitive data."""
 
 from __future__ import annotations
 

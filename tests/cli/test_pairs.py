@@ -127,6 +127,7 @@ def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -
         (("hollow.csv",), 3, "hollow.csv:2: field 'good': no text"),
         (("good.csv", "--group", "UIDD"), 3, "field 'UIDD': no such field"),
         (("good.csv", "--mode", "fast"), 2, "unknown mode 'fast'"),
+        (("good.csv", "--mode", "one-pass"), 2, "one-pass"),
         (("good.csv", "--metric", "max"), 2, "metric"),
         (("good.csv", "--out", "good.csv"), 2, "one of the inputs"),
     ],

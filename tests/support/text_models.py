@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +17,11 @@ TEXTS = ("the cat sees the dog", "a dog barks", "the dogs bark loudly", "no cats
 
 
 def text_model(
-    folder: Path, *, domain: str = "text", sensitive: bool = False, wordpiece: bool = False
+    folder: Path,
+    *,
+    sensitive: bool = False,
+    wordpiece: bool = False,
+    masking: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the model to `folder`/model, and return that."""
     torch.manual_seed(3)
@@ -29,12 +35,13 @@ def text_model(
             weights *= 8  # fresh weights are so small that every word is as probable as any other
     rows = MaskedRows(model, tokenizer.space)
     card = bundle.Card(
-        domain=domain,
+        domain="text",
         unit="word",
         tokenizer=tokenizer.name,
         max_length=32,
         probability="ordinary",
         sensitive=sensitive,
+        masking=masking or {},
     )
     bundle.write(folder / "model", rows, tokenizer, card)
     return folder / "model"

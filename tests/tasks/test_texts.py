@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from text_models import text_model
 
+from seqmlm.config import to_dict
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.mode import ONE_PASS, Mode
 from seqmlm.engine.scoring import pseudo_log_likelihood
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tasks import bundle
@@ -41,6 +43,26 @@ def test_whole_units_are_hidden_together(model: bundle.LoadedModel) -> None:
     exact = next(TextScorer(model).scores([text]))
     assert len(whole.units[0]) == len(exact.units[0]) == 2
     assert whole.pll != pytest.approx(exact.pll, abs=1e-3)
+
+
+def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_path: Path) -> None:
+    masking = MaskingConfig(masker="uniform.v1", keep=0.1, random=0.1, mask=0.8)
+    model = bundle.load(text_model(tmp_path / "u", masking=to_dict(masking)))
+    scorer = TextScorer(model, mode=ONE_PASS)
+    [found] = scorer.scores(["the cat sees the dog"])
+    assert scorer.statistics.unique == 1
+    encoding, space = model.tokenizer.encode("the cat sees the dog"), model.tokenizer.space
+    places = np.flatnonzero(encoding.groups >= 0).astype(np.int32)
+    query = Query(encoding=encoding, masked=places[:0], asked=places)
+    rows = next(Conditionals(model.rows).ask([query], full=True)).rows
+    assert rows is not None
+    total = 0.0
+    for row, token in zip(rows.astype(np.float64), encoding.ids[places], strict=True):
+        row[token] -= np.log1p(len(space.ordinary))  # keep and random rates are equal
+        total += row[token] - np.logaddexp.reduce(row)
+    assert found.pll == pytest.approx(total, abs=1e-3)
+    with pytest.raises(UsageError, match="one-pass"):
+        TextScorer(bundle.load(text_model(tmp_path / "n")), mode=ONE_PASS)
 
 
 def test_the_shared_metric_is_a_loop_over_common_tokens(model: bundle.LoadedModel) -> None:
