@@ -38,6 +38,7 @@ from seqmlm.tasks import bundle
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.one_pass import correction_for, fit_and_store
 from seqmlm.tasks.pairs import score_pairs
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.tasks.texts import TextScorer
@@ -92,11 +93,10 @@ def masked_scores(
     return both[0], both[1]
 
 
-def derived(model: bundle.LoadedModel) -> Correction:
-    """What a token that is seen is owed, log(1 + keep R / random); exact only for masks drawn by token."""
-    masking, space = model.card.masking, model.tokenizer.space
-    owed = np.log1p(masking["keep"] * len(space.ordinary) / masking["random"])
-    return Correction(seen=np.where(space.is_special, 0, owed).astype(np.float32), kind="derived")
+def corrected(model: bundle.LoadedModel, corpus: Corpus) -> Correction:
+    """What `seqmlm score --mode one-pass` takes: derived from the masking, else fitted to exact conditionals."""
+    fit_and_store(model, corpus.validation)
+    return correction_for(model)
 
 
 def ngram_scores(model: bundle.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]) -> Scores:
@@ -141,7 +141,7 @@ def _work(
     return [
         (("exact", "exact mean"), lambda: masked_scores(model, pairs, "exact", None)),
         (("whole-unit",), lambda: masked_scores(model, pairs, "whole-unit", None)[:1]),
-        (("one-pass",), lambda: masked_scores(model, pairs, "one-pass", derived(model))[:1]),
+        (("one-pass",), lambda: masked_scores(model, pairs, "one-pass", corrected(model, corpus))[:1]),
         (("one-pass raw",), lambda: masked_scores(model, pairs, "one-pass", Correction())[:1]),
         (("5-gram",), lambda: [ngram_scores(model, corpus, pairs)]),
         (("length",), lambda: [lengths]),
