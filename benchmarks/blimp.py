@@ -94,7 +94,7 @@ def masked_scores(
 
 
 def corrected(model: bundle.LoadedModel, corpus: Corpus) -> Correction:
-    """What `seqmlm score --mode one-pass` takes: derived from the masking, else fitted to exact conditionals."""
+    """What one-pass scores take: derived from the masking, else fitted to exact conditionals."""
     fit_and_store(model, corpus.validation)
     return correction_for(model)
 

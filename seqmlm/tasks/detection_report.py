@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from seqmlm.evaluation.detection import Curve
 from seqmlm.evaluation.intervals import Rate
@@ -15,7 +16,10 @@ from seqmlm.reports.page import Cell, Page
 from seqmlm.tasks.detection import FALSE_POSITIVE_RATES, Alarms, Evaluated, Evaluation, Ranking
 
 _COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
-_MOST_POINTS = 2000
+_POINTS = 500
+_LOWEST = 1e-4  # false positive rate, below which the axis is linear
+
+Doubles = NDArray[np.float64]
 
 
 def write_report(evaluated: Evaluated, path: Path) -> None:
@@ -102,14 +106,10 @@ def _picture(curves: dict[str, Curve]) -> Markup:
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
-        chosen = _thinned(len(curve.true))
-        false = np.concatenate([[0.0], curve.false[chosen] / curve.negatives])
-        recall = np.concatenate([[0.0], curve.true[chosen] / curve.positives])
-        precision = curve.true[chosen] / (curve.true + curve.false)[chosen]
-        left.plot(false, recall, color=colour, label=name)
-        right.step(recall[1:], precision, color=colour, where="pre")
+        left.plot(*_roc(curve), color=colour, label=name)
+        right.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
+    left.set_xscale("symlog", linthresh=_LOWEST)
     left.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
-    left.set_xscale("symlog", linthresh=1e-4)
     right.set(xlabel="recall", ylabel="precision", title="precision and recall", xlim=(0, 1), ylim=(0, 1.02))
     left.legend(frameon=False, fontsize="small")
     for axes in (left, right):
@@ -122,7 +122,17 @@ def _picture(curves: dict[str, Curve]) -> Markup:
     )
 
 
-def _thinned(points: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """At most `_MOST_POINTS` points, the first ones all: a low false positive rate is what matters."""
-    first = np.arange(min(points, _MOST_POINTS // 2))
-    return np.unique(np.concatenate([first, np.linspace(0, points - 1, _MOST_POINTS // 2).astype(np.int64)]))
+def _roc(curve: Curve) -> tuple[Doubles, Doubles]:
+    """Rates of false positives and their recalls; ties are alarmed in part, as the AUROC counts them."""
+    false = np.concatenate([[0.0], curve.false / curve.negatives])
+    recall = np.concatenate([[0.0], curve.true / curve.positives])
+    rates = np.concatenate([np.linspace(0, _LOWEST, 50), np.geomspace(_LOWEST, 1, _POINTS)])
+    return rates, np.interp(rates, false, recall)
+
+
+def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
+    """Recalls and the precisions at which they are reached."""
+    wanted = np.linspace(0, 1, _POINTS)[1:] * curve.positives
+    points = np.unique(np.minimum(np.searchsorted(curve.true, wanted), len(curve.true) - 1))
+    recall, precision = curve.true[points], curve.true[points] / (curve.true + curve.false)[points]
+    return np.concatenate([[0.0], recall / curve.positives]), np.concatenate([precision[:1], precision])
