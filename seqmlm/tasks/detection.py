@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def _differences(
         "oracle_f1": lambda curve: curve.oracle_f1,
     }
     for rate in FALSE_POSITIVE_RATES:
-        measures[f"recall_at_fpr_{rate:g}"] = lambda curve, rate=rate: curve.recall_at(rate)  # type: ignore[misc]
+        measures[f"recall_at_fpr_{rate:g}"] = partial(Curve.recall_at, rate=rate)
     return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)
 
 

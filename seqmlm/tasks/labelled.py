@@ -108,11 +108,7 @@ def read_labelled(
             _append(found, row, label, columns, path, line)
     if absent:
         raise _without(absent, f"scored ids are not in {labels}", str(labels), found.sensitive)
-    unscored = sorted(set(known or ()) - seen)
-    if unscored and not partial:
-        error = _without(unscored, "labelled ids have no score", str(labels), found.sensitive)
-        raise DataError(error.reason, source=error.source, remedy=f"{error.remedy}, or give --partial")
-    found.missing = len(unscored)
+    found.missing = _unscored(set(known or ()) - seen, str(labels), partial, found.sensitive)
     if not found.keys:
         raise DataError("there are no scores", source=", ".join(paths), remedy="name a file with rows in it")
     return found
@@ -173,6 +169,18 @@ def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
 def is_column(name: str) -> bool:
     """Whether a name means a column of the scores rather than a file."""
     return not Path(name).exists()
+
+
+def _unscored(ids: set[str], path: str, partial: bool, sensitive: bool) -> int:
+    """How many labelled ids have no score.
+
+    Raises:
+        DataError: any, unless `partial`.
+    """
+    if ids and not partial:
+        error = _without(sorted(ids), "labelled ids have no score", path, sensitive)
+        raise DataError(error.reason, source=error.source, remedy=f"{error.remedy}, or give --partial")
+    return len(ids)
 
 
 def _append(
