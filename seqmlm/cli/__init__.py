@@ -15,8 +15,25 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm import __version__
-from seqmlm.cli import calibrate, data, db, doctor, models, runs, sample, score, train, ui
+from seqmlm.cli import (
+    calibrate,
+    data,
+    db,
+    doctor,
+    evaluate,
+    models,
+    pairs,
+    rescore,
+    runs,
+    sample,
+    score,
+    train,
+    ui,
+)
 from seqmlm.errors import DataError, SeqmlmError
+
+# Commands that can leave bad records out.
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data"}
 
 app = typer.Typer(
     name="seqmlm",
@@ -26,6 +43,9 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
+app.command("evaluate")(evaluate.evaluate)
+app.command("pairs")(pairs.pairs)
+app.command("rescore")(rescore.rescore)
 app.command("sample")(sample.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
@@ -62,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         if os.environ.get("SEQMLM_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, DataError) and error.line is not None:
+        given = sys.argv[1:] if arguments is None else arguments
+        command = next((word for word in given if not word.startswith("-")), "")
+        if isinstance(error, DataError) and error.line is not None and command in _TAKES_ON_ERROR:
             print(
                 "hint: --on-error skip leaves bad records out, --on-error quarantine keeps them aside",
                 file=sys.stderr,

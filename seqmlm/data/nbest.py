@@ -1,0 +1,163 @@
+"""N-best lists: what a first pass (speech recognition, translation, OCR) proposes, best first or not.
+
+.json    ESPnet's {"utts": {ID: {"output": [{"rec_text", "score", "text"}, ...]}}}, or mlm-scoring's
+         {ID: {"hyp_1": {"text", "score"}, ..., "ref": TEXT}}
+.jsonl   {"id", "hyps": [{"text", "score"}, ...], "ref"} a line; "ref" may be absent
+.tsv     ID, score, text without a header; rows of one ID belong together
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seqmlm.data.files import blocks, stem_suffix
+from seqmlm.data.rows import read_rows, required
+from seqmlm.errors import DataError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """One proposal: its text, and the first pass's log-probability (higher is better)."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NBest:
+    """The proposals for one input, in the file's order, and what is right where that is known."""
+
+    id: str
+    hypotheses: tuple[Hypothesis, ...]
+    reference: str | None = None
+
+
+def read_nbest(path: str, references: str | None = None) -> list[NBest]:
+    """Read a file of n-best lists, with references from a file of their own where one is named.
+
+    Args:
+        path: .json, .jsonl or .tsv (.gz, .zst too).
+        references: .tsv of ID and text, or .jsonl with "id" and "text"; every list must be in it.
+
+    Raises:
+        UsageError: a file of another kind.
+        DataError: a broken file, a list without hypotheses, a list without a reference.
+    """
+    suffix = stem_suffix(path)
+    if suffix == ".json":
+        found = _whole(path)
+    elif suffix in (".jsonl", ".ndjson"):
+        found = [_line(row, path, line) for line, row in read_rows(path)]
+    elif suffix == ".tsv":
+        found = _table(path)
+    else:
+        raise UsageError(f"{path}: n-best lists are read from .json, .jsonl and .tsv files")
+    if not found:
+        raise DataError("no n-best lists", source=path, remedy="give a file with lists in it")
+    return found if references is None else _with_references(found, references, path)
+
+
+def _whole(path: str) -> list[NBest]:
+    try:
+        values = json.loads(b"".join(blocks(path)))
+        utterances = values.get("utts", values)
+        return [_espnet(name, own, path) for name, own in utterances.items()]
+    except (ValueError, RecursionError, AttributeError):
+        raise DataError(
+            "not a JSON object of n-best lists", source=path, remedy="see docs/SCORING.md for the forms"
+        ) from None
+
+
+def _espnet(name: str, own: Mapping[str, Any], path: str) -> NBest:
+    if "output" in own:
+        outputs = own["output"]
+        reference = next((one["text"] for one in outputs if "text" in one), None)
+        texts = [(_plain(one.get("rec_text")), one.get("score")) for one in outputs]
+    else:
+        reference = own.get("ref")
+        numbered = [(key, one) for key, one in own.items() if key.startswith("hyp_")]
+        texts = [(one.get("text"), one.get("score")) for _, one in sorted(numbered, key=_number)]
+    return _checked(name, texts, reference, path, None)
+
+
+def _number(item: tuple[str, Any]) -> int:
+    return int(item[0].removeprefix("hyp_"))
+
+
+def _plain(text: Any) -> Any:
+    """ESPnet leaves its own marks in what it recognised."""
+    if not isinstance(text, str):
+        return text
+    marked = text.replace("<eos>", "").replace("<space>", " ").replace("▁", " ")
+    return " ".join(marked.split())
+
+
+def _line(row: Mapping[str, Any], path: str, line: int) -> NBest:
+    hypotheses = required(row, "hyps", path, line)
+    if not isinstance(hypotheses, list) or not all(isinstance(one, dict) for one in hypotheses):
+        raise DataError(
+            "not a list of objects",
+            source=path,
+            line=line,
+            field="hyps",
+            remedy='write [{"text": ..., "score": ...}, ...]',
+        )
+    texts = [(one.get("text"), one.get("score")) for one in hypotheses]
+    return _checked(str(required(row, "id", path, line)), texts, row.get("ref"), path, line)
+
+
+def _table(path: str) -> list[NBest]:
+    lists: dict[str, list[tuple[Any, Any]]] = {}
+    for line, row in read_rows(path, columns=("id", "score", "text")):
+        try:
+            score = float(row["score"])
+        except ValueError:
+            raise DataError(
+                f"{row['score']!r} is no number",
+                source=path,
+                line=line,
+                field="score",
+                remedy="a row is ID, score, text, apart by tabs and without a header",
+            ) from None
+        lists.setdefault(row["id"], []).append((row["text"], score))
+    return [_checked(name, texts, None, path, None) for name, texts in lists.items()]
+
+
+def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str, line: int | None) -> NBest:
+    if not texts:
+        raise DataError(f"list {name!r} has no hypotheses", source=path, line=line, remedy="leave it out")
+    for text, score in texts:
+        number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
+        if not isinstance(text, str) or not number:
+            raise DataError(
+                f"a hypothesis of {name!r} lacks a text or a finite score",
+                source=path,
+                line=line,
+                remedy="every hypothesis needs both; the score is a log-probability",
+            )
+    return NBest(
+        id=name,
+        hypotheses=tuple(Hypothesis(text=text, score=float(score)) for text, score in texts),
+        reference=None if reference is None else str(reference),
+    )
+
+
+def _with_references(found: list[NBest], references: str, path: str) -> list[NBest]:
+    columns = ("id", "text") if stem_suffix(references) == ".tsv" else None
+    texts = {
+        str(required(row, "id", references, line)): str(required(row, "text", references, line))
+        for line, row in read_rows(references, columns=columns)
+    }
+    absent = [one.id for one in found if one.id not in texts]
+    if absent:
+        raise DataError(
+            f"no reference for {len(absent)} of the {len(found)} lists of {path}: {', '.join(absent[:5])}"
+            f"{' ...' if len(absent) > 5 else ''}",
+            source=references,
+            remedy="give a reference for each, or leave those lists out",
+        )
+    return [replace(one, reference=texts[one.id]) for one in found]

@@ -1,0 +1,278 @@
+"""Evaluation of scores against labels: the score, its rivals and the trivial floors in one table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.data.small_cells import SMALLEST
+from seqmlm.errors import DataError, UsageError
+from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
+from seqmlm.evaluation.intervals import Difference, Rate
+from seqmlm.tasks.labelled import Columns, Labelled, aligned, is_column, read_labelled
+from seqmlm.tasks.privacy import tellable
+
+FALSE_POSITIVE_RATES = (1e-2, 1e-3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """What `seqmlm evaluate` can be told."""
+
+    paths: tuple[str, ...]
+    columns: Columns = field(default_factory=Columns)
+    labels: str | None = None
+    prevalence: float | None = None
+    baseline: str | None = None
+    partial: bool = False
+    sensitive: bool = False
+    draws: int = 1000
+    seed: int = 0
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.prevalence is not None and not 0 < self.prevalence < 1:
+            raise UsageError(f"--prevalence must lie between 0 and 1, not {self.prevalence}")
+        if self.columns.positive is not None and self.columns.negative is not None:
+            raise UsageError("--positive and --negative exclude each other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """One score against the labels.
+
+    Args:
+        name: which.
+        auroc, auroc_low, auroc_high: with a 95 % interval, None where it cannot be estimated.
+        average_precision: area under the precision-recall curve (AUPRC).
+        recall: at each of `FALSE_POSITIVE_RATES`, with exact intervals; None where it is not to be told.
+        oracle_f1: of the best threshold there is, which takes labels to find.
+    """
+
+    name: str
+    auroc: float
+    auroc_low: float | None
+    auroc_high: float | None
+    average_precision: float
+    recall: tuple[Rate | None, ...]
+    oracle_f1: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarms:
+    """Alarms against the labels: a threshold that was set without any.
+
+    Args:
+        name: whose.
+        true_positives, false_positives, false_negatives, true_negatives: counts.
+        precision, recall, false_positive_rate: with exact intervals; None where they are not to be told.
+        f1: of these rows.
+        prevalence: share of positives that the next two are for; None where none was asked for.
+        precision_at_prevalence, f1_at_prevalence: at these rates with that share of positives.
+    """
+
+    name: str
+    true_positives: int | str
+    false_positives: int | str
+    false_negatives: int | str
+    true_negatives: int | str
+    precision: Rate | None
+    recall: Rate | None
+    false_positive_rate: Rate | None
+    f1: float | None
+    prevalence: float | None = None
+    precision_at_prevalence: float | None = None
+    f1_at_prevalence: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Args:
+        rows, positives: counts; text where they are too few to tell.
+        groups: units that are resampled.
+        unscored: rows without a score, ranked as least unusual.
+        missing: labels without a row.
+        interval: how the AUROC's interval was made.
+        rankings: the score, its baseline, then the floors.
+        alarms: of the alarm column, and of alarming always.
+        differences: what the score has over its baseline in each measure.
+        sensitive: whether small counts, and what would give them away, are withheld.
+    """
+
+    rows: int | str
+    positives: int | str
+    groups: int | str
+    unscored: int | str
+    missing: int | str
+    interval: str
+    rankings: tuple[Ranking, ...]
+    alarms: tuple[Alarms, ...]
+    differences: dict[str, Difference]
+    sensitive: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The result, and the curves that a report draws."""
+
+    result: Evaluation
+    curves: dict[str, Curve]
+
+
+def evaluate_scores(config: EvaluateConfig) -> Evaluated:
+    """Evaluate scores against labels.
+
+    Args:
+        config: which, and how.
+
+    Raises:
+        UsageError: settings that exclude each other.
+        DataError: what cannot be read or joined, one class only, too few to tell of sensitive data.
+    """
+    own = config.baseline is not None and is_column(config.baseline)
+    columns = replace(config.columns, baseline=config.baseline) if own else config.columns
+    read = read_labelled(
+        config.paths, columns, labels=config.labels, partial=config.partial, sensitive=config.sensitive
+    )
+    scores = {columns.score: Detection(read.labels, read.scores)}
+    if read.sensitive:
+        _enough(read)
+    differences: dict[str, Difference] = {}
+    if config.baseline is not None:
+        rival, raised = read.baseline, None
+        if not own:
+            rival, raised = aligned(config.baseline, columns.score, read.keys, read.sensitive)
+        name = config.baseline if config.baseline != columns.score else "baseline"
+        scores[name] = Detection(read.labels, rival)
+        differences = _differences(scores[columns.score], scores[name], read, config)
+        if raised is not None and read.alarms is not None:
+            differences["f1"] = _f1_difference(read, read.alarms, raised, config)
+    if read.lengths is not None:
+        scores["length (floor)"] = Detection(read.labels, read.lengths)
+    scores["flag everything (floor)"] = Detection(read.labels, np.zeros(len(read.labels)))
+    result = _told(read, config, scores, differences)
+    curves = {} if read.sensitive else {name: score.curve() for name, score in scores.items()}
+    return Evaluated(result, curves)
+
+
+def _enough(read: Labelled) -> None:
+    positives = sum(read.labels)
+    fewest = min(positives, len(read.labels) - positives)
+    if fewest < SMALLEST:
+        raise DataError(
+            f"one class has fewer than {SMALLEST} rows, and counts so small of sensitive data are not told",
+            remedy="evaluate on more records",
+        )
+
+
+def _differences(
+    first: Detection, second: Detection, read: Labelled, config: EvaluateConfig
+) -> dict[str, Difference]:
+    measures: dict[str, Measure] = {
+        "auroc": lambda curve: curve.auroc,
+        "average_precision": lambda curve: curve.average_precision,
+        "oracle_f1": lambda curve: curve.oracle_f1,
+    }
+    for rate in FALSE_POSITIVE_RATES:
+        measures[f"recall_at_fpr_{rate:g}"] = partial(Curve.recall_at, rate=rate)
+    return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)
+
+
+def _told(
+    read: Labelled,
+    config: EvaluateConfig,
+    scores: dict[str, Detection],
+    differences: dict[str, Difference],
+) -> Evaluation:
+    grouped = config.columns.group is not None
+    counts = {
+        "rows": len(read.labels),
+        "positives": sum(read.labels),
+        "groups": len(set(read.groups)),
+        "unscored": sum(score == -math.inf for score in read.scores),
+        "missing": read.missing,
+    }
+    raised = {}
+    if read.alarms is not None:
+        raised["alarms"] = confusion(read.labels, read.alarms)
+    raised["flag everything (floor)"] = confusion(read.labels, [True] * len(read.labels))
+    return Evaluation(
+        **tellable(counts, read.sensitive),
+        interval="bootstrap over groups" if grouped else "DeLong",
+        rankings=tuple(
+            _ranking(name, score, read, config if grouped else None) for name, score in scores.items()
+        ),
+        alarms=tuple(
+            _alarms(name, found, config.prevalence, read.sensitive) for name, found in raised.items()
+        ),
+        differences=differences,
+        sensitive=read.sensitive,
+    )
+
+
+def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateConfig | None) -> Ranking:
+    curve = score.curve()
+    if resampled is not None:
+        drawn = score.bootstrap(
+            {"auroc": lambda one: one.auroc}, read.groups, draws=resampled.draws, seed=resampled.seed
+        )["auroc"]
+        low, high = drawn.low, drawn.high
+    else:
+        low, high = score.auroc_interval()
+    return Ranking(
+        name=name,
+        auroc=curve.auroc,
+        auroc_low=None if math.isnan(low) else low,
+        auroc_high=None if math.isnan(high) else high,
+        average_precision=curve.average_precision,
+        recall=tuple(_rate(score.operating(rate).recall, read.sensitive) for rate in FALSE_POSITIVE_RATES),
+        oracle_f1=None if read.sensitive else curve.oracle_f1,
+    )
+
+
+def _alarms(name: str, found: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
+    counts: dict[str, Any] = asdict(found)
+    small = sensitive and any(0 < count < SMALLEST for count in counts.values())
+    # Rates with a known denominator would give a small count away, so that all of them go with one.
+    rates: dict[str, Any] = {
+        rate: None if small else getattr(found, rate)
+        for rate in ("precision", "recall", "false_positive_rate")
+    }
+    if small:
+        counts = dict.fromkeys(counts, "withheld")
+    precision, f1 = (None, None) if prevalence is None or small else found.reweighted(prevalence)
+    return Alarms(
+        name=name,
+        **counts,
+        **rates,
+        f1=None if small else found.f1,
+        prevalence=prevalence,
+        precision_at_prevalence=precision,
+        f1_at_prevalence=f1,
+    )
+
+
+def _rate(rate: Rate, sensitive: bool) -> Rate | None:
+    small = any(0 < count < SMALLEST for count in (rate.hits, rate.trials - rate.hits))
+    return None if sensitive and small else rate
+
+
+def _f1_difference(
+    read: Labelled, alarms: Sequence[bool], other: Sequence[bool], config: EvaluateConfig
+) -> Difference:
+    """What the alarms have over other alarms in F1."""
+    first, second = Detection(read.labels, alarms), Detection(read.labels, other)
+    measures: dict[str, Measure] = {"f1": f1_of_alarms}
+    return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)["f1"]

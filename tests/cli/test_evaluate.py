@@ -1,0 +1,161 @@
+"""`seqmlm evaluate` through the entry point: figures, floors, rivals, the report; sensitive data."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+Run = Callable[..., Any]
+
+
+def _rows(count: int = 200, **more: Any) -> list[dict[str, Any]]:
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(count):
+        label = number % 5 == 0
+        score = float(random.normal(2.0 * label))
+        rows.append(
+            {
+                "id": f"r{number}",
+                "units": int(random.integers(5, 50)),
+                "score": score,
+                "noise": float(random.normal()),
+                "alarm": score > 1.5,
+                "label": label,
+                **more,
+            }
+        )
+    return rows
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    return _write(tmp_path / "scores.jsonl", _rows())
+
+
+def test_figures_are_scikit_learns(seqmlm: Run, scores: Path) -> None:
+    done = seqmlm("evaluate", scores, "--json", "--prevalence", 0.01, "--draws", 20)
+    assert done.code == 0, done.err
+    rows = _rows()
+    labels, values = [row["label"] for row in rows], [row["score"] for row in rows]
+    first, length, everything = done.json["rankings"]
+    assert first["auroc"] == pytest.approx(roc_auc_score(labels, values))
+    assert first["auroc_low"] < first["auroc"] < first["auroc_high"]
+    assert first["average_precision"] == pytest.approx(average_precision_score(labels, values))
+    assert [rate["trials"] for rate in first["recall"]] == [40, 40]
+    assert length["auroc"] == pytest.approx(roc_auc_score(labels, [row["units"] for row in rows]))
+    assert (everything["auroc"], everything["average_precision"]) == (0.5, 0.2)
+    alarms, always = done.json["alarms"]
+    assert alarms["f1"] == pytest.approx(f1_score(labels, [row["alarm"] for row in rows]))
+    assert always["f1"] == pytest.approx(2 * 0.2 / 1.2)
+    assert alarms["f1_at_prevalence"] < alarms["f1"]
+    assert first["oracle_f1"] >= alarms["f1"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl.gz"])
+def test_every_format_of_scores_gives_the_same(
+    seqmlm: Run, scores: Path, tmp_path: Path, suffix: str
+) -> None:
+    rows, path = _rows(), tmp_path / f"other.{suffix}"
+    if suffix == "csv":
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    elif suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        import gzip
+
+        path.write_bytes(gzip.compress(scores.read_bytes()))
+    assert seqmlm("evaluate", path, "--json").json == seqmlm("evaluate", scores, "--json").json
+
+
+def test_a_rival_is_compared_on_the_same_rows(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
+    column = seqmlm("evaluate", scores, "--baseline", "noise", "--json", "--draws", 100)
+    assert column.code == 0, column.err
+    auroc = column.json["differences"]["auroc"]
+    assert 0 < auroc["low"] < auroc["value"] < auroc["high"]
+    other = [{**row, "score": row["noise"], "alarm": row["noise"] > 1} for row in _rows()[::-1]]
+    rival = _write(tmp_path / "rival.jsonl", other)
+    file = seqmlm("evaluate", scores, "--baseline", rival, "--json", "--draws", 100)
+    assert file.json["differences"]["auroc"] == auroc
+    assert file.json["differences"]["f1"]["low"] > 0
+    assert "f1" not in column.json["differences"]
+    grouped = _write(tmp_path / "g.jsonl", [{**row, "g": n // 20} for n, row in enumerate(_rows())])
+    done = seqmlm("evaluate", grouped, "--group", "g", "--draws", 50)
+    assert "bootstrap over groups" in done.out
+    assert seqmlm("evaluate", grouped, "--group", "g", "--json").json["groups"] == 10
+
+
+def test_tables_and_report(seqmlm: Run, scores: Path, tmp_path: Path) -> None:
+    page = tmp_path / "out" / "page.html"
+    done = seqmlm("evaluate", scores, "--baseline", "units", "--report", page, "--draws", 20)
+    assert done.code == 0, done.err
+    tables = done.out.split("\n\n")
+    assert [line.split("\t")[0] for line in tables[0].splitlines()] == [
+        "score",
+        "score",
+        "units",
+        "length (floor)",
+        "flag everything (floor)",
+    ]
+    assert tables[1].splitlines()[1].startswith("alarms\t")
+    assert tables[2].splitlines()[0].startswith("score minus units\t")
+    html = page.read_text()
+    assert "data:image/svg+xml;base64," in html
+    assert "http://" not in html
+    assert "AUPRC" in html
+
+
+def test_sensitive_scores_hide_small_counts(seqmlm: Run, tmp_path: Path) -> None:
+    rows = _rows(300, sensitive=True)
+    found = [n for n, row in enumerate(rows) if row["label"]]
+    for number, row in enumerate(rows):
+        row["alarm"] = number in found[:55]  # of 60 positives five are missed
+    path, page = _write(tmp_path / "s.jsonl", rows), tmp_path / "s.html"
+    done = seqmlm("evaluate", path, "--json", "--report", page)
+    assert done.code == 0, done.err
+    alarms = done.json["alarms"][0]
+    assert alarms["true_positives"] == alarms["false_negatives"] == "withheld"
+    assert alarms["recall"] is alarms["f1"] is None
+    assert done.json["rankings"][0]["oracle_f1"] is None
+    assert (done.json["rows"], done.json["positives"]) == (300, 60)
+    assert "svg+xml" not in page.read_text()
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    few = seqmlm("evaluate", _write(tmp_path / "few.jsonl", _rows(40)), "--sensitive")
+    assert few.code == 3
+    assert "fewer than 11" in few.err
+    assert seqmlm("evaluate", tmp_path / "few.jsonl").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "code", "message"),
+    [
+        ({"label": True}, (), 3, "every one of the 200 items is a positive"),
+        ({"label": "x"}, (), 3, "neither 0/1 nor true/false: 'x'"),
+        ({}, ("--score", "scor"), 3, "field 'scor': no such field"),
+        ({}, ("--labels", "none.csv"), 3, "no such file"),
+        ({}, ("--prevalence", "2"), 2, "between 0 and 1"),
+        ({}, ("--positive", "a", "--negative", "b"), 2, "exclude each other"),
+        ({}, ("--baseline", "nois"), 3, "field 'nois': no such field"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    seqmlm: Run, tmp_path: Path, change: dict[str, Any], arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    path = _write(tmp_path / "scores.jsonl", _rows(**change))
+    done = seqmlm("evaluate", path, *arguments)
+    assert (done.code, message in done.err) == (code, True), done.err

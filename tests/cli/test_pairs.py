@@ -1,0 +1,154 @@
+"""`seqmlm pairs` through the entry point: files as they are published, and what may be wrong in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from text_models import text_model
+
+Run = Callable[..., Any]
+
+PAIRS = [
+    ("the cat sees the dog", "the cat see the dog", "agreement"),
+    ("the dogs bark", "the dogs barks", "agreement"),
+    ("no cats sleep here", "no cats sleep here", "same"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return text_model(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture
+def blimp(tmp_path: Path) -> Path:
+    path = tmp_path / "blimp.jsonl"
+    rows = [
+        {"sentence_good": good, "sentence_bad": bad, "UID": uid, "linguistics_term": "t", "pairID": str(n)}
+        for n, (good, bad, uid) in enumerate(PAIRS)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_blimp_as_it_is(seqmlm: Run, model: Path, blimp: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pairs.jsonl"
+    done = seqmlm("pairs", model, blimp, "--json", "--out", out)
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["0", "1", "2"]
+    assert lines[2]["margin"] == 0
+    assert lines[2]["correct"] is False
+    right = [line["pll_good"] > line["pll_bad"] for line in lines]
+    assert done.json["accuracy"] == pytest.approx(sum(right) / 3)
+    assert done.json["ties"] == 1
+    assert set(done.json["groups"]) == {"agreement", "same"}
+    assert done.json["groups"]["same"]["accuracy"] == 0
+    assert done.json["macro"] == pytest.approx(sum(right[:2]) / 4)
+    # "see" is shorter than "sees", "bark" than "barks".
+    assert done.json["beside"]["length"]["accuracy"] == pytest.approx(1 / 3)
+    assert done.json["computed_copies"] < done.json["masked_copies"]
+    # The score that `seqmlm score` gives.
+    text = tmp_path / "a.txt"
+    text.write_text(PAIRS[0][0] + "\n")
+    scored = seqmlm("score", model, text)
+    assert json.loads(scored.out)["pll"] == pytest.approx(lines[0]["pll_good"], abs=1e-4)
+
+
+def test_means_groups_and_tables(seqmlm: Run, model: Path, blimp: Path) -> None:
+    done = seqmlm(
+        "pairs", model, blimp, "--metric", "mean", "--group", "linguistics_term", "--mode", "whole-unit"
+    )
+    assert done.code == 0, done.err
+    header, *rows = [line.split("\t") for line in done.out.splitlines()]
+    assert header[:4] == ["group", "metric", "pairs", "accuracy"]
+    assert [row[:3] for row in rows] == [
+        ["all", "mean", "3"],
+        ["all", "sum", "3"],
+        ["all, floor", "shorter is better", "3"],
+    ]
+
+
+def test_parallel_files_and_named_columns_agree(seqmlm: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "g.txt").write_text("".join(f"{good}\n" for good, _, _ in PAIRS))
+    (tmp_path / "b.txt").write_text("".join(f"{bad}\n" for _, bad, _ in PAIRS))
+    (tmp_path / "p.tsv").write_text("x\ty\n" + "".join(f"{g}\t{b}\n" for g, b, _ in PAIRS))
+    parallel = seqmlm("pairs", model, "--good", tmp_path / "g.txt", "--bad", tmp_path / "b.txt", "--json")
+    named = seqmlm("pairs", model, tmp_path / "p.tsv", "--good", "x", "--bad", "y", "--json")
+    assert parallel.code == named.code == 0, parallel.err + named.err
+    assert parallel.json["margin"] == pytest.approx(named.json["margin"], abs=1e-5)
+    (tmp_path / "b.txt").write_text("one\n")
+    short = seqmlm("pairs", model, "--good", tmp_path / "g.txt", "--bad", tmp_path / "b.txt")
+    assert short.code == 3
+    assert "b.txt: the file ends before line 2" in short.err
+
+
+def test_crows_pairs_and_its_metric(seqmlm: Run, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "crows.csv"
+    path.write_text(
+        ",sent_more,sent_less,stereo_antistereo,bias_type\n"
+        "0,the cat sees a dog,the dogs sees a dog,stereo,age\n1,no cats,no cats,antistereo,age\n"
+    )
+    done = seqmlm("pairs", model, path, "--metric", "shared", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["pairs"], done.json["ties"]) == (2, 1)
+    assert set(done.json["beside"]) == {"length"}
+
+
+def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -> None:
+    from tiny_models import protein_model
+
+    from seqmlm.tasks import bundle
+
+    loaded = protein_model()
+    bundle.write(tmp_path / "model", loaded.rows, loaded.tokenizer, loaded.card)
+    path = tmp_path / "variants.csv"
+    path.write_text("id,original,mutated\nA1G,AGVSE,GGVSE\n")
+    done = seqmlm("pairs", tmp_path / "model", path, "--json")
+    assert done.code == 0, done.err
+    assert done.json["pairs"] == 1
+    path.write_text("id,original,mutated\nA1G,AGVSE,GGV5E\n")
+    assert seqmlm("pairs", tmp_path / "model", path).code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "nothing to compare"),
+        (("--good", "g.txt"), 2, "nothing to compare"),
+        (("missing.jsonl",), 3, "no such file"),
+        (("pairs.txt",), 2, "rows are read from"),
+        (("bad.csv",), 3, "not in columns of a known name"),
+        (("empty.csv",), 3, "no pairs"),
+        (("hollow.csv",), 3, "hollow.csv:2: field 'good': no text"),
+        (("good.csv", "--group", "UIDD"), 3, "field 'UIDD': no such field"),
+        (("good.csv", "--mode", "fast"), 2, "unknown mode 'fast'"),
+        (("good.csv", "--mode", "one-pass"), 2, "one-pass"),
+        (("good.csv", "--metric", "max"), 2, "metric"),
+        (("good.csv", "--out", "good.csv"), 2, "one of the inputs"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    seqmlm: Run,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.csv").write_text("a,b\n1,2\n")
+    Path("good.csv").write_text("good,bad\nthe cat,cat the\n")
+    Path("empty.csv").write_text("good,bad\n")
+    Path("hollow.csv").write_text("good,bad\n,cat the\n")
+    for name in ("pairs.txt", "g.txt"):
+        Path(name).write_text("x\n")
+    done = seqmlm("pairs", model, *arguments)
+    assert (done.code, message in done.err) == (code, True), done.err
+    assert "--on-error" not in done.err
+    assert Path("good.csv").read_text().startswith("good,bad")

@@ -1,0 +1,135 @@
+"""`seqmlm rescore` through the entry point: totals, the choice of a weight, errors beside the first pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from text_models import text_model
+
+from seqmlm.tasks.rescore import chooses
+
+Run = Callable[..., Any]
+
+RIGHT = ["the cat sees the dog", "a dog barks", "the dogs bark loudly", "no cats sleep here"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return text_model(tmp_path_factory.mktemp("rescore"))
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Path:
+    """Forty lists; the first pass likes a wrong one, every list has the right one."""
+    path = tmp_path / "lists.jsonl"
+    with path.open("w") as file:
+        for number in range(40):
+            right = RIGHT[number % 4]
+            wrong = " ".join(reversed(right.split()))
+            hypotheses = [{"text": wrong, "score": -1.0}, {"text": right, "score": -1.5}]
+            file.write(json.dumps({"id": f"u{number}", "hyps": hypotheses, "ref": right}) + "\n")
+    return path
+
+
+def test_totals_are_what_they_are_said_to_be(seqmlm: Run, model: Path, lists: Path, tmp_path: Path) -> None:
+    done = seqmlm("rescore", model, lists, "--weights", "0,0.5", "--norm", "length", "--temperature", 2)
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["id"] for row in rows] == [f"u{number}" for number in range(40)]
+    text = tmp_path / "a.txt"
+    text.write_text("".join(f"{hyp['text']}\n" for hyp in rows[0]["hyps"]))
+    plls = [json.loads(line)["pll"] for line in seqmlm("score", model, text).out.splitlines()]
+    for hyp, pll in zip(rows[0]["hyps"], plls, strict=True):
+        assert hyp["pll"] == pytest.approx(pll, abs=1e-4)
+        assert hyp["total"]["0"] == pytest.approx(hyp["score"] / 5)
+        assert hyp["total"]["0.5"] == pytest.approx((hyp["score"] + 0.5 * pll / 2) / 5, abs=1e-4)
+    assert rows[0]["weight"] is None
+    assert [hyp["score"] for hyp in rows[0]["hyps"]] == [-1.0, -1.5]
+    best = max(rows[0]["hyps"], key=lambda hyp: hyp["total"]["0.5"])
+    assert rows[0]["best"] == {"0": rows[0]["hyps"][0]["text"], "0.5": best["text"]}
+    assert "oracle" in done.err
+
+
+def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(
+    seqmlm: Run, model: Path, lists: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    done = seqmlm("rescore", model, lists, "--dev", 0.5, "--weights", "0,1,3", "--json", "--out", out)
+    assert done.code == 0, done.err
+    result = done.json
+    dev = {row["name"]: row["error_rate"] for row in result["dev"]}
+    assert dev[f"weight {result['weight']:g}"] == min(dev[f"weight {w}"] for w in (0, 1, 3))
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    tested = [row for row in rows if not chooses(row["id"], 0.5)]
+    assert 10 < len(tested) < 30
+    test = {row["name"]: row for row in result["test"]}
+    assert test["oracle"]["error_rate"] == 0
+    assert test["oracle"]["changed"] == len(tested)
+    assert test["first pass"]["exact"] == test["weight 0"]["exact"] == 0
+    right = [row["hyps"][0]["text"] == row["ref"] for row in tested]
+    assert test[f"weight {result['weight']:g}"]["exact"] == pytest.approx(sum(right) / len(right))
+    gain = test["first pass"]["error_rate"] - test[f"weight {result['weight']:g}"]["error_rate"]
+    assert result["gain"]["value"] == pytest.approx(gain)
+    assert all(row["weight"] == result["weight"] for row in rows)
+
+
+def test_lists_without_references_and_empty_hypotheses(seqmlm: Run, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lists.tsv"
+    path.write_text("u\t-9\ta dog\nu\t-1\t\n")
+    done = seqmlm("rescore", model, path, "--weights", "0.1")
+    assert done.code == 0, done.err
+    [row] = [json.loads(line) for line in done.out.splitlines()]
+    assert row["best"] == {"0.1": "a dog"}
+    assert [hyp["text"] for hyp in row["hyps"]] == ["a dog", ""]
+    assert row["hyps"][1]["total"] == {"0.1": None}
+    assert "error rate" not in done.err
+    characters = seqmlm(
+        "rescore", model, path, "--json", "--unit", "character", "--ref", _references(tmp_path)
+    )
+    assert characters.code == 0, characters.err
+    oracle = characters.json["test"][-1]
+    assert (oracle["name"], oracle["error_rate"]) == ("oracle", pytest.approx(1 / 6))
+
+
+def _references(folder: Path) -> Path:
+    (folder / "ref.tsv").write_text("u\ta dogs\n")
+    return folder / "ref.tsv"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--weights", "0,x"), 2, "must be numbers"),
+        (("--weights", "-1"), 2, "must be numbers"),
+        (("--temperature", "0"), 2, "above 0"),
+        (("--dev", "1.5"), 2, "share of the lists"),
+        (("--dev", "0.001"), 3, "leaves 0 to choose by"),
+        (("--norm", "wrong"), 2, "norm"),
+        (("--mode", "fast"), 2, "unknown mode"),
+        (("--out", "lists.jsonl"), 2, "is the input"),
+        (("--ref", "none.tsv"), 3, "no such file"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    seqmlm: Run,
+    model: Path,
+    lists: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(lists.parent)
+    done = seqmlm("rescore", model, "lists.jsonl", *arguments)
+    assert (done.code, message in done.err) == (code, True), done.err
+
+
+def test_a_weight_is_not_chosen_without_references(seqmlm: Run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists.tsv").write_text("u\t-9\ta dog\nv\t-1\tdogs\n")
+    done = seqmlm("rescore", model, tmp_path / "lists.tsv", "--dev", 0.5)
+    assert done.code == 2
+    assert "--ref" in done.err

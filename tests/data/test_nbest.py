@@ -1,0 +1,109 @@
+"""N-best lists of every form are the same lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqmlm.data.nbest import Hypothesis, NBest, read_nbest
+from seqmlm.errors import DataError, UsageError
+
+TEXTS = {"u1": [("the cat", -1.0), ("a cat", -2.5)], "u2": [("dogs", -3.0)]}
+REFERENCES = {"u1": "a cat", "u2": "dogs"}
+LISTS = [
+    NBest(
+        id=name,
+        hypotheses=tuple(Hypothesis(text=text, score=score) for text, score in own),
+        reference=REFERENCES[name],
+    )
+    for name, own in TEXTS.items()
+]
+
+
+def _write(folder: Path) -> None:
+    espnet = {
+        name: {
+            "output": [
+                {"rec_text": f"▁{text.replace(' ', '▁')}<eos>", "score": score, "text": REFERENCES[name]}
+                for text, score in own
+            ]
+        }
+        for name, own in TEXTS.items()
+    }
+    (folder / "espnet.json").write_text(json.dumps({"utts": espnet}))
+    numbered = {
+        name: {
+            "ref": REFERENCES[name],
+            **{f"hyp_{n}": {"text": t, "score": s} for n, (t, s) in reversed(list(enumerate(own, start=1)))},
+        }
+        for name, own in TEXTS.items()
+    }
+    (folder / "numbered.json").write_text(json.dumps(numbered))
+    rows = [
+        {"id": name, "ref": REFERENCES[name], "hyps": [{"text": t, "score": s} for t, s in own]}
+        for name, own in TEXTS.items()
+    ]
+    (folder / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "table.tsv").write_text(
+        "".join(f"{name}\t{score}\t{text}\n" for name, own in TEXTS.items() for text, score in own)
+    )
+    (folder / "ref.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in REFERENCES.items()))
+    (folder / "ref.jsonl").write_text(
+        "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in REFERENCES.items())
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "references"),
+    [
+        ("espnet.json", None),
+        ("numbered.json", None),
+        ("lines.jsonl", None),
+        ("table.tsv", "ref.tsv"),
+        ("table.tsv", "ref.jsonl"),
+    ],
+)
+def test_forms_agree(tmp_path: Path, name: str, references: str | None) -> None:
+    _write(tmp_path)
+    found = read_nbest(str(tmp_path / name), None if references is None else str(tmp_path / references))
+    assert found == LISTS
+
+
+def test_ten_hypotheses_stay_in_their_order(tmp_path: Path) -> None:
+    numbered = {f"hyp_{n}": {"text": f"t{n}", "score": -n} for n in (10, 2, 1)}
+    (tmp_path / "a.json").write_text(json.dumps({"u": numbered}))
+    [found] = read_nbest(str(tmp_path / "a.json"))
+    assert [one.text for one in found.hypotheses] == ["t1", "t2", "t10"]
+    assert found.reference is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", "[]", "not a JSON object of n-best lists"),
+        ("a.json", "{", "not a JSON object of n-best lists"),
+        ("a.json", '{"u": {"ref": "x"}}', "'u' has no hypotheses"),
+        ("a.jsonl", '{"id": "u"}', "a.jsonl:1: field 'hyps': no such field"),
+        ("a.jsonl", '{"id": "u", "hyps": ["x"]}', "not a list of objects"),
+        ("a.jsonl", '{"id": "u", "hyps": [{"text": "x"}]}', "lacks a text or a finite score"),
+        ("a.tsv", "u\tx\ttext\n", "'x' is no number"),
+        ("a.tsv", "u\tnan\ttext\n", "lacks a text or a finite score"),
+        ("a.tsv", "u\t1\n", "a row of 2 fields in a table of 3 columns"),
+        ("a.tsv", "\n", "no n-best lists"),
+    ],
+)
+def test_broken_lists_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_nbest(str(tmp_path / name))
+
+
+def test_missing_references_are_counted(tmp_path: Path) -> None:
+    _write(tmp_path)
+    (tmp_path / "ref.tsv").write_text("u2\tdogs\n")
+    with pytest.raises(DataError, match=r"no reference for 1 of the 2 lists of .*: u1"):
+        read_nbest(str(tmp_path / "table.tsv"), str(tmp_path / "ref.tsv"))
+    with pytest.raises(UsageError, match=r"\.json, \.jsonl and \.tsv"):
+        read_nbest("a.txt")

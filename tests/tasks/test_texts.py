@@ -1,0 +1,100 @@
+"""Scores of strings are those of the sequences they spell, whatever stands beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from text_models import text_model
+
+from seqmlm.config import to_dict
+from seqmlm.engine.conditionals import Conditionals, Query
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.mode import ONE_PASS, Mode
+from seqmlm.engine.scoring import pseudo_log_likelihood
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tasks import bundle
+from seqmlm.tasks.texts import TextScorer, common_tokens
+
+LONG = " ".join(["the cat sees a dog"] * 20)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bundle.LoadedModel:
+    return bundle.load(text_model(tmp_path_factory.mktemp("texts")))
+
+
+def test_scores_are_pseudo_log_likelihoods_in_order(model: bundle.LoadedModel) -> None:
+    texts = ["the cat barks", "a dog", LONG, "the cat barks"]
+    scorer = TextScorer(model)
+    found = list(scorer.scores(texts))
+    short = model.tokenizer.encode_batch([texts[0], texts[1]])
+    naive = [one.pll for one in pseudo_log_likelihood(Conditionals(model.rows), short)]
+    assert [found[0].pll, found[1].pll] == pytest.approx(naive, abs=1e-4)
+    assert found[3].pll == found[0].pll
+    assert len(found[2].units[0]) == 100
+    assert scorer.statistics.unique < scorer.statistics.variants
+
+
+def test_whole_units_are_hidden_together(model: bundle.LoadedModel) -> None:
+    text = "unheardof dog"
+    whole = next(TextScorer(model, mode=Mode.parse("whole-unit")).scores([text]))
+    exact = next(TextScorer(model).scores([text]))
+    assert len(whole.units[0]) == len(exact.units[0]) == 2
+    assert whole.pll != pytest.approx(exact.pll, abs=1e-3)
+
+
+def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_path: Path) -> None:
+    masking = MaskingConfig(masker="uniform.v1", keep=0.1, random=0.1, mask=0.8)
+    model = bundle.load(text_model(tmp_path / "u", masking=to_dict(masking)))
+    scorer = TextScorer(model, mode=ONE_PASS)
+    [found] = scorer.scores(["the cat sees the dog"])
+    assert scorer.statistics.unique == 1
+    encoding, space = model.tokenizer.encode("the cat sees the dog"), model.tokenizer.space
+    places = np.flatnonzero(encoding.groups >= 0).astype(np.int32)
+    query = Query(encoding=encoding, masked=places[:0], asked=places)
+    rows = next(Conditionals(model.rows).ask([query], full=True)).rows
+    assert rows is not None
+    total = 0.0
+    for row, token in zip(rows.astype(np.float64), encoding.ids[places], strict=True):
+        row[token] -= np.log1p(len(space.ordinary))  # keep and random rates are equal
+        total += row[token] - np.logaddexp.reduce(row)
+    assert found.pll == pytest.approx(total, abs=1e-3)
+    with pytest.raises(UsageError, match="one-pass"):
+        TextScorer(bundle.load(text_model(tmp_path / "n")), mode=ONE_PASS)
+
+
+def test_the_shared_metric_is_a_loop_over_common_tokens(model: bundle.LoadedModel) -> None:
+    pair = ("the cat sees the dog", "the dogs sees the dog loudly")
+    first, second = (model.tokenizer.encode(text) for text in pair)
+    kept = common_tokens(first, second)
+    assert [first.ids[k] for k in np.flatnonzero(kept[0])] == [second.ids[k] for k in np.flatnonzero(kept[1])]
+    assert 0 < kept[0].sum() < len(first)
+    ask = Conditionals(model.rows)
+    found = next(TextScorer(model).shared([pair]))
+    for encoding, common, score in zip((first, second), kept, found, strict=True):
+        total = 0.0
+        for place in np.flatnonzero(common & (encoding.groups >= 0)).astype(np.int32):
+            at = np.array([place])
+            total += float(next(ask.ask([Query(encoding=encoding, masked=at, asked=at)])).log_probs[0])
+        assert score.pll == pytest.approx(total, abs=1e-4)
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    secret = bundle.load(text_model(tmp_path / "s", sensitive=True))
+    with pytest.raises(UsageError, match="sensitive"):
+        TextScorer(secret)
+    with pytest.raises(UsageError, match="longer than the model"):
+        list(TextScorer(bundle.load(text_model(tmp_path / "t"))).shared([(LONG, LONG)]))
+
+
+def test_a_text_that_cannot_be_spelled_is_shown(model: bundle.LoadedModel, tmp_path: Path) -> None:
+    from tiny_models import protein_model
+
+    with pytest.raises(DataError, match=r"'LAG4'.*not in the alphabet"):
+        list(TextScorer(protein_model()).scores(["LAG", "LAG4"]))
+    piecewise = TextScorer(bundle.load(text_model(tmp_path, wordpiece=True)))
+    scores = list(piecewise.scores(["the cat", "the 猫"]))
+    assert piecewise.unknown == 1
+    assert [len(score.units[0]) for score in scores] == [2, 1]
