@@ -15,8 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm import __version__
-from seqmlm.cli import data, db, doctor, models, runs, sample, score, train, ui
+from seqmlm.cli import data, db, doctor, models, pairs, runs, sample, score, train, ui
 from seqmlm.errors import DataError, SeqmlmError
+
+# Commands that can leave bad records out.
+_TAKES_ON_ERROR = {"train", "score", "data"}
 
 app = typer.Typer(
     name="seqmlm",
@@ -25,6 +28,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("score")(score.score)
+app.command("pairs")(pairs.pairs)
 app.command("sample")(sample.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
@@ -61,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         if os.environ.get("SEQMLM_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, DataError) and error.line is not None:
+        given = sys.argv[1:] if arguments is None else arguments
+        if isinstance(error, DataError) and error.line is not None and _TAKES_ON_ERROR & set(given):
             print(
                 "hint: --on-error skip leaves bad records out, --on-error quarantine keeps them aside",
                 file=sys.stderr,

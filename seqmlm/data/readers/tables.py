@@ -82,10 +82,17 @@ class _Feed:
         return text + "\n"
 
 
-def _rows(
+def table_rows(
     source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line the row begins on, its fields); blank lines are passed over."""
+    """Yield (line the row begins on, its fields); blank lines are passed over.
+
+    Args:
+        source: the file.
+        problems: receives rows that cannot be cut into fields.
+        style: what the csv module is told: delimiter, quoting.
+        max_bytes: longest line and longest field.
+    """
     feed = _Feed(lines(source, problems, max_bytes=max_bytes))
     rows = csv.reader(feed, **style)
     while True:
@@ -119,7 +126,7 @@ def _read(
 ) -> Iterator[Record]:
     columns: list[str] = []
     column, id_column, document_column = names
-    for line, fields in _rows(source, problems, style, max_bytes):
+    for line, fields in table_rows(source, problems, style, max_bytes):
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             column = columns[0] if len(columns) == 1 else column

@@ -1,0 +1,145 @@
+"""Minimal pairs: two sequences that differ in little, of which one is as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.files import lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.rows import read_rows, required
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.lexers.source import SourceText
+
+COLUMNS = (
+    ("sentence_good", "sentence_bad"),  # BLiMP and what followed its format
+    ("original", "mutated"),
+    ("good", "bad"),
+    ("sent_more", "sent_less"),  # CrowS-Pairs: the first is the more stereotyping
+)
+GROUPS = ("UID", "bias_type", "group")
+_IDS = ("pairID", "id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One pair.
+
+    Args:
+        id: its name, else "<file name>:<line>".
+        good, bad: the sequence that should be the more probable one, and the other.
+        group: what it is one example of; "" where the file says nothing.
+        source, line: where it stands.
+    """
+
+    id: str
+    good: str
+    bad: str
+    group: str
+    source: str
+    line: int
+
+
+def read_pairs(
+    paths: Sequence[str],
+    *,
+    good: str | None = None,
+    bad: str | None = None,
+    group: str | None = None,
+    language: str = "",
+) -> Iterator[Pair]:
+    """Read pairs from JSON lines, CSV, TSV or parquet; without `paths`, from two parallel text files.
+
+    Args:
+        paths: files whose columns hold the two sequences.
+        good, bad: names of those columns (default: the first of `COLUMNS` that are there); without `paths`,
+            two files with a sequence a line.
+        group: name of the column to group by; default: the first of `GROUPS` that is there.
+        language: of source code, where a row has no field `language`; other fields need none.
+
+    Raises:
+        UsageError: neither files nor both of `good` and `bad`.
+        DataError: a missing column, an empty sequence, files of unequal length.
+    """
+    if not paths:
+        if good is None or bad is None:
+            raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
+        yield from _parallel(good, bad, language)
+    for path in paths:
+        name = Path(path).name
+        for line, row in read_rows(path):
+            first, second = _columns(row, good, bad, path, line)
+            texts = [
+                _text(required(row, key, path, line), path, line, key, str(row.get("language") or language))
+                for key in (first, second)
+            ]
+            own = next((str(row[key]) for key in _IDS if row.get(key) is not None), f"{name}:{line}")
+            yield Pair(
+                id=own,
+                good=texts[0],
+                bad=texts[1],
+                group=_group(row, group, path, line),
+                source=path,
+                line=line,
+            )
+
+
+def _columns(
+    row: Mapping[str, Any], good: str | None, bad: str | None, path: str, line: int
+) -> tuple[str, str]:
+    found = next((pair for pair in COLUMNS if all(key in row for key in pair)), None)
+    if good is not None and bad is not None:
+        return good, bad
+    if found is None:
+        known = "; ".join(" and ".join(pair) for pair in COLUMNS)
+        raise DataError(
+            "the two sequences are not in columns of a known name",
+            source=path,
+            line=line,
+            remedy=f"name them with --good and --bad; known: {known}",
+        )
+    return good or found[0], bad or found[1]
+
+
+def _text(value: Any, path: str, line: int, field: str, language: str) -> str:
+    if not isinstance(value, str) or not value or value.isspace():
+        raise DataError(
+            "no text in the field",
+            source=path,
+            line=line,
+            field=field,
+            remedy="a pair needs both its sequences",
+        )
+    return SourceText(value, language) if language else value
+
+
+def _group(row: Mapping[str, Any], group: str | None, path: str, line: int) -> str:
+    name = group or next((key for key in GROUPS if key in row), None)
+    return "" if name is None else str(required(row, name, path, line))
+
+
+def _parallel(good: str, bad: str, language: str) -> Iterator[Pair]:
+    first, second = lines(good, Problems()), lines(bad, Problems())
+    while True:
+        one, other = next(first, None), next(second, None)
+        if one is None and other is None:
+            return
+        if one is None or other is None:
+            shorter, number = (good, other) if one is None else (bad, one)
+            assert number is not None
+            raise DataError(
+                f"the file ends before line {number[0]} of the other",
+                source=shorter,
+                remedy="parallel files have a line for each pair",
+            )
+        number, text = one
+        yield Pair(
+            id=f"{Path(good).name}:{number}",
+            good=_text(text, good, number, "line", language),
+            bad=_text(other[1], bad, other[0], "line", language),
+            group="",
+            source=good,
+            line=number,
+        )

@@ -1,0 +1,114 @@
+"""Tables of named fields: JSON lines, CSV, TSV and parquet, row by row with the line each begins on.
+
+For files that are about sequences rather than made of them: scores, labels, minimal pairs, n-best lists.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from seqmlm.data.files import MAX_BYTES, lines, stem_suffix
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import table_rows
+from seqmlm.errors import DataError, UsageError, nearest
+
+Row = tuple[int, dict[str, Any]]
+
+_STYLES: Mapping[str, Mapping[str, Any]] = {
+    ".csv": {"delimiter": ","},
+    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+_JSON = (".jsonl", ".ndjson", ".json")
+_BATCH = 8192
+
+
+def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
+    """Yield (1-based line or row, field -> value) of a file; its name says the format (.gz, .zst too).
+
+    Args:
+        source: a .jsonl, .csv, .tsv or .parquet file; "-" is JSON lines on standard input.
+        columns: names of a CSV or TSV file's columns where its first line is data; None reads them there.
+
+    Raises:
+        UsageError: a file of another kind.
+        DataError: it cannot be read, with the line.
+    """
+    suffix = stem_suffix(source)
+    if source == "-" or suffix in _JSON:
+        yield from _json_lines(source)
+    elif suffix in _STYLES:
+        yield from _table(source, _STYLES[suffix], columns)
+    elif suffix == ".parquet":
+        yield from _parquet(source)
+    else:
+        raise UsageError(
+            f"{source}: rows are read from .jsonl, .csv, .tsv and .parquet files (also .gz, .zst)"
+        )
+
+
+def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
+    """The value of a field that must be there.
+
+    Raises:
+        DataError: it is not, naming those there are.
+    """
+    if name in row:
+        return row[name]
+    raise DataError("no such field", source=source, line=line, field=name, remedy=_there(name, row))
+
+
+def _there(name: str, row: Iterable[str]) -> str:
+    return nearest(name, [str(key) for key in row][:30]).removeprefix("; ")
+
+
+def _json_lines(source: str) -> Iterator[Row]:
+    for number, text in lines(source, Problems()):
+        if not text or text.isspace():
+            continue
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise DataError("not a JSON object", source=source, line=number, remedy="write one object a line")
+        yield number, row
+
+
+def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | None) -> Iterator[Row]:
+    names = None if columns is None else list(columns)
+    for line, fields in table_rows(source, Problems(), style, MAX_BYTES):
+        if names is None:
+            names = fields
+        elif len(fields) != len(names):
+            raise DataError(
+                f"a row of {len(fields)} fields in a table of {len(names)} columns",
+                source=source,
+                line=line,
+                remedy="quote fields that hold the delimiter",
+            )
+        else:
+            yield line, dict(zip(names, fields, strict=True))
+
+
+def _parquet(source: str) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        for batch in pq.ParquetFile(source).iter_batches(batch_size=_BATCH):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except FileNotFoundError:
+        raise DataError("no such file", source=source, remedy="check the path") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"the file is not parquet, or damaged ({type(error).__name__})",
+            source=source,
+            line=number or None,
+            remedy="write it again, or name it after the format it has",
+        ) from None

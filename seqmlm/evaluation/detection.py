@@ -1,0 +1,293 @@
+"""How well scores or alarms find what is labelled: ranking measures, operating points, paired comparisons.
+
+Scores are higher where more unusual. Items with equal scores are alarmed together, never one by one, so that
+no measure depends on the order of ties. Everything is computed from counts at the distinct scores, which
+makes a bootstrap draw linear in the number of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqmlm.errors import DataError
+from seqmlm.evaluation.intervals import Difference, Rate, bootstrap_weights, exact_rate, summarized
+
+Bools = NDArray[np.bool_]
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Measure = Callable[["Curve"], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Every operating point of a score: alarm where it is at least the k-th highest distinct value.
+
+    Args:
+        thresholds: (K,) distinct scores, descending.
+        true, false: (K,) positives and negatives alarmed at each, cumulative (weights where items have some).
+    """
+
+    thresholds: Doubles
+    true: Doubles
+    false: Doubles
+
+    @property
+    def positives(self) -> float:
+        """Items that are to be found."""
+        return float(self.true[-1])
+
+    @property
+    def negatives(self) -> float:
+        """Items that are not."""
+        return float(self.false[-1])
+
+    @cached_property
+    def auroc(self) -> float:
+        """Probability that a positive scores above a negative, ties counting half; NaN with one class."""
+        both = self.positives * self.negatives
+        gained = np.diff(self.false, prepend=0.0)
+        middle = self.true - np.diff(self.true, prepend=0.0) / 2
+        return float(gained @ middle / both) if both else float("nan")
+
+    @cached_property
+    def average_precision(self) -> float:
+        """Area under the precision-recall curve as a step function; NaN without positives."""
+        if not self.positives:
+            return float("nan")
+        alarmed = self.true + self.false
+        precision = np.divide(self.true, alarmed, out=np.zeros_like(alarmed), where=alarmed > 0)
+        return float(np.diff(self.true, prepend=0.0) @ precision / self.positives)
+
+    @cached_property
+    def oracle_f1(self) -> float:
+        """The best F1 of any threshold: what nobody gets who has no labels; NaN without positives."""
+        if not self.positives:
+            return float("nan")
+        return float((2 * self.true / (self.true + self.false + self.positives)).max())
+
+    def at_rate(self, rate: float) -> int:
+        """The last point whose false positive rate is at most `rate`; -1 where there is none."""
+        # Counts are whole; the tolerance forgives the rounding of rate x negatives alone.
+        return int(np.searchsorted(self.false, rate * self.negatives * (1 + 1e-12), side="right")) - 1
+
+    def recall_at(self, rate: float) -> float:
+        """Share of positives found where at most `rate` of the negatives are alarmed; NaN with one class."""
+        if not (self.positives and self.negatives):
+            return float("nan")
+        point = self.at_rate(rate)
+        return float(self.true[point] / self.positives) if point >= 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operating:
+    """Recall at a false positive rate that was asked for.
+
+    Args:
+        rate: asked for.
+        threshold: alarm where the score is at least this; None where even the highest is alarmed too often.
+        recall: positives found, with its exact interval.
+        false_positive_rate: what that threshold really gives, at most `rate`.
+    """
+
+    rate: float
+    threshold: float | None
+    recall: Rate
+    false_positive_rate: Rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """Alarms against labels, in counts."""
+
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+    true_negatives: int
+
+    @property
+    def recall(self) -> Rate:
+        """Positives that were alarmed."""
+        return exact_rate(self.true_positives, self.true_positives + self.false_negatives)
+
+    @property
+    def false_positive_rate(self) -> Rate:
+        """Negatives that were alarmed."""
+        return exact_rate(self.false_positives, self.false_positives + self.true_negatives)
+
+    @property
+    def precision(self) -> Rate:
+        """Alarms that were right."""
+        return exact_rate(self.true_positives, self.true_positives + self.false_positives)
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall; 0 where nothing is found."""
+        found = 2 * self.true_positives
+        return found / (found + self.false_positives + self.false_negatives) if found else 0.0
+
+    def reweighted(self, prevalence: float) -> tuple[float, float]:
+        """Precision and F1 if a share `prevalence` of all items were positive, at these rates.
+
+        Precision is NaN where nothing would be alarmed.
+        """
+        found = prevalence * self.recall.value
+        wrong = (1 - prevalence) * self.false_positive_rate.value
+        precision = found / (found + wrong) if found + wrong else float("nan")
+        return precision, 2 * found / (prevalence + found + wrong)
+
+
+class Detection:
+    """Labels and one score for each item, ready for every measure.
+
+    Args:
+        labels: (N,) True where the item is to be found.
+        scores: (N,) higher is more unusual; -inf for what could not be scored; no NaN.
+
+    Raises:
+        DataError: different numbers, a NaN, or labels of one class only, for which nothing is defined.
+    """
+
+    def __init__(self, labels: ArrayLike, scores: ArrayLike) -> None:
+        self.labels: Bools = np.asarray(labels, dtype=np.bool_)
+        self.scores: Doubles = np.asarray(scores, dtype=np.float64)
+        if self.labels.shape != self.scores.shape:
+            raise DataError(f"{len(self.scores)} scores for {len(self.labels)} labels")
+        if np.isnan(self.scores).any():
+            raise DataError("a score is not a number", remedy="give every item a score")
+        if self.labels.all() or not self.labels.any():
+            every = "a positive" if self.labels.any() else "a negative"
+            raise DataError(
+                f"every one of the {len(self.labels)} items is {every}",
+                remedy="evaluation needs both classes: check which label counts as positive",
+            )
+        values, place = np.unique(self.scores, return_inverse=True)
+        self._values: Doubles = values[::-1]
+        self._place: Longs = len(values) - 1 - place
+
+    def curve(self, weights: Doubles | None = None) -> Curve:
+        """All operating points; with `weights` (N,), each item counts so often."""
+        ones = np.ones(len(self.labels)) if weights is None else weights
+        size = len(self._values)
+        true = np.bincount(self._place, weights=ones * self.labels, minlength=size)
+        false = np.bincount(self._place, weights=ones * ~self.labels, minlength=size)
+        return Curve(self._values, np.cumsum(true), np.cumsum(false))
+
+    def operating(self, rate: float) -> Operating:
+        """Recall at a false positive rate, with exact (Clopper-Pearson) intervals.
+
+        The threshold is taken from the same items, so this too is an oracle's.
+        """
+        curve = self.curve()
+        point = curve.at_rate(rate)
+        true, false = (int(curve.true[point]), int(curve.false[point])) if point >= 0 else (0, 0)
+        return Operating(
+            rate=rate,
+            threshold=float(curve.thresholds[point]) if point >= 0 else None,
+            recall=exact_rate(true, int(curve.positives)),
+            false_positive_rate=exact_rate(false, int(curve.negatives)),
+        )
+
+    def auroc_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Bounds of the AUROC for independent items (DeLong et al. 1988), within 0 and 1.
+
+        (NaN, NaN) where the variance cannot be estimated: an AUROC of exactly 0 or 1, or a single item of
+        one class. Items that come in groups need `compare`-like resampling: see `bootstrap`.
+        """
+        from scipy.stats import norm, rankdata
+
+        ranks = rankdata(self._values.size - self._place)
+        above, below = self.labels, ~self.labels
+        m, n = int(above.sum()), int(below.sum())
+        if min(m, n) < 2:
+            return float("nan"), float("nan")
+        of_positive = (ranks[above] - rankdata(ranks[above])) / n
+        of_negative = 1 - (ranks[below] - rankdata(ranks[below])) / m
+        variance = of_positive.var(ddof=1) / m + of_negative.var(ddof=1) / n
+        if not variance:
+            return float("nan"), float("nan")
+        half = float(norm.ppf((1 + confidence) / 2) * np.sqrt(variance))
+        area = float(of_positive.mean())
+        return max(0.0, area - half), min(1.0, area + half)
+
+    def bootstrap(
+        self, measures: Mapping[str, Measure], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
+    ) -> dict[str, Difference]:
+        """Each measure with a percentile interval over groups (its difference to nothing)."""
+        weights = bootstrap_weights(groups, draws, seed)
+        drawn: dict[str, list[float]] = {name: [] for name in measures}
+        for draw in range(draws):
+            curve = self.curve(weights(draw))
+            for name, measure in measures.items():
+                drawn[name].append(measure(curve))
+        whole = self.curve()
+        return {name: summarized(measure(whole), np.array(drawn[name])) for name, measure in measures.items()}
+
+
+def confusion(labels: ArrayLike, alarms: ArrayLike) -> Confusion:
+    """Count alarms (N,) against labels (N,), both truth values.
+
+    Raises:
+        DataError: different numbers of them.
+    """
+    truth, raised = np.asarray(labels, dtype=np.bool_), np.asarray(alarms, dtype=np.bool_)
+    if truth.shape != raised.shape:
+        raise DataError(f"{len(raised)} alarms for {len(truth)} labels")
+    return Confusion(
+        true_positives=int((truth & raised).sum()),
+        false_positives=int((~truth & raised).sum()),
+        false_negatives=int((truth & ~raised).sum()),
+        true_negatives=int((~truth & ~raised).sum()),
+    )
+
+
+def compare(
+    first: Detection,
+    second: Detection,
+    measures: Mapping[str, Measure],
+    groups: ArrayLike,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+) -> dict[str, Difference]:
+    """What the first score has over the second in each measure: a paired bootstrap over natural units.
+
+    Both are measured on the same resample of whole groups. An alarm column is a score of 0 and 1: with
+    `f1_of_alarms` the comparison is of label-free F1.
+
+    Args:
+        first, second: of the same items in the same order.
+        measures: names and functions of a curve.
+        groups: (N,) natural unit of each item.
+        draws, seed: of the resampling.
+
+    Raises:
+        DataError: they are not of the same items.
+    """
+    if not np.array_equal(first.labels, second.labels):
+        raise DataError("two scores can be compared only on the same items with the same labels")
+    weights = bootstrap_weights(groups, draws, seed)
+    drawn: dict[str, list[float]] = {name: [] for name in measures}
+    for draw in range(draws):
+        own = weights(draw)
+        one, other = first.curve(own), second.curve(own)
+        for name, measure in measures.items():
+            drawn[name].append(measure(one) - measure(other))
+    one, other = first.curve(), second.curve()
+    return {
+        name: summarized(measure(one) - measure(other), np.array(drawn[name]))
+        for name, measure in measures.items()
+    }
+
+
+def f1_of_alarms(curve: Curve) -> float:
+    """F1 of a score that is 1 where an alarm was raised and 0 elsewhere; NaN without positives."""
+    if not curve.positives:
+        return float("nan")
+    raised = curve.thresholds > 0
+    true, false = float(curve.true[raised].max(initial=0)), float(curve.false[raised].max(initial=0))
+    return 2 * true / (true + false + curve.positives)

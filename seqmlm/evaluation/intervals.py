@@ -1,0 +1,136 @@
+"""Rates with exact intervals, and paired differences that are resampled over natural units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from seqmlm.errors import UsageError
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A share of trials, with its interval.
+
+    Args:
+        hits, trials: counts; 0 <= hits <= trials.
+        value: hits / trials; NaN without trials.
+        low, high: bounds of the true rate; 0 and 1 without trials.
+    """
+
+    hits: int
+    trials: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What one method has over another on the same items.
+
+    Args:
+        value: the difference, first minus second.
+        low, high: percentile bootstrap bounds; NaN where no resample had a value.
+        draws: resamples with a value.
+    """
+
+    value: float
+    low: float
+    high: float
+    draws: int
+
+
+def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
+    """A rate with its Clopper-Pearson interval (1934), which covers at least as often as it says.
+
+    >>> rate = exact_rate(0, 10)
+    >>> rate.value, rate.low, round(rate.high, 4)
+    (0.0, 0.0, 0.3085)
+
+    Raises:
+        UsageError: hits outside 0..trials.
+    """
+    from scipy.stats import beta
+
+    if not 0 <= hits <= trials:
+        raise UsageError(f"{hits} hits of {trials} trials is no rate")
+    tail = (1 - confidence) / 2
+    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
+    return Rate(hits=hits, trials=trials, value=hits / trials if trials else float("nan"), low=low, high=high)
+
+
+def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int], Doubles]:
+    """How often each item stands in a resample of whole groups, drawn with replacement.
+
+    Args:
+        groups: (N,) the natural unit each item belongs to (session, patient, family), of any type.
+        draws: resamples wanted.
+        seed: of the draws.
+
+    Returns:
+        A function from the number of a resample, 0 to draws - 1, to multiplicities (N,).
+    """
+    found, place = np.unique(np.asarray(groups), return_inverse=True)
+    random = np.random.default_rng(seed)
+    seeds = random.integers(2**63, size=draws)
+
+    def weights(draw: int) -> Doubles:
+        drawn = np.random.default_rng(seeds[draw]).integers(len(found), size=len(found))
+        taken: Doubles = np.bincount(drawn, minlength=len(found)).astype(np.float64)[place]
+        return taken
+
+    return weights
+
+
+def mean_difference(
+    differences: ArrayLike,
+    groups: ArrayLike,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Difference:
+    """The mean of paired differences with a bootstrap interval over groups.
+
+    Args:
+        differences: (N,) first minus second, item by item.
+        groups: (N,) natural unit of each item.
+        draws, seed, confidence: of the percentile bootstrap (Efron 1979).
+
+    Raises:
+        UsageError: no items.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not len(values):
+        raise UsageError("there is nothing to compare")
+    place = np.unique(np.asarray(groups), return_inverse=True)[1]
+    sums, counts = np.bincount(place, weights=values), np.bincount(place).astype(np.float64)
+    random = np.random.default_rng(seed)
+    means = np.empty(draws)
+    for draw in range(draws):
+        drawn = random.integers(len(sums), size=len(sums))
+        means[draw] = sums[drawn].sum() / counts[drawn].sum()
+    return summarized(float(values.mean()), means, confidence)
+
+
+def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Difference:
+    """A difference and the percentiles of its resamples; NaN resamples (one class only) are left out.
+
+    Args:
+        value: on all items.
+        drawn: (B,) on each resample.
+        confidence: share of the resamples between the bounds.
+    """
+    good = drawn[~np.isnan(drawn)]
+    low = high = float("nan")
+    if len(good):
+        low, high = np.quantile(good, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
+    return Difference(value=value, low=low, high=high, draws=len(good))

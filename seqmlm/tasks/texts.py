@@ -1,0 +1,154 @@
+"""Scores of strings that stand in no file of the domain: sentences of pairs, hypotheses of n-best lists."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqmlm.engine.conditionals import Conditionals, Statistics
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.scoring import Scorer, SequenceScore
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
+from seqmlm.engine.units import Units
+from seqmlm.engine.windows import central_windows
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tasks import bundle
+from seqmlm.tokenizers.base import UnknownUnit
+
+_TOKENIZED_TOGETHER = 64
+Window = tuple[Encoding, Bools | None]
+
+
+class TextScorer:
+    """Pseudo-log-likelihoods of strings, in order and lazily.
+
+    Args:
+        model: asked.
+        mode: how units are hidden.
+        correction: of the model's outputs; needed for the one-pass mode alone.
+        tokens_per_batch: budget of a forward pass.
+
+    Attributes:
+        unknown: tokens met that the vocabulary does not have, which no score can count.
+
+    Raises:
+        UsageError: a sequence of the model's is no text (patients, log windows), or its data is sensitive.
+    """
+
+    def __init__(
+        self,
+        model: bundle.LoadedModel,
+        *,
+        mode: Mode = EXACT,
+        correction: Correction | None = None,
+        tokens_per_batch: int = 16384,
+    ) -> None:
+        if not model.tokenizer.reads("text"):
+            raise UsageError(
+                f"a sequence of the {model.card.domain} domain is no plain text; use seqmlm score on files"
+            )
+        if model.card.sensitive:
+            raise UsageError("the model is of sensitive data: scores of its records are not to be shown")
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        self.model, self.mode, self._correction = model, mode, correction
+        self._ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
+        self.unknown = 0
+
+    @property
+    def statistics(self) -> Statistics:
+        """What was asked, and what of it had to be computed."""
+        return self._ask.statistics
+
+    def scores(self, texts: Iterable[str]) -> Iterator[SequenceScore]:
+        """The score of each text; one longer than the model is scored window by window.
+
+        Equal masked copies that are near each other are computed once.
+
+        Raises:
+            DataError: a text that the tokenizer cannot spell.
+        """
+        counts: deque[int] = deque()
+
+        def windows() -> Iterator[Window]:
+            for encoding in self._encoded(texts):
+                parts = central_windows(encoding, self.model.tokenizer.space, self.model.card.max_length)
+                counts.append(len(parts))
+                yield from parts
+
+        parts: list[SequenceScore] = []
+        for part in self._scorer(self.model.tokenizer.units).windows(windows()):
+            parts.append(part)
+            if len(parts) == counts[0]:
+                counts.popleft()
+                yield _joined(parts)
+                parts = []
+
+    def shared(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[SequenceScore, SequenceScore]]:
+        """Scores of two texts at the tokens they have in common, each masked alone (CrowS-Pairs' metric).
+
+        What is in common is an alignment of the token ids (difflib's, as there), so that the frequency of the
+        words that differ does not count.
+
+        Raises:
+            UsageError: a text longer than the model.
+        """
+
+        def windows() -> Iterator[Window]:
+            stream = self._encoded(text for pair in pairs for text in pair)
+            while two := tuple(islice(stream, 2)):
+                for encoding, kept in zip(two, common_tokens(*two), strict=True):
+                    yield _token_by_token(encoding), kept
+
+        found = self._scorer(Units(self.model.tokenizer.space)).windows(windows())
+        while two := tuple(islice(found, 2)):
+            yield two[0], two[1]
+
+    def _scorer(self, rule: Units) -> Scorer:
+        return Scorer(self._ask, rule, mode=self.mode, correction=self._correction)
+
+    def _encoded(self, texts: Iterable[str]) -> Iterator[Encoding]:
+        stream = iter(texts)
+        while batch := list(islice(stream, _TOKENIZED_TOGETHER)):
+            try:
+                encodings = self.model.tokenizer.encode_batch(batch)
+            except UnknownUnit as error:
+                where = f"text {batch[error.index][:40]!r}"
+                raise DataError(f"{where}: {error.reason}", remedy=error.remedy) from None
+            for encoding in encodings:
+                if len(self._unfamiliar):
+                    self.unknown += int(np.isin(encoding.ids, self._unfamiliar).sum())
+                yield encoding
+
+
+def common_tokens(first: Encoding, second: Encoding) -> tuple[Bools, Bools]:
+    """(L,) for each of two sequences, True at the tokens that an alignment of their ids has in both."""
+    kept = np.zeros(len(first), dtype=np.bool_), np.zeros(len(second), dtype=np.bool_)
+    matcher = SequenceMatcher(None, first.ids.tolist(), second.ids.tolist(), autojunk=False)
+    for a, b, size in matcher.get_matching_blocks():
+        kept[0][a : a + size] = True
+        kept[1][b : b + size] = True
+    return kept
+
+
+def _token_by_token(encoding: Encoding) -> Encoding:
+    """The same tokens, each a unit of its own."""
+    numbers: NDArray[np.int32] = np.arange(len(encoding), dtype=np.int32)
+    return replace(encoding, groups=np.where(encoding.groups >= 0, numbers, SPECIAL_GROUP).astype(np.int32))
+
+
+def _joined(parts: list[SequenceScore]) -> SequenceScore:
+    """The score of a text from those of its windows, units still in order."""
+    if len(parts) == 1:
+        return parts[0]
+    groups = np.concatenate([part.groups for part in parts])
+    log_probs = np.concatenate([part.log_probs for part in parts])
+    return SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups)
