@@ -43,7 +43,16 @@ TRIED: dict[str, tuple[str, ...]] = {
     "half hidden, max": ("hidden_sum", "hidden_max"),
     "sum, max, half hidden": ADDED,
     "sum, half hidden": ("pll_sum", "hidden_sum"),
-    "all": ("pll_sum", "pll_mean", "pll_max", "pll_top", "hidden_sum", "hidden_mean", "hidden_max", "hidden_top"),
+    "all": (
+        "pll_sum",
+        "pll_mean",
+        "pll_max",
+        "pll_top",
+        "hidden_sum",
+        "hidden_mean",
+        "hidden_max",
+        "hidden_top",
+    ),
 }
 
 
@@ -122,7 +131,9 @@ def tuned(task: SessionTask, measured: Measured, seed: int) -> list[Row]:
         labels = np.repeat([False, True], [len(sessions), len(abnormal)])
         for arm, added in {"5-gram alone": (), **TRIED}.items():
             scores = measured.fused(both, ("5-gram sum", *added))
-            rows.append({"set": f"tuning, {kind}", "detector": arm, "auroc": ranking(labels, scores)["auroc"]})
+            rows.append(
+                {"set": f"tuning, {kind}", "detector": arm, "auroc": ranking(labels, scores)["auroc"]}
+            )
     return rows
 
 

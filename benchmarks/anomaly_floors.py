@@ -16,6 +16,8 @@ Floor = Callable[[Sequence[Session]], Doubles]
 
 ORDERS = (2, 3, 5)
 
+_NEAR = 6
+
 
 def floors(train: Sequence[Session], *, edit: bool = False) -> dict[str, Floor]:
     """Every floor, fitted to normal sessions.
@@ -36,7 +38,9 @@ def floors(train: Sequence[Session], *, edit: bool = False) -> dict[str, Floor]:
         "unseen sequence": lambda ss: np.array([s not in sequences for s in ss], float),
         "unseen multiset": lambda ss: np.array([tuple(sorted(s)) not in multisets for s in ss], float),
         "neighbour": neighbour,
-        "unseen event, neighbour": lambda ss: neighbour(ss) + 1e6 * ~np.array([known.issuperset(s) for s in ss]),
+        "unseen event, neighbour": lambda ss: (
+            neighbour(ss) + 1e6 * ~np.array([known.issuperset(s) for s in ss])
+        ),
     }
     for order in ORDERS:
         fitted |= _ngrams(train, order)
@@ -112,21 +116,33 @@ def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
 
 
 def _edit(train: Sequence[Session]) -> Floor:
-    """Levenshtein distance to the nearest distinct training session, all of them at once."""
-    known = sorted(set(train))
-    longest = max(map(len, known))
-    table = np.full((len(known), longest), -1)
-    for row, one in zip(table, known, strict=True):
-        row[: len(one)] = one
+    """Levenshtein distance to the nearest distinct training session, many of them at once.
+
+    Sessions that are `_NEAR` events longer or shorter are that far away at least: they are left out where a
+    nearer one is found.
+    """
+    known = sorted(set(train), key=len)
     sizes = np.array([len(one) for one in known])
-    steps = np.arange(longest + 1)
 
     def nearest(session: Session) -> float:
-        distance = np.broadcast_to(steps, (len(known), longest + 1))
-        for at, event in enumerate(session, 1):
-            kept = np.minimum(distance[:, 1:] + 1, distance[:, :-1] + (table != event))
-            first = np.concatenate([np.full((len(known), 1), at), kept], axis=1)
-            distance = np.minimum.accumulate(first - steps, axis=1) + steps
-        return float(distance[np.arange(len(known)), sizes].min())
+        first, last = np.searchsorted(sizes, [len(session) - _NEAR, len(session) + _NEAR + 1])
+        found = _levenshtein(session, known[first:last])
+        return found if found <= _NEAR else _levenshtein(session, known)
 
     return lambda ss: np.array([nearest(s) for s in ss])
+
+
+def _levenshtein(session: Session, known: Sequence[Session]) -> float:
+    """The smallest distance to any of the known sessions, which come in order of length; inf without any."""
+    if not known:
+        return float("inf")
+    table = np.full((len(known), len(known[-1])), -1)
+    for row, one in zip(table, known, strict=True):
+        row[: len(one)] = one
+    steps = np.arange(table.shape[1] + 1)
+    distance = np.tile(steps, (len(known), 1))
+    for at, event in enumerate(session, 1):
+        kept = np.minimum(distance[:, 1:] + 1, distance[:, :-1] + (table != event))
+        whole = np.concatenate([np.full((len(known), 1), at), kept], axis=1)
+        distance = np.minimum.accumulate(whole - steps, axis=1) + steps
+    return float(distance[np.arange(len(known)), [len(one) for one in known]].min())

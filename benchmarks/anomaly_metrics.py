@@ -48,8 +48,12 @@ def threshold_on(calibration: Doubles, rate: float) -> float:
     return float(values[min(len(values) - 1, int(rate * (len(values) + 1)))])
 
 
-def gain(labels: Bools, first: Doubles, second: Doubles, groups: ArrayLike, draws: int = 1000) -> dict[str, Any]:
+def gain(
+    labels: Bools, first: Doubles, second: Doubles, groups: ArrayLike, draws: int = 1000
+) -> dict[str, Any]:
     """What the AUROC of one score has over another: a paired bootstrap over whole groups."""
     measures = {"auroc": lambda curve: curve.auroc}
-    found = compare(Detection(labels, first), Detection(labels, second), measures, groups, draws=draws)["auroc"]
+    found = compare(Detection(labels, first), Detection(labels, second), measures, groups, draws=draws)[
+        "auroc"
+    ]
     return {"gain": found.value, "low": found.low, "high": found.high}

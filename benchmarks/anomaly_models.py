@@ -35,7 +35,13 @@ COUNTING = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "leng
 
 
 def trained(
-    out: Path, name: str, domain: str, files: Sequence[Path], flags: Mapping[str, Any], seed: int, minutes: float
+    out: Path,
+    name: str,
+    domain: str,
+    files: Sequence[Path],
+    flags: Mapping[str, Any],
+    seed: int,
+    minutes: float,
 ) -> LoadedModel:
     """A `tiny` model trained from scratch for some minutes, or the one that an earlier call trained.
 
@@ -51,7 +57,9 @@ def trained(
         data = {"on_error": "skip", **flags.get("data", {}), "paths": [str(path) for path in files]}
         train = {"max_time": f"{minutes * 60:g}s", **flags.get("train", {})}
         wanted = {"model": {"size": "tiny"}, **flags, "data": data, "train": train}
-        request = TrainRequest(domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto")
+        request = TrainRequest(
+            domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
+        )
         pretrain(request, SilentConsole())
     return bundle.load(where / "model")
 
@@ -111,7 +119,9 @@ class Fused:
     calibration: Calibration
 
     @classmethod
-    def fit(cls, statistics: Statistics, lengths: NDArray[np.int64], channels: Sequence[str], seed: int = 0) -> Fused:
+    def fit(
+        cls, statistics: Statistics, lengths: NDArray[np.int64], channels: Sequence[str], seed: int = 0
+    ) -> Fused:
         """Learn what is normal in these channels."""
         return cls(Calibration.fit({name: statistics[name] for name in channels}, lengths, seed=seed))
 

@@ -85,14 +85,20 @@ def distinct(task: SessionTask) -> SessionTask:
         if session not in known:
             kept.setdefault(session, label)
     return replace(
-        task, name=f"{task.name}, distinct", test=list(kept), labels=np.array(list(kept.values())), prevalence=None
+        task,
+        name=f"{task.name}, distinct",
+        test=list(kept),
+        labels=np.array(list(kept.values())),
+        prevalence=None,
     )
 
 
 def records_of(sessions: Iterable[Session]) -> list[Record]:
     """The records that a file of event ids would become."""
     return [
-        Record(id=str(number), raw=LogLines(lines=tuple(map(str, s)), keys=True), source="sessions", line=number)
+        Record(
+            id=str(number), raw=LogLines(lines=tuple(map(str, s)), keys=True), source="sessions", line=number
+        )
         for number, s in enumerate(sessions, 1)
     ]
 
