@@ -57,7 +57,7 @@ TRIED: dict[str, tuple[str, ...]] = {
 
 
 def blind(data: Path, out: Path, seed: int, minutes: float, draws: int = 1000) -> list[Row]:
-    """Rows of the blind spots: best floor, the model's channels, both fused, and the gain with its interval."""
+    """Rows of the blind spots: floors, the model's channels, both fused, and the gain with its interval."""
     task, detector = hdfs_detector(data, out, seed, minutes)
     measured = Measured(task, detector)
     rows = tuned(task, measured, seed)
@@ -140,7 +140,7 @@ def tuned(task: SessionTask, measured: Measured, seed: int) -> list[Row]:
 def _kinds(
     task: SessionTask, sessions: Sequence[Session], seed: int
 ) -> dict[str, tuple[list[Session], NDArray[np.int64]]]:
-    """Abnormal sessions of each kind, and the number of the session each was made from (own ones are apart)."""
+    """Abnormal sessions of each kind, and the number of the session each was made from."""
     bad = [s for s, label in zip(task.test, task.labels, strict=True) if label]
     normal = {s for s, label in zip(task.test, task.labels, strict=True) if not label}
     normal |= {*task.train, *task.calibration}

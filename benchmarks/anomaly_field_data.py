@@ -1,4 +1,4 @@
-"""What the fields of `anomaly_real.py` train on and what they never see: files, held-out texts, and faults."""
+"""What the fields of `anomaly_real.py` train on, the held-out texts that are judged, and their faults."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def text(data: Path, out: Path) -> Field:
     paragraphs = [
         " ".join(p.split())
         for book in held
-        for p in gzip.open(book, "rt", encoding="utf-8", errors="replace").read().split("\n\n")
+        for p in gzip.decompress(book.read_bytes()).decode(errors="replace").split("\n\n")
     ]
     kept = [p for p in paragraphs if 80 <= len(p) <= 350 and p[0].isupper()]
     return Field(

@@ -8,6 +8,7 @@ import re
 import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def words_swapped(text: str, random: Random) -> Faulty | None:
     words = list(re.finditer(r"[A-Za-z]+", text))
     pairs = [
         (a, b)
-        for a, b in zip(words, words[1:], strict=False)
+        for a, b in pairwise(words)
         if text[a.end() : b.start()] == " " and a[0].lower() != b[0].lower()
     ]
     if not pairs:

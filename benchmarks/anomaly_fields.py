@@ -2,7 +2,7 @@
 
 Held-out records are judged beside copies of themselves with a fault. By unit: is what was changed more
 surprising than the other units of faulty records? By record: is the faulty copy more surprising than the
-original? Baselines see the same units: their add-one unigram, and a 5-gram with tuned smoothing (left to right).
+original? Baselines see the same units: an add-one unigram, and a 5-gram with tuned smoothing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class Baselines:
 
 
 def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequence[Pair]) -> list[Row]:
-    """The model beside its baselines on pairs; a record is ranked by the mean and the largest of its bits."""
+    """The model beside its baselines on pairs; a record is ranked by the mean and the largest of its bits.
+
+    `pairs_won` is the share of pairs whose faulty copy has more than its original; ties are lost.
+    """
     scorer = RecordScorer(model, tokens_per_batch=8192)
     both = [one.normal for one in pairs] + [one.faulty for one in pairs]
     bits = {
@@ -110,7 +113,9 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
     rows = [_row(f"{name}, unit", changed, by_unit, owner, len(pairs))]
     for way, reduce in (("mean", np.mean), ("max", np.max)):
         whole = {arm: np.array([float(reduce(v)) for v in values]) for arm, values in bits.items()}
-        rows.append(_row(f"{name}, record by {way}", labels, whole, twice, len(pairs)))
+        row = _row(f"{name}, record by {way}", labels, whole, twice, len(pairs))
+        won = {arm: float((values[half:] > values[:half]).mean()) for arm, values in whole.items()}
+        rows.append({**row, "pairs_won": won["model"], "floor_won": won[row["floor"]]})
     return rows
 
 
@@ -152,7 +157,7 @@ def _record(text: str, number: int) -> Record:
 
 
 def _spelled(model: LoadedModel, field: Field) -> list[list[tuple[int, ...]]]:
-    """Units of training records, spread over all files, up to `NGRAM_UNITS`; long ones are cut into pieces."""
+    """Units of training records, spread over all files, up to `NGRAM_UNITS`; long ones in pieces."""
     units = model.tokenizer.units
     found: list[list[tuple[int, ...]]] = []
     limit = NGRAM_UNITS // len(field.files)

@@ -89,7 +89,7 @@ def _length(train: Sequence[Session]) -> Floor:
 
 
 def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
-    """Surprisal by the n-gram of `seqmlm.evaluation`, its smoothing tuned on training; a session's end counts."""
+    """Surprisal by the n-gram of `seqmlm.evaluation`, its smoothing tuned on training; the end counts too."""
     number = {event: i + 2 for i, event in enumerate(sorted({e for s in train for e in s}))}
 
     def spelled(session: Session) -> list[tuple[int, ...]]:

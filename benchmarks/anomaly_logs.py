@@ -1,4 +1,4 @@
-"""Rows of `anomaly_real.py` for logs: every floor and the fused detector, with thresholds no label has seen."""
+"""Rows of `anomaly_real.py` for logs: every floor and the fused detector, thresholds without labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Doubles = NDArray[np.float64]
 Row = dict[str, Any]
 
 RATES = (0.01, 0.001)
-# A smaller body than "tiny" sees more of these short sessions in the same time: fewer bits per held-out event.
+# A smaller body than "tiny" sees more sessions in the same time: fewer bits per held-out event.
 HDFS_FLAGS = {
     "data": {"validation": 0.03},
     "masking": {"rate": 0.3},

@@ -1,4 +1,4 @@
-"""Small models for `anomaly_real.py`, trained by the same task as `seqmlm train`, and what they say of records."""
+"""Small models for `anomaly_real.py`, trained as `seqmlm train` does, and what they say of records."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Detector:
         return cls(model, found, found.background.fit([e.encoding for e in encoded], model.tokenizer, seed=0))
 
     def statistics(self, records: Sequence[Record]) -> tuple[Statistics, NDArray[np.int64]]:
-        """Statistics by channel (N,) of records that are a row each, and their lengths (N,); equal ones once."""
+        """Statistics by channel (N,) of records that are a row each, and their lengths (N,)."""
         first: dict[str, int] = {}
         place = np.array([first.setdefault(_text(record), len(first)) for record in records])
         chosen = dict(zip(reversed(place.tolist()), reversed(records), strict=True))
@@ -130,7 +130,7 @@ class Fused:
         return self.calibration.judge({n: statistics[n] for n in self.calibration.channels}, lengths)
 
     def scores(self, statistics: Statistics, lengths: NDArray[np.int64]) -> Doubles:
-        """(M,) -log p of the fused statistic before it is ranked, which has no ties: higher is more unusual."""
+        """(M,) -log p of the fused statistic before it is ranked: higher is more unusual."""
         judgement = self.judge(statistics, lengths)
         if self.calibration.fused is None:
             return np.asarray(-np.log(judgement.p_value))

@@ -56,7 +56,7 @@ def deleted(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
 def duplicated(units: tuple[Unit, ...], random: Random) -> tuple[Unit, ...]:
     """One unit stands somewhere a second time."""
     i, at = int(random.integers(len(units))), int(random.integers(len(units) + 1))
-    return units[:at] + (units[i],) + units[at:]
+    return (*units[:at], units[i], *units[at:])
 
 
 def substituted(units: tuple[Unit, ...], random: Random, alphabet: Sequence[Unit]) -> tuple[Unit, ...]:

@@ -44,7 +44,7 @@ ARMS: dict[str, Arm] = {
 }
 
 SHOWN = ("auroc", "auprc", "rate", "precision", "recall", "f1", "f1_natural", "fpr", "oracle_f1")
-SHOWN_FIELDS = ("auroc", "unigram", "5-gram", "floor_auroc", "gain", "low", "high")
+SHOWN_FIELDS = ("auroc", "unigram", "5-gram", "floor_auroc", "gain", "low", "high", "pairs_won", "floor_won")
 
 
 def measured(name: str, data: Path, out: Path, seed: int, minutes: float) -> list[Row]:

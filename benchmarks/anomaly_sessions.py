@@ -41,7 +41,7 @@ class SessionTask:
 
 
 def hdfs(data: Path) -> SessionTask:
-    """DeepLog's training sessions; the normals of LogRobust and all 16,838 abnormal sessions to be told apart.
+    """DeepLog's training sessions; the normals of LogRobust and the 16,838 abnormal sessions.
 
     The last tenth of the training file calibrates. Most normals occur verbatim in training: 7,000 sessions,
     1,020 distinct.
@@ -112,7 +112,7 @@ def write_sessions(sessions: Iterable[Session], path: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class RawTask:
-    """Sessions of raw messages in order of time, their labels, and where train, calibration and test begin."""
+    """Sessions of raw messages in order of time, and their labels."""
 
     train: list[Record]
     calibration: list[Record]
