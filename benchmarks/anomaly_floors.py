@@ -98,13 +98,17 @@ def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
     size = len(number) + 2
     model = NGram(order=order, unigram=np.full(size, 1 / size)).fit(map(spelled, train))
 
-    def reduced(reduce: Callable[[Doubles], float]) -> Floor:
-        def score(sessions: Sequence[Session]) -> Doubles:
-            bits = model.bits(map(spelled, sessions))
-            ends = np.cumsum([len(s) + 1 for s in sessions])
-            return np.array([reduce(part) for part in np.split(bits, ends[:-1])])
+    known: dict[Session, Doubles] = {}  # the four ways read the same bits
 
-        return score
+    def bits_of(sessions: Sequence[Session]) -> list[Doubles]:
+        new = list(dict.fromkeys(s for s in sessions if s not in known))
+        if new:
+            ends = np.cumsum([len(s) + 1 for s in new])
+            known.update(zip(new, np.split(model.bits(map(spelled, new)), ends[:-1]), strict=True))
+        return [known[s] for s in sessions]
+
+    def reduced(reduce: Callable[[Doubles], float]) -> Floor:
+        return lambda ss: np.array([reduce(bits) for bits in bits_of(ss)])
 
     ways: dict[str, Callable[[Doubles], float]] = {
         "mean": lambda bits: float(bits.mean()),

@@ -61,6 +61,8 @@ def trained(
             domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
         )
         pretrain(request, SilentConsole())
+    if not (where / "result.json").exists():
+        raise SystemExit(f"training {run} was stopped; start again to go on with it")
     return bundle.load(where / "model")
 
 
