@@ -56,21 +56,29 @@ TRIED: dict[str, tuple[str, ...]] = {
 }
 
 
-def blind(data: Path, out: Path, seed: int, minutes: float, draws: int = 1000) -> list[Row]:
+def blind(data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
     """Rows of the blind spots: floors, the model's channels, both fused, and the gain with its interval."""
     task, detector = hdfs_detector(data, out, seed, minutes)
-    measured = Measured(task, detector)
-    rows = tuned(task, measured, seed)
+    measured = Measured(task, detector, edit=records is None)
+    rows = tuned(task, measured, seed, records)
     known = set(task.train)
     normals = sorted({s for s, bad in zip(task.test, task.labels, strict=True) if not bad and s not in known})
+    normals = some(normals, records)
     normal_cells = measured(normals)
-    for kind, (abnormal, base) in _kinds(task, normals, seed).items():
+    for kind, (abnormal, base) in _kinds(task, normals, seed, records).items():
         found = measured(abnormal)
         both = {name: np.concatenate([normal_cells[name], found[name]]) for name in found}
         labels = np.repeat([False, True], [len(normals), len(abnormal)])
         groups = np.concatenate([np.arange(len(normals)), base])
-        rows += _compared(kind, measured, both, labels, groups, draws)
+        rows += _compared(kind, measured, both, labels, groups)
     return rows
+
+
+def some(sessions: Sequence[Session], number: int | None) -> list[Session]:
+    """At most `number` of the sessions, drawn without replacement; all for None."""
+    if number is None or number >= len(sessions):
+        return list(sessions)
+    return [sessions[i] for i in np.random.default_rng(0).permutation(len(sessions))[:number].tolist()]
 
 
 class Measured:
@@ -79,10 +87,11 @@ class Measured:
     Args:
         task: its training sessions teach the floors.
         detector: asked.
+        edit: try the edit distance too, which takes minutes.
     """
 
-    def __init__(self, task: SessionTask, detector: Detector) -> None:
-        self.floors, self.detector = floors(task.train, edit=True), detector
+    def __init__(self, task: SessionTask, detector: Detector, *, edit: bool) -> None:
+        self.floors, self.detector = floors(task.train, edit=edit), detector
         self.calibration = self(task.calibration)
         self.lengths = np.array([len(s) for s in task.calibration])
 
@@ -116,13 +125,13 @@ def model_channels(scored: Sequence[Scored]) -> Statistics:
     return {name: np.array(values) for name, values in columns.items()}
 
 
-def tuned(task: SessionTask, measured: Measured, seed: int) -> list[Row]:
+def tuned(task: SessionTask, measured: Measured, seed: int, records: int | None) -> list[Row]:
     """What each choice of added channels gains over the 5-gram, on faults in calibration sessions.
 
     Their own normals teach the thresholds too, so only the order of the choices means something.
     """
-    sessions = list(dict.fromkeys(task.calibration))
-    kinds = {k: v for k, v in _kinds(task, sessions, seed + 100).items() if k in ("reordered", "changed")}
+    sessions = some(list(dict.fromkeys(task.calibration)), records and records // 2)
+    kinds = {k: v for k, v in _kinds(task, sessions, seed + 100, 0).items() if k in ("reordered", "changed")}
     normal = measured(sessions)
     rows = []
     for kind, (abnormal, _) in kinds.items():
@@ -138,14 +147,16 @@ def tuned(task: SessionTask, measured: Measured, seed: int) -> list[Row]:
 
 
 def _kinds(
-    task: SessionTask, sessions: Sequence[Session], seed: int
+    task: SessionTask, sessions: Sequence[Session], seed: int, records: int | None
 ) -> dict[str, tuple[list[Session], NDArray[np.int64]]]:
     """Abnormal sessions of each kind, and the number of the session each was made from."""
     bad = [s for s, label in zip(task.test, task.labels, strict=True) if label]
     normal = {s for s, label in zip(task.test, task.labels, strict=True) if not label}
     normal |= {*task.train, *task.calibration}
     alphabet = sorted({event for s in task.train for event in s})
-    near = [s for s in dict.fromkeys(bad) if l1_distance(task.train, [s])[0] <= 2]
+    distinct = list(dict.fromkeys(bad))
+    close = l1_distance(task.train, distinct) <= 2
+    near = some([s for s, one in zip(distinct, close.tolist(), strict=True) if one], records)
     found = {"near": (near, len(sessions) + np.arange(len(near)))}
     faults = {
         "reordered": REORDERINGS,
@@ -164,9 +175,7 @@ def _kinds(
     return {**found, "reordered and changed": planted_all}
 
 
-def _compared(
-    kind: str, measured: Measured, found: Statistics, labels: Any, groups: Any, draws: int
-) -> list[Row]:
+def _compared(kind: str, measured: Measured, found: Statistics, labels: Any, groups: Any) -> list[Row]:
     """Every floor, the best one with the model's channels, and the best pair of floors with them."""
     area = {name: ranking(labels, found[name])["auroc"] for name in measured.floors}
     best = max(area, key=lambda name: area[name])
@@ -187,7 +196,7 @@ def _compared(
                 "floor": " + ".join(base),
                 "floor_auroc": ranking(labels, second)["auroc"],
                 "auroc": ranking(labels, first)["auroc"],
-                **gain(labels, first, second, groups, draws),
+                **gain(labels, first, second, groups),
             }
         )
     return rows

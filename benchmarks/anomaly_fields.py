@@ -50,9 +50,10 @@ class Pair:
 
 
 def field_rows(
-    name: str, data: Path, out: Path, seed: int, minutes: float, records: int = RECORDS
+    name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None
 ) -> list[Row]:
     """Every fault of a field, by unit and by record."""
+    records = records or RECORDS
     if name == "ehr":
         return _patients(data, out, seed, minutes, records)
     found = FIELDS[name](data, out)

@@ -58,8 +58,10 @@ def session_detector(task: SessionTask, out: Path, seed: int, minutes: float) ->
     return Detector.of(model, records_of(task.train))
 
 
-def sessions(name: str, data: Path, out: Path, seed: int, minutes: float) -> list[Row]:
-    """Rows of one labelled set of sessions; of HDFS also with each unseen session once.
+def sessions(
+    name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None
+) -> list[Row]:
+    """Rows of one labelled set of sessions; of HDFS also with each unseen session once; `records` bounds nothing.
 
     "unseen events counted": an event never seen is worth as much as there are of them, not infinity;
     where training is small, normal sessions have some too.
@@ -131,10 +133,10 @@ def floor_rows(task: SessionTask) -> list[Row]:
     return rows
 
 
-def raw(data: Path, out: Path, seed: int, minutes: float) -> list[Row]:
+def raw(data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
     """The headline: raw messages at their natural share of anomalies, divided in time.
 
-    "normals" trains and calibrates on normal sessions alone, "unlabelled" on all there are.
+    "normals" trains and calibrates on normal sessions alone, "unlabelled" on all there are; `records` bounds nothing.
     """
     task = hdfs_raw(data)
     rows: list[Row] = []

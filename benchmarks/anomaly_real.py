@@ -32,7 +32,7 @@ from anomaly_fields import field_rows
 from anomaly_logs import raw, sessions
 
 Row = dict[str, Any]
-Arm = Callable[[Path, Path, int, float], list[Row]]
+Arm = Callable[[Path, Path, int, float, int | None], list[Row]]
 
 ARMS: dict[str, Arm] = {
     "hdfs": partial(sessions, "hdfs"),
@@ -47,13 +47,15 @@ SHOWN = ("auroc", "auprc", "rate", "precision", "recall", "f1", "f1_natural", "f
 SHOWN_FIELDS = ("auroc", "unigram", "5-gram", "floor_auroc", "gain", "low", "high", "pairs_won", "floor_won")
 
 
-def measured(name: str, data: Path, out: Path, seed: int, minutes: float) -> list[Row]:
+def measured(name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None) -> list[Row]:
     """The rows of one arm and seed; cached as JSON."""
-    kept = out / f"{name}-{minutes:g}min-seed{seed}.json"
+    few = "" if records is None else f"-{records}records"
+    kept = out / f"{name}-{minutes:g}min{few}-seed{seed}.json"
     if kept.exists():
         return list(json.loads(kept.read_text()))
     rows = [
-        {"arm": name, "seed": seed, "minutes": minutes, **row} for row in ARMS[name](data, out, seed, minutes)
+        {"arm": name, "seed": seed, "minutes": minutes, **row}
+        for row in ARMS[name](data, out, seed, minutes, records)
     ]
     kept.parent.mkdir(parents=True, exist_ok=True)
     partial_file = kept.with_suffix(".partial")
@@ -95,15 +97,18 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=2.0, help="training time of one model")
+    parser.add_argument("--records", type=int, help="judge at most so many records of a kind (blind, fields)")
     parser.add_argument("--quick", action="store_true", help="one minute, one seed")
     options = parser.parse_args()
     if options.quick:
-        options.minutes, options.seeds = 1.0, 1
+        options.minutes, options.seeds, options.records = 1.0, 1, options.records or 150
     rows: list[Row] = []
     for name in options.only or list(ARMS):
         for seed in range(options.seeds):
             print(f"{name}, seed {seed} ...", file=sys.stderr)
-            rows += measured(name, options.data, options.out.resolve(), seed, options.minutes)
+            rows += measured(
+                name, options.data, options.out.resolve(), seed, options.minutes, options.records
+            )
     show(rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
