@@ -12,6 +12,7 @@ from anomaly_models import COUNTING, Detector, Fused, trained
 from anomaly_sessions import (
     RawTask,
     SessionTask,
+    bgl,
     distinct,
     hdfs,
     hdfs_raw,
@@ -28,6 +29,7 @@ Doubles = NDArray[np.float64]
 Row = dict[str, Any]
 
 RATES = (0.01, 0.001)
+RAW = {"hdfs_raw": hdfs_raw, "bgl": bgl}
 # A smaller body than "tiny" sees more sessions in the same time: fewer bits per held-out event.
 HDFS_FLAGS = {
     "data": {"validation": 0.03},
@@ -61,7 +63,7 @@ def session_detector(task: SessionTask, out: Path, seed: int, minutes: float) ->
 def sessions(
     name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None
 ) -> list[Row]:
-    """Rows of one labelled set of sessions; of HDFS also with each unseen session once; `records` bounds nothing.
+    """Rows of one labelled set of sessions; of HDFS also with each unseen session once.
 
     "unseen events counted": an event never seen is worth as much as there are of them, not infinity;
     where training is small, normal sessions have some too.
@@ -99,12 +101,11 @@ def fused_rows(
 ) -> list[Row]:
     """One detector at every rate of false alarms, and at the strictest that its calibration guarantees."""
     scores, p_value = fused.scores(found, sizes), fused.judge(found, sizes).p_value
-    name = getattr(task, "name", "hdfs_raw")
     whole = ranking(task.labels, scores)
     rates = sorted({*RATES, fused.calibration.smallest_rate}, reverse=True)
     return [
         {
-            "set": name,
+            "set": task.name,
             "detector": arm,
             "rate": rate,
             **whole,
@@ -133,26 +134,26 @@ def floor_rows(task: SessionTask) -> list[Row]:
     return rows
 
 
-def raw(data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
-    """The headline: raw messages at their natural share of anomalies, divided in time.
+def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
+    """Raw messages at their natural share of anomalies, divided in time: HDFS, the headline, or BGL.
 
-    "normals" trains and calibrates on normal sessions alone, "unlabelled" on all there are; `records` bounds nothing.
+    "normals" trains and calibrates on normal sessions alone, "unlabelled" on all there are.
     """
-    task = hdfs_raw(data)
+    task = RAW[name](data)
     rows: list[Row] = []
     for arm in ("normals", "unlabelled"):
         keep = ~task.train_labels if arm == "normals" else np.ones(len(task.train), dtype=bool)
         held = ~task.calibration_labels if arm == "normals" else np.ones(len(task.calibration), dtype=bool)
         train = [record for record, kept in zip(task.train, keep, strict=True) if kept]
         calibration = [record for record, kept in zip(task.calibration, held, strict=True) if kept]
-        file = write_raw(train, out / f"hdfs_raw-{arm}.jsonl")
-        model = trained(out, f"hdfs_raw-{arm}", "logs", [file], HDFS_FLAGS, seed, minutes)
+        file = write_raw(train, out / f"{name}-{arm}.jsonl")
+        model = trained(out, f"{name}-{arm}", "logs", [file], HDFS_FLAGS, seed, minutes)
         detector = Detector.of(model, train)
         known, lengths = detector.statistics(calibration)
         found, sizes = detector.statistics(task.test)
-        for name, channels in (("fused", detector.level.channels), ("fused, counting alone", COUNTING)):
+        for detects, channels in (("fused", detector.level.channels), ("fused, counting alone", COUNTING)):
             fused = Fused.fit(known, lengths, channels)
-            rows += fused_rows(task, f"{name}; trained on {arm}", fused, found, sizes)
+            rows += fused_rows(task, f"{detects}; trained on {arm}", fused, found, sizes)
         rows += floor_rows(_as_events(task, detector, train, calibration, arm))
     return rows
 
@@ -167,7 +168,7 @@ def _as_events(
         return [tuple(e.ids[e.groups >= 0].tolist()) for e in encode([record.raw for record in records])]
 
     return SessionTask(
-        name=f"hdfs_raw, {arm}",
+        name=f"{task.name}, {arm}",
         train=events(train),
         calibration=events(calibration),
         test=events(task.test),

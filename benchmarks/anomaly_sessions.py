@@ -114,6 +114,7 @@ def write_sessions(sessions: Iterable[Session], path: Path) -> Path:
 class RawTask:
     """Sessions of raw messages in order of time, and their labels."""
 
+    name: str
     train: list[Record]
     calibration: list[Record]
     test: list[Record]
@@ -131,8 +132,22 @@ def hdfs_raw(data: Path) -> RawTask:
         found = list(plugins.domain("logs").read([str(folder / "events.tsv.gz")], problems))
     found.sort(key=lambda record: (record.raw.times[0], record.id))
     truth = np.array([labels[_session_of(record)] for record in found])
+    return _in_time("hdfs_raw", found, truth)
+
+
+def bgl(data: Path) -> RawTask:
+    """Windows of ten lines of BGL's 2,000, with an alert or not: a smoke test."""
+    with Problems() as problems:
+        files = [str(data / "logs" / "loghub_2k" / "BGL_2k.log.gz")]
+        found = list(plugins.domain("logs").read(files, problems, window=10))
+    truth = np.array([any(label != "-" for label in record.meta["labels"]) for record in found])
+    return _in_time("bgl", found, truth)
+
+
+def _in_time(name: str, found: list[Record], truth: Bools) -> RawTask:
     first, second = len(found) // 2, len(found) * 3 // 5
     return RawTask(
+        name=name,
         train=found[:first],
         calibration=found[first:second],
         test=found[second:],
