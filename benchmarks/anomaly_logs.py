@@ -73,6 +73,7 @@ def sessions(
     known, lengths = detector.statistics(records_of(task.calibration))
     detectors = {
         "fused": Fused.fit(known, lengths, detector.level.channels),
+        "fused, all lengths": Fused.fit(known, lengths, detector.level.channels, by_length=False),
         "fused, counting alone": Fused.fit(known, lengths, COUNTING),
     }
     counted = floors(task.train)["unseen event"]
@@ -151,8 +152,13 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         detector = Detector.of(model, train)
         known, lengths = detector.statistics(calibration)
         found, sizes = detector.statistics(task.test)
-        for detects, channels in (("fused", detector.level.channels), ("fused, counting alone", COUNTING)):
-            fused = Fused.fit(known, lengths, channels)
+        every = detector.level.channels
+        detectors = {
+            "fused": Fused.fit(known, lengths, every),
+            "fused, all lengths": Fused.fit(known, lengths, every, by_length=False),
+            "fused, counting alone": Fused.fit(known, lengths, COUNTING),
+        }
+        for detects, fused in detectors.items():
             rows += fused_rows(task, f"{detects}; trained on {arm}", fused, found, sizes)
         rows += floor_rows(_as_events(task, detector, train, calibration, arm))
     return rows

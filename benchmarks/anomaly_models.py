@@ -16,7 +16,7 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import Calibration, Judgement
+from seqmlm.evaluation.conformal import Calibration, Judgement, fisher
 from seqmlm.tasks import bundle
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.judging import Judge, table
@@ -27,7 +27,7 @@ from seqmlm.tasks.scoring import RecordScorer, batches
 from seqmlm.workspace import Workspace
 
 Doubles = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+Longs = NDArray[np.int64]
 Statistics = dict[str, Doubles]
 
 COUNTING = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "length")
@@ -89,7 +89,7 @@ class Detector:
         encoded = RecordScorer(model).encoded(train, Problems("skip"))
         return cls(model, found, found.background.fit([e.encoding for e in encoded], model.tokenizer, seed=0))
 
-    def statistics(self, records: Sequence[Record]) -> tuple[Statistics, NDArray[np.int64]]:
+    def statistics(self, records: Sequence[Record]) -> tuple[Statistics, Longs]:
         """Statistics by channel (N,) of records that are a row each, and their lengths (N,)."""
         first: dict[str, int] = {}
         place = np.array([first.setdefault(_text(record), len(first)) for record in records])
@@ -116,27 +116,28 @@ class Fused:
 
     Args:
         calibration: fitted to them.
+        by_length: rows are compared with normal ones of similar length; else with all.
     """
 
     calibration: Calibration
+    by_length: bool
 
     @classmethod
     def fit(
-        cls, statistics: Statistics, lengths: NDArray[np.int64], channels: Sequence[str], seed: int = 0
+        cls, statistics: Statistics, lengths: Longs, channels: Sequence[str], *, by_length: bool = True
     ) -> Fused:
         """Learn what is normal in these channels."""
-        return cls(Calibration.fit({name: statistics[name] for name in channels}, lengths, seed=seed))
+        sizes = lengths if by_length else np.zeros_like(lengths)
+        return cls(Calibration.fit({n: statistics[n] for n in channels}, sizes, seed=0, fuse=True), by_length)
 
-    def judge(self, statistics: Statistics, lengths: NDArray[np.int64]) -> Judgement:
+    def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""
-        return self.calibration.judge({n: statistics[n] for n in self.calibration.channels}, lengths)
+        sizes = lengths if self.by_length else np.zeros_like(lengths)
+        return self.calibration.judge({n: statistics[n] for n in self.calibration.channels}, sizes)
 
-    def scores(self, statistics: Statistics, lengths: NDArray[np.int64]) -> Doubles:
-        """(M,) -log p of the fused statistic before it is ranked: higher is more unusual."""
-        judgement = self.judge(statistics, lengths)
-        if self.calibration.fused is None:
-            return np.asarray(-np.log(judgement.p_value))
-        return np.asarray(-2 * np.sum([np.log(p) for p in judgement.channels.values()], axis=0))
+    def scores(self, statistics: Statistics, lengths: Longs) -> Doubles:
+        """(M,) Fisher's statistic before it is ranked among normal rows: higher is more unusual."""
+        return fisher(self.judge(statistics, lengths).channels)
 
 
 def _text(record: Record) -> str:
