@@ -1,0 +1,203 @@
+"""Where counting is blind: HDFS sessions that are within two events of a training session, or only reordered.
+
+Three kinds of sessions, beside normals that are not in training either:
+    near       the file's own anomalies within L1 <= 2 of a training session's events, each once
+    reordered  planted: neighbours swapped, events exchanged, a block moved, a stretch reversed (L1 = 0)
+    changed    planted: an event substituted, deleted or doubled (L1 <= 2)
+A planted session that is a normal one anywhere in the data is drawn anew. Every floor is tried; the best one,
+chosen on the very sessions that are measured, is what the model has to add to. What is added was chosen on
+faults planted in calibration sessions, never on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_floors import floors, l1_distance
+from anomaly_logs import hdfs_detector
+from anomaly_metrics import gain, ranking
+from anomaly_models import Detector, Fused, Statistics
+from anomaly_plants import COUNT_CHANGES, REORDERINGS, planted, substituted
+from anomaly_sessions import Session, SessionTask, records_of
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.values import Scored
+
+Doubles = NDArray[np.float64]
+Row = dict[str, Any]
+
+TOP = 5
+
+ADDED = ("pll_max",)
+"""What the model says of a session; chosen on planted faults in calibration sessions (`tuned`)."""
+
+TRIED: dict[str, tuple[str, ...]] = {
+    "sum": ("pll_sum",),
+    "max": ("pll_max",),
+    "sum, max": ("pll_sum", "pll_max"),
+    "half hidden": ("hidden_sum",),
+    "half hidden, max": ("hidden_sum", "hidden_max"),
+    "sum, max, half hidden": ("pll_sum", "pll_max", "hidden_sum"),
+    "sum, half hidden": ("pll_sum", "hidden_sum"),
+    "all": (
+        "pll_sum",
+        "pll_mean",
+        "pll_max",
+        "pll_top",
+        "hidden_sum",
+        "hidden_mean",
+        "hidden_max",
+        "hidden_top",
+    ),
+}
+
+
+def blind(data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
+    """Rows of the blind spots: floors, the model's channels, both fused, and the gain with its interval."""
+    task, detector = hdfs_detector(data, out, seed, minutes)
+    measured = Measured(task, detector, edit=records is None)
+    rows = tuned(task, measured, seed, records)
+    known = set(task.train)
+    normals = sorted({s for s, bad in zip(task.test, task.labels, strict=True) if not bad and s not in known})
+    normals = some(normals, records)
+    normal_cells = measured(normals)
+    for kind, (abnormal, base) in _kinds(task, normals, seed, records).items():
+        found = measured(abnormal)
+        both = {name: np.concatenate([normal_cells[name], found[name]]) for name in found}
+        labels = np.repeat([False, True], [len(normals), len(abnormal)])
+        groups = np.concatenate([np.arange(len(normals)), base])
+        rows += _compared(kind, measured, both, labels, groups)
+    return rows
+
+
+def some(sessions: Sequence[Session], number: int | None) -> list[Session]:
+    """At most `number` of the sessions, drawn without replacement; all for None."""
+    if number is None or number >= len(sessions):
+        return list(sessions)
+    return [sessions[i] for i in np.random.default_rng(0).permutation(len(sessions))[:number].tolist()]
+
+
+class Measured:
+    """Floors and the model's channels of sessions, by name; what calibration sessions have is known.
+
+    Args:
+        task: its training sessions teach the floors.
+        detector: asked.
+        edit: try the edit distance too, which takes minutes.
+    """
+
+    def __init__(self, task: SessionTask, detector: Detector, *, edit: bool) -> None:
+        self.floors, self.detector = floors(task.train, edit=edit), detector
+        self.calibration = self(task.calibration)
+        self.lengths = np.array([len(s) for s in task.calibration])
+
+    def __call__(self, sessions: Sequence[Session]) -> Statistics:
+        """(N,) of every floor and channel."""
+        chosen = list(dict.fromkeys(sessions))
+        place = {session: i for i, session in enumerate(chosen)}
+        at = np.array([place[session] for session in sessions])
+        columns = {name: floor(chosen) for name, floor in self.floors.items()}
+        columns |= model_channels([scored for scored, _ in self.detector.judged(records_of(chosen))])
+        columns["length of session"] = np.array([float(len(s)) for s in chosen])
+        return {name: values[at] for name, values in columns.items()}
+
+    def fused(self, found: Statistics, channels: Sequence[str], *, by_length: bool = False) -> Doubles:
+        """(N,) the channels fused by the product's calibration, learnt from calibration sessions."""
+        lengths = found["length of session"].astype(np.int64)
+        fused = Fused.fit(self.calibration, self.lengths, channels, by_length=by_length)
+        return fused.scores(found, lengths)
+
+
+def model_channels(scored: Sequence[Scored]) -> Statistics:
+    """Reductions of the surprisals: each event hidden alone (pll), and with every other one (hidden)."""
+    columns: dict[str, list[float]] = {}
+    for one in scored:
+        parts = {"pll": one.surprisal, "hidden": next(iter(one.also.values())).surprisal}
+        for name, bits in parts.items():
+            bits = bits if len(bits) else np.zeros(1)
+            columns.setdefault(f"{name}_sum", []).append(float(bits.sum()))
+            columns.setdefault(f"{name}_mean", []).append(float(bits.mean()))
+            columns.setdefault(f"{name}_max", []).append(float(bits.max()))
+            columns.setdefault(f"{name}_top", []).append(float(np.sort(bits)[-TOP:].mean()))
+    return {name: np.array(values) for name, values in columns.items()}
+
+
+def tuned(task: SessionTask, measured: Measured, seed: int, records: int | None) -> list[Row]:
+    """What each choice of added channels gains over the 5-gram, on faults in calibration sessions.
+
+    Their own normals teach the thresholds too, so only the order of the choices means something.
+    """
+    sessions = some(list(dict.fromkeys(task.calibration)), records and records // 2)
+    kinds = {k: v for k, v in _kinds(task, sessions, seed + 100, 0).items() if k in ("reordered", "changed")}
+    normal = measured(sessions)
+    rows = []
+    for kind, (abnormal, _) in kinds.items():
+        found = measured(abnormal)
+        both = {name: np.concatenate([normal[name], found[name]]) for name in found}
+        labels = np.repeat([False, True], [len(sessions), len(abnormal)])
+        for arm, added in {"5-gram alone": (), **TRIED}.items():
+            scores = measured.fused(both, ("5-gram sum", *added))
+            rows.append(
+                {"set": f"tuning, {kind}", "detector": arm, "auroc": ranking(labels, scores)["auroc"]}
+            )
+    return rows
+
+
+def _kinds(
+    task: SessionTask, sessions: Sequence[Session], seed: int, records: int | None
+) -> dict[str, tuple[list[Session], NDArray[np.int64]]]:
+    """Abnormal sessions of each kind, and the number of the session each was made from."""
+    bad = [s for s, label in zip(task.test, task.labels, strict=True) if label]
+    normal = {s for s, label in zip(task.test, task.labels, strict=True) if not label}
+    normal |= {*task.train, *task.calibration}
+    alphabet = sorted({event for s in task.train for event in s})
+    distinct = list(dict.fromkeys(bad))
+    close = l1_distance(task.train, distinct) <= 2
+    near = some([s for s, one in zip(distinct, close.tolist(), strict=True) if one], records)
+    found = {"near": (near, len(sessions) + np.arange(len(near)))}
+    faults = {
+        "reordered": REORDERINGS,
+        "changed": {"substitute": partial(substituted, alphabet=alphabet), **COUNT_CHANGES},
+    }
+    for kind, ways in faults.items():
+        made: list[Session] = []
+        base: list[int] = []
+        for number, fault in enumerate(ways.values()):
+            for origin, one in enumerate(planted(sessions, fault, normal, seed * 10 + number)):
+                if one is not None:
+                    made.append(one)
+                    base.append(origin)
+        found[kind] = (made, np.array(base))
+    planted_all = (found["reordered"][0] + found["changed"][0], np.concatenate([found[k][1] for k in faults]))
+    return {**found, "reordered and changed": planted_all}
+
+
+def _compared(kind: str, measured: Measured, found: Statistics, labels: Any, groups: Any) -> list[Row]:
+    """Every floor, the best one with the model's channels, and the best pair of floors with them."""
+    area = {name: ranking(labels, found[name])["auroc"] for name in measured.floors}
+    best = max(area, key=lambda name: area[name])
+    size = {"set": f"hdfs blind, {kind}", "abnormal": int(labels.sum()), "normal": int((~labels).sum())}
+    rows = [{**size, "detector": f"floor {name}", "auroc": value} for name, value in area.items()]
+    rows += [
+        {**size, "detector": f"model {name}", "auroc": ranking(labels, found[name])["auroc"]}
+        for name in found
+        if name.startswith(("pll", "hidden"))
+    ]
+    for base in ((best,), ("neighbour", "5-gram sum")):
+        alone = found[best] if len(base) == 1 else measured.fused(found, base)
+        for by_length in (False, True):
+            both = measured.fused(found, (*base, *ADDED), by_length=by_length)
+            rows.append(
+                {
+                    **size,
+                    "detector": f"{' + '.join(base)} + model{', by length' if by_length else ''}",
+                    "floor_auroc": ranking(labels, alone)["auroc"],
+                    "auroc": ranking(labels, both)["auroc"],
+                    **gain(labels, both, alone, groups),
+                }
+            )
+    return rows

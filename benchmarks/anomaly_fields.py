@@ -1,0 +1,231 @@
+"""Rows of `anomaly_real.py` for planted faults in text, proteins, DNA, code and patients' histories.
+
+Held-out records are judged beside copies of themselves with a fault. By unit: is what was changed more
+surprising than the other units of faulty records? By record: is the faulty copy more surprising than the
+original? Baselines see the same units: an add-one unigram, and a 5-gram with tuned smoothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_field_data import FIELDS, Field, chosen, patients
+from anomaly_field_faults import Fault
+from anomaly_metrics import gain, ranking
+from anomaly_models import trained
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.types import Encoding
+from seqmlm.evaluation.ngram import NGram
+from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.scoring import Encoded, RecordScorer
+
+Doubles = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Row = dict[str, Any]
+
+RECORDS = 150
+NGRAM_UNITS = 2_000_000
+LONGEST = 250  # tokens of a record that is judged
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pair:
+    """A record and its faulty copy.
+
+    Args:
+        normal, faulty: as the model sees them.
+        changed: (U,) True at the units of the faulty one that the fault touched.
+    """
+
+    normal: Encoded
+    faulty: Encoded
+    changed: Bools
+
+
+def field_rows(
+    name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None
+) -> list[Row]:
+    """Every fault of a field, by unit and by record."""
+    records = records or RECORDS
+    if name == "ehr":
+        return _patients(data, out, seed, minutes, records)
+    found = FIELDS[name](data, out)
+    model = trained(out, name, found.domain, found.files, found.flags, seed, minutes)
+    baselines = Baselines(model, _spelled(model, found))
+    rows = []
+    for fault, plant in found.faults.items():
+        pairs = list(_pairs(model, chosen(found.texts, records, seed), plant, seed))
+        rows += compared(f"{name}: {fault}", model, baselines, pairs)
+    return rows
+
+
+class Baselines:
+    """What frequencies say of units.
+
+    Args:
+        model: whose units they are.
+        training: training sequences, a list of spelled units each.
+    """
+
+    def __init__(self, model: LoadedModel, training: Sequence[list[tuple[int, ...]]]) -> None:
+        self.units = model.tokenizer.units
+        tokens = np.concatenate([np.array([t for unit in s for t in unit], dtype=np.int64) for s in training])
+        counts = np.bincount(tokens, minlength=self.units.letters)
+        self.unigram = self.units.frequencies(counts)
+        self.ngram = NGram(order=5, unigram=self.unigram).fit(training)
+
+    def bits(self, encodings: Sequence[Encoding]) -> dict[str, list[Doubles]]:
+        """Baseline -> (U,) bits of the units of each encoding."""
+        spelled = [[unit for unit in self.units.spelled(e) if unit] for e in encodings]
+        whole = self.ngram.bits(spelled)
+        ends = np.cumsum([len(s) for s in spelled])
+        with np.errstate(divide="ignore"):
+            log2 = np.log2(self.unigram)
+        return {
+            "unigram": [np.array([-log2[list(unit)].sum() for unit in s]) for s in spelled],
+            "5-gram": np.split(whole, ends[:-1]),
+        }
+
+
+def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequence[Pair]) -> list[Row]:
+    """The model beside its baselines on pairs; a record is ranked by the mean and the largest of its bits.
+
+    `pairs_won` is the share of pairs whose faulty copy has more than its original; ties are lost.
+    """
+    scorer = RecordScorer(model, tokens_per_batch=8192)
+    both = [one.normal for one in pairs] + [one.faulty for one in pairs]
+    bits = {
+        "model": [one.surprisal for one in scorer.scored(both)],
+        **baselines.bits([e.encoding for e in both]),
+    }
+    half = len(pairs)
+    changed = np.concatenate([one.changed for one in pairs])
+    owner = np.repeat(np.arange(half), [len(one.changed) for one in pairs])
+    by_unit = {arm: np.concatenate(values[half:]) for arm, values in bits.items()}
+    labels = np.repeat([False, True], half)
+    twice = np.tile(np.arange(half), 2)
+    rows = [_row(f"{name}, unit", changed, by_unit, owner, len(pairs))]
+    for way, reduce in (("mean", np.mean), ("max", np.max)):
+        whole = {arm: np.array([float(reduce(v)) for v in values]) for arm, values in bits.items()}
+        row = _row(f"{name}, record by {way}", labels, whole, twice, len(pairs))
+        won = {arm: float((values[half:] > values[:half]).mean()) for arm, values in whole.items()}
+        rows.append({**row, "pairs_won": won["model"], "floor_won": won[row["floor"]]})
+    return rows
+
+
+def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pairs: int) -> Row:
+    areas = {arm: ranking(labels, values)["auroc"] for arm, values in scores.items()}
+    best = max((arm for arm in areas if arm != "model"), key=lambda arm: areas[arm])
+    return {
+        "set": name,
+        "pairs": pairs,
+        "auroc": areas["model"],
+        "unigram": areas["unigram"],
+        "5-gram": areas["5-gram"],
+        "floor": best,
+        **gain(labels, scores["model"], scores[best], groups),
+    }
+
+
+def _pairs(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) -> Iterable[Pair]:
+    """Each text that the fault can be planted in, with a copy that has it."""
+    random = np.random.default_rng(seed)
+    units = model.tokenizer.units
+    for number, normal in enumerate(texts):
+        faulty = fault(normal, random)
+        if faulty is None:
+            continue
+        one, other = (Encoded(_record(t, number), model.tokenizer.encode(t)) for t in (normal, faulty.text))
+        if max(len(one.encoding), len(other.encoding)) > min(LONGEST, model.card.max_length):
+            continue
+        spans = units.spans(other.encoding)[[bool(unit) for unit in units.spelled(other.encoding)]]
+        changed = np.zeros(len(spans), dtype=np.bool_)
+        for start, end in faulty.spans:
+            changed |= (spans[:, 0] < end) & (spans[:, 1] > start)
+        if changed.any() and not changed.all():
+            yield Pair(normal=one, faulty=other, changed=changed)
+
+
+def _record(text: str, number: int) -> Record:
+    return Record(id=str(number), raw=text, source="planted", line=number + 1)
+
+
+def _spelled(model: LoadedModel, field: Field) -> list[list[tuple[int, ...]]]:
+    """Units of training records, spread over all files, up to `NGRAM_UNITS`; long ones in pieces."""
+    units = model.tokenizer.units
+    found: list[list[tuple[int, ...]]] = []
+    limit = NGRAM_UNITS // len(field.files)
+    for file in field.files:
+        taken = 0
+        options = field.flags.get("data", {}).get("options", {})
+        for record in model.domain.read([str(file)], Problems("skip"), **options):
+            if taken >= limit:
+                break
+            text = str(record.raw)
+            for start in range(0, len(text), 20_000):
+                spelled = [
+                    unit
+                    for unit in units.spelled(model.tokenizer.encode(text[start : start + 20_000]))
+                    if unit
+                ]
+                found.append(spelled)
+                taken += len(spelled)
+                if taken >= limit:
+                    break
+    return found
+
+
+def _patients(data: Path, out: Path, seed: int, minutes: float, records: int) -> list[Row]:
+    """A code of a held-out patient becomes another of its kind, drawn as often as training has it."""
+    train, held = patients(data, out)
+    model = trained(out, "ehr", "ehr", [train], {}, seed, minutes)
+    domain, tokenizer = model.domain, model.tokenizer
+    known = [
+        e for e in _encodings(model, domain.read([str(train)], Problems("skip"))) if (e.groups >= 0).any()
+    ]
+    baselines = Baselines(model, [[u for u in tokenizer.units.spelled(e) if u] for e in known])
+    ids = np.concatenate([e.ids[e.groups >= 0] for e in known])
+    random = np.random.default_rng(seed)
+    pairs = []
+    for record in domain.read([str(held)], Problems("skip")):
+        encoding = tokenizer.encode(record.raw)
+        pair = _wrong_code(model, Encoded(record, encoding), ids, random)
+        if pair is not None and len(encoding) <= LONGEST:
+            pairs.append(pair)
+        if len(pairs) == records:
+            break
+    return compared("ehr: wrong code", model, baselines, pairs)
+
+
+def _wrong_code(
+    model: LoadedModel, one: Encoded, ids: NDArray[Any], random: np.random.Generator
+) -> Pair | None:
+    """One event's code replaced by another of the same kind ("CONDITION//...")."""
+    encoding, name = one.encoding, model.tokenizer.surface
+    special = model.tokenizer.space.is_special
+    places = np.flatnonzero((encoding.groups >= 0) & ~special[encoding.ids])
+    if len(places) < 5:
+        return None
+    at = int(random.choice(places))
+    old = int(encoding.ids[at])
+    kind = name(old).split("//")[0]
+    for _ in range(1000):
+        new = int(ids[int(random.integers(len(ids)))])
+        if new != old and name(new).split("//")[0] == kind:
+            break
+    else:
+        return None
+    changed = encoding.ids.copy()
+    changed[at] = new
+    return Pair(normal=one, faulty=Encoded(one.record, replace(encoding, ids=changed)), changed=places == at)
+
+
+def _encodings(model: LoadedModel, records: Iterable[Record]) -> list[Encoding]:
+    return [one.encoding for one in RecordScorer(model).encoded(list(records), Problems("skip"))]

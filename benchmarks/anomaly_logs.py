@@ -1,0 +1,186 @@
+"""Rows of `anomaly_real.py` for logs: every floor and the fused detector, thresholds without labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_floors import floors
+from anomaly_metrics import alarmed, ranking, threshold_on
+from anomaly_models import COUNTING, Detector, Fused, trained
+from anomaly_sessions import (
+    RawTask,
+    SessionTask,
+    bgl,
+    distinct,
+    hdfs,
+    hdfs_raw,
+    openstack,
+    records_of,
+    write_raw,
+    write_sessions,
+)
+from numpy.typing import NDArray
+
+from seqmlm.data.record import Record
+
+Doubles = NDArray[np.float64]
+Row = dict[str, Any]
+
+RATES = (0.01, 0.001)
+RAW = {"hdfs_raw": hdfs_raw, "bgl": bgl}
+# A smaller body than "tiny" sees more sessions in the same time: fewer bits per held-out event.
+HDFS_FLAGS = {
+    "data": {"validation": 0.03},
+    "masking": {"rate": 0.3},
+    "model": {
+        "size": "tiny",
+        "overrides": {
+            "hidden_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+        },
+    },
+    "train": {"learning_rate": 0.004},
+}
+
+
+def hdfs_detector(data: Path, out: Path, seed: int, minutes: float) -> tuple[SessionTask, Detector]:
+    """The HDFS task and a detector trained on its training sessions alone."""
+    task = hdfs(data)
+    return task, session_detector(task, out, seed, minutes)
+
+
+def session_detector(task: SessionTask, out: Path, seed: int, minutes: float) -> Detector:
+    """A detector trained on a task's training sessions; the calibration part is in none of its files."""
+    file = write_sessions(task.train, out / f"{task.name}-train.txt")
+    model = trained(out, task.name, "logs", [file], HDFS_FLAGS, seed, minutes)
+    return Detector.of(model, records_of(task.train))
+
+
+def sessions(
+    name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None
+) -> list[Row]:
+    """Rows of one labelled set of sessions; of HDFS also with each unseen session once.
+
+    "unseen events counted": an event never seen is worth as much as there are of them, not infinity;
+    where training is small, normal sessions have some too.
+    """
+    task = hdfs(data) if name == "hdfs" else openstack(data, name.removeprefix("openstack_"))
+    detector = session_detector(task, out, seed, minutes)
+    known, lengths = detector.statistics(records_of(task.calibration))
+    detectors = {
+        "fused": Fused.fit(known, lengths, detector.level.channels),
+        "fused, all lengths": Fused.fit(known, lengths, detector.level.channels, by_length=False),
+        "fused, counting alone": Fused.fit(known, lengths, COUNTING),
+    }
+    counted = floors(task.train)["unseen event"]
+    graded = Fused.fit({**known, "unseen": counted(task.calibration)}, lengths, detector.level.channels)
+    rows: list[Row] = []
+    for one in [task, distinct(task)] if name == "hdfs" else [task]:
+        found, sizes = detector.statistics(records_of(one.test))
+        for arm, fused in detectors.items():
+            rows += fused_rows(one, arm, fused, found, sizes)
+        again = {**found, "unseen": counted(one.test)}
+        rows += fused_rows(one, "fused, unseen events counted", graded, again, sizes)
+        rows += [
+            {
+                "set": one.name,
+                "detector": f"channel {channel}",
+                **ranking(one.labels, _finite(found[channel])),
+            }
+            for channel in detector.level.channels
+        ]
+        rows += floor_rows(one)
+    return rows
+
+
+def fused_rows(
+    task: SessionTask | RawTask, arm: str, fused: Fused, found: dict[str, Doubles], sizes: Any
+) -> list[Row]:
+    """One detector at every rate of false alarms, and at the strictest that its calibration guarantees."""
+    scores, p_value = fused.scores(found, sizes), fused.judge(found, sizes).p_value
+    whole = ranking(task.labels, scores)
+    rates = sorted({*RATES, fused.calibration.smallest_rate}, reverse=True)
+    return [
+        {
+            "set": task.name,
+            "detector": arm,
+            "rate": rate,
+            **whole,
+            **alarmed(task.labels, p_value <= rate * (1 + 1e-9), getattr(task, "prevalence", None)),
+        }
+        for rate in rates
+    ]
+
+
+def floor_rows(task: SessionTask) -> list[Row]:
+    """Every floor, its threshold the largest that at most 1 % of calibration sessions exceed."""
+    rows = []
+    for name, floor in floors(task.train).items():
+        scores = floor(task.test)
+        above = threshold_on(floor(task.calibration), RATES[0])
+        alarms = scores > above if name != "flag everything" else scores > 0
+        rows.append(
+            {
+                "set": task.name,
+                "detector": f"floor {name}",
+                "rate": RATES[0],
+                **ranking(task.labels, scores),
+                **alarmed(task.labels, alarms, task.prevalence),
+            }
+        )
+    return rows
+
+
+def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None = None) -> list[Row]:
+    """Raw messages at their natural share of anomalies, divided in time: HDFS, the headline, or BGL.
+
+    "normals" trains and calibrates on normal sessions alone, "unlabelled" on all there are.
+    """
+    task = RAW[name](data)
+    rows: list[Row] = []
+    for arm in ("normals", "unlabelled"):
+        keep = ~task.train_labels if arm == "normals" else np.ones(len(task.train), dtype=bool)
+        held = ~task.calibration_labels if arm == "normals" else np.ones(len(task.calibration), dtype=bool)
+        train = [record for record, kept in zip(task.train, keep, strict=True) if kept]
+        calibration = [record for record, kept in zip(task.calibration, held, strict=True) if kept]
+        file = write_raw(train, out / f"{name}-{arm}.jsonl")
+        model = trained(out, f"{name}-{arm}", "logs", [file], HDFS_FLAGS, seed, minutes)
+        detector = Detector.of(model, train)
+        known, lengths = detector.statistics(calibration)
+        found, sizes = detector.statistics(task.test)
+        every = detector.level.channels
+        detectors = {
+            "fused": Fused.fit(known, lengths, every),
+            "fused, all lengths": Fused.fit(known, lengths, every, by_length=False),
+            "fused, counting alone": Fused.fit(known, lengths, COUNTING),
+        }
+        for detects, fused in detectors.items():
+            rows += fused_rows(task, f"{detects}; trained on {arm}", fused, found, sizes)
+        rows += floor_rows(_as_events(task, detector, train, calibration, arm))
+    return rows
+
+
+def _as_events(
+    task: RawTask, detector: Detector, train: list[Record], calibration: list[Record], arm: str
+) -> SessionTask:
+    """Template numbers instead of messages, for the floors."""
+    encode = detector.model.tokenizer.encode_batch
+
+    def events(records: list[Record]) -> list[tuple[int, ...]]:
+        return [tuple(e.ids[e.groups >= 0].tolist()) for e in encode([record.raw for record in records])]
+
+    return SessionTask(
+        name=f"{task.name}, {arm}",
+        train=events(train),
+        calibration=events(calibration),
+        test=events(task.test),
+        labels=task.labels,
+    )
+
+
+def _finite(values: Doubles) -> Doubles:
+    return np.nan_to_num(values, nan=-1e300, posinf=1e300)

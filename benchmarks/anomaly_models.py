@@ -1,0 +1,144 @@
+"""Small models for `anomaly_real.py`, trained as `seqmlm train` does, and what they say of records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.evaluation.conformal import Calibration, Judgement, fisher
+from seqmlm.tasks import bundle
+from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.judging import Judge, table
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
+from seqmlm.tasks.scoring import RecordScorer, batches
+from seqmlm.workspace import Workspace
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Statistics = dict[str, Doubles]
+
+COUNTING = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "length")
+"""Channels of a log session that no model is needed for."""
+
+
+def trained(
+    out: Path,
+    name: str,
+    domain: str,
+    files: Sequence[Path],
+    flags: Mapping[str, Any],
+    seed: int,
+    minutes: float,
+) -> LoadedModel:
+    """A `tiny` model trained from scratch for some minutes, or the one that an earlier call trained.
+
+    Args:
+        out: folder of the benchmark's workspace.
+        name: of the run; seed and minutes are added.
+        flags: settings as nested mappings, `data.paths` and `train.max_time` aside.
+    """
+    os.environ["SEQMLM_HOME"] = str(out / "workspace")
+    run = f"{name}-{minutes:g}min-seed{seed}"
+    where = Workspace.locate().run_dir(run)
+    if not (where / "result.json").exists():
+        data = {"on_error": "skip", **flags.get("data", {}), "paths": [str(path) for path in files]}
+        train = {"max_time": f"{minutes * 60:g}s", **flags.get("train", {})}
+        wanted = {"model": {"size": "tiny"}, **flags, "data": data, "train": train}
+        request = TrainRequest(
+            domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"
+        )
+        pretrain(request, SilentConsole())
+    if not (where / "result.json").exists():
+        raise SystemExit(f"training {run} was stopped; start again to go on with it")
+    return bundle.load(where / "model")
+
+
+@dataclass(frozen=True, eq=False)
+class Detector:
+    """A model at one level with what it knows of normal records.
+
+    Args:
+        model: asked.
+        level: what of a record is judged.
+        background: what the level knows of training.
+    """
+
+    model: LoadedModel
+    level: Level
+    background: Background | None
+
+    @classmethod
+    def of(cls, model: LoadedModel, train: Sequence[Record], level: str | None = None) -> Detector:
+        """The detector whose background is learnt from the training records."""
+        found = model.domain.level(level)
+        if found.background is None:
+            return cls(model, found, None)
+        encoded = RecordScorer(model).encoded(train, Problems("skip"))
+        return cls(model, found, found.background.fit([e.encoding for e in encoded], model.tokenizer, seed=0))
+
+    def statistics(self, records: Sequence[Record]) -> tuple[Statistics, Longs]:
+        """Statistics by channel (N,) of records that are a row each, and their lengths (N,)."""
+        first: dict[str, int] = {}
+        place = np.array([first.setdefault(_text(record), len(first)) for record in records])
+        chosen = dict(zip(reversed(place.tolist()), reversed(records), strict=True))
+        rows = [row for own in self.judged([chosen[i] for i in range(len(first))]) for row in own[1]]
+        if len(rows) != len(first):
+            raise SystemExit(f"level {self.level.name}: {len(rows)} rows for {len(first)} records")
+        columns, lengths = table(rows, self.level.channels)
+        return {name: values[place] for name, values in columns.items()}, lengths[place]
+
+    def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:
+        """Each record with its rows."""
+        judge = Judge(RecordScorer(self.model, tokens_per_batch=8192), self.level, background=self.background)
+        found: list[tuple[Scored, list[Any]]] = []
+        for batch in batches(iter(records)):
+            scored = judge.scored(judge.scorer.encoded(batch, Problems("skip")))
+            found += zip(scored, judge.rows(scored), strict=True)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """Some channels fused by the product's calibration on normal rows.
+
+    Args:
+        calibration: fitted to them.
+        by_length: rows are compared with normal ones of similar length; else with all.
+    """
+
+    calibration: Calibration
+    by_length: bool
+
+    @classmethod
+    def fit(
+        cls, statistics: Statistics, lengths: Longs, channels: Sequence[str], *, by_length: bool = True
+    ) -> Fused:
+        """Learn what is normal in these channels."""
+        sizes = lengths if by_length else np.zeros_like(lengths)
+        return cls(Calibration.fit({n: statistics[n] for n in channels}, sizes, seed=0, fuse=True), by_length)
+
+    def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
+        """p-values of rows."""
+        sizes = lengths if self.by_length else np.zeros_like(lengths)
+        return self.calibration.judge({n: statistics[n] for n in self.calibration.channels}, sizes)
+
+    def scores(self, statistics: Statistics, lengths: Longs) -> Doubles:
+        """(M,) Fisher's statistic before it is ranked among normal rows: higher is more unusual."""
+        return fisher(self.judge(statistics, lengths).channels)
+
+
+def _text(record: Record) -> str:
+    return str(record.raw)
