@@ -13,7 +13,7 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError
 from seqmlm.streams.cursor import Position
 from seqmlm.streams.live import ReadAhead
-from seqmlm.tasks.scoring import BATCH_RECORDS, batches
+from seqmlm.tasks.encoding import BATCH_RECORDS, batches
 
 _AHEAD = 1024  # records of a live input that wait at most
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
