@@ -115,9 +115,9 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
 def test_db(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
-    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0001\n")
-    assert seqmlm("db", "upgrade").out.endswith("is at schema 0001 already\n")
-    assert seqmlm("db", "current", "--json").json["schema"] == "0001"
+    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0002\n")
+    assert seqmlm("db", "upgrade").out.endswith("is at schema 0002 already\n")
+    assert seqmlm("db", "current", "--json").json["schema"] == "0002"
 
 
 def test_doctor(seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_stores_in_use(tracked_workspace: Path) -> None:
     found = examine()
     assert found.problems == []
     assert found.tracking["reachable"] is True
-    assert found.registry["revision"] == found.registry["needed"] == "0001"
+    assert found.registry["revision"] == found.registry["needed"] == "0002"
 
 
 def test_what_is_wrong_is_named(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
