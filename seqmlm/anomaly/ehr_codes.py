@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.values import Doubles, Longs, Scored
+from seqmlm.data.small_cells import SMALLEST
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -17,11 +18,10 @@ from seqmlm.tokenizers.base import Tokenizer
 class CodeCounts(Background):
     """How often each token was an event of the training split.
 
-    Every token stands for as many people as the vocabulary asks of it (`min_subjects`), so counts tell of no
-    single one.
+    Small counts are not kept as they are: of few people who calibrate a model, a count may be one's own.
 
     Args:
-        counts: (V,) occurrences, 0 for what is no event.
+        counts: (V,) occurrences, 5 for 1 to 10, 0 for what is no event.
         special: (V,) True at special tokens.
         names: (V,) the codes as the data has them.
     """
@@ -39,6 +39,7 @@ class CodeCounts(Background):
             encoding = train[index]
             places = np.flatnonzero(encoding.groups >= 0)
             counts += np.bincount(encoding.ids[_lasts(encoding.groups, places)], minlength=len(counts))
+        counts[(counts > 0) & (counts < SMALLEST)] = SMALLEST // 2
         return cls._of(counts, tokenizer)
 
     @classmethod

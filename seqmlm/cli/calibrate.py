@@ -88,6 +88,10 @@ def calibrate(
         ],
     )
     for name, facts in result.modes.items():
+        if facts.get("correction") == "fitted":
+            print(
+                f"mode {name} is an approximation: its correction is fitted to normal data", file=sys.stderr
+            )
         if "alpha" in facts:
             rests = {
                 "ranks": "guaranteed by ranks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,17 @@ from seqmlm.data.fingerprint import combined, file_fingerprint
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.registry import CalibrationEntry, ModelEntry, Registry, resolve
 from seqmlm.tasks import bundle
 from seqmlm.tasks.calibration import MOST_RECORDS, Calibrator, Normal
 from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.one_pass import correction_for
 from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.score_calibration import (
+    CASCADE,
     Stored,
     store,
     store_backgrounds,
@@ -35,6 +38,8 @@ from seqmlm.workspace import Workspace
 
 TRAINING_SHARE = 0.05
 """How much longer a training may take for its calibration."""
+
+_ONE_PASS = (str(ONE_PASS), CASCADE)
 
 # A forward pass is a third of a training step's work.
 _FORWARD = 3.0
@@ -67,7 +72,8 @@ class CalibrateResult:
         level: judged at.
         records: normal records that were used; left_out: those the model was trained on.
         modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
-            ones are extrapolated), rows_per_day and, where a rate was asked for, what it rests on.
+            ones are extrapolated), rows_per_day, of one-pass modes the correction ("derived", or "fitted":
+            an approximation) and, where a rate was asked for, what it rests on.
         problems: by reason.
     """
 
@@ -80,16 +86,7 @@ class CalibrateResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        modes = {mode: dict(facts) for mode, facts in self.modes.items()}
-        problems = dict(self.problems)
-        return {
-            "model": self.model,
-            "level": self.level,
-            "records": self.records,
-            "left_out": self.left_out,
-            "modes": modes,
-            "problems": problems,
-        }
+        return asdict(self)
 
 
 def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> CalibrateResult:
@@ -135,7 +132,7 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
         model=config.model,
         level=level.name,
         **told,
-        modes={mode: _facts(one, config.alpha) for (_, mode), one in fitted.items()},
+        modes={mode: _facts(model, mode, one, config.alpha) for (_, mode), one in fitted.items()},
         problems=tellable(counts, model.card.sensitive),
     )
 
@@ -151,20 +148,24 @@ def _replaced(
     """
     model = calibrator.model
     folder, private = Path(model.path), model.card.sensitive
-    modes = (mode,) if mode is not None else calibrator.default_modes(normal)
+    stored = stored_calibrations(folder)
     background = stored_background(model, level)
     learnt: dict[str, Background] = {}
     if level.background is not None and background is None:
         background, normal = calibrator.background(level, normal, None)
         assert background is not None
         learnt[level.name] = background
+    modes: tuple[str, ...] = (str(EXACT), *_ONE_PASS) if mode is None else (mode,)
+    if mode is None and not any(name != level.name and one in _ONE_PASS for name, one in stored):
+        # Another level's one-pass calibrations rest on the correction there is: with these it may change.
+        modes, normal = calibrator.default_modes(normal)
     fitted = calibrator.calibrate(level, modes, normal, background)
     if not fitted:
-        raise DataError("too few normal rows for sensitive data", remedy="give at least eleven")
-    kept = {key: one for key, one in stored_calibrations(folder).items() if key not in fitted}
+        raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
     if learnt:
         store_backgrounds(folder, {**_other_backgrounds(model, level), **learnt}, private=private)
-    store(folder, {**kept, **fitted}, private=private)
+    calibrator.keep_correction()
+    store(folder, {**stored, **fitted}, private=private)
     return fitted
 
 
@@ -217,10 +218,12 @@ def calibrate_trained(
     if background is not None:
         store_backgrounds(folder, {level.name: background}, private=private)
     try:
-        fitted = calibrator.calibrate(level, calibrator.default_modes(rest), rest, background)
+        modes, rest = calibrator.default_modes(rest)
+        fitted = calibrator.calibrate(level, modes, rest, background)
     except DataError as error:
         say(f"not calibrated: {error.reason}; 'seqmlm calibrate' makes up for it with normal data")
         return
+    calibrator.keep_correction()
     if fitted:
         store(folder, fitted, private=private)
 
@@ -262,8 +265,11 @@ def _normal(config: CalibrateConfig, model: bundle.LoadedModel, problems: Proble
             drawn.append((fresh, record))
         fresh += 1
     if first is not None and config.on_error == "raise":
+        # Of patients neither how many are known nor how many are not may be told.
+        some = "some" if model.card.sensitive else f"{left_out}"
+        count = "" if model.card.sensitive else f"{left_out + fresh} "
         raise DataError(
-            f"the model was trained on {left_out} of the {left_out + fresh} records, this one first: what it "
+            f"the model was trained on {some} of the {count}records, this one first: what it "
             "knows by heart does not show what is usual",
             source=first.source,
             line=first.line,
@@ -278,7 +284,7 @@ def _normal(config: CalibrateConfig, model: bundle.LoadedModel, problems: Proble
     return Normal(records=[record for _, record in drawn], of=fresh, source=source), left_out
 
 
-def _facts(stored: Stored, alpha: float | None) -> dict[str, Any]:
+def _facts(model: bundle.LoadedModel, mode: str, stored: Stored, alpha: float | None) -> dict[str, Any]:
     fitted = stored.fitted
     facts: dict[str, Any] = {
         "rows": fitted.rows,
@@ -286,6 +292,8 @@ def _facts(stored: Stored, alpha: float | None) -> dict[str, Any]:
         "tail": fitted.has_tail,
         "rows_per_day": stored.rows_per_day,
     }
+    if mode in _ONE_PASS:
+        facts["correction"] = correction_for(model).kind
     if alpha is not None:
         rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
         facts["alpha"] = {"rate": alpha, "rests_on": rests}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.small_cells import SMALLEST
 from seqmlm.engine.correction import Correction
+from seqmlm.engine.correction_fit import Fit
 from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.windows import windows
@@ -23,8 +24,9 @@ from seqmlm.evaluation.cascade import CascadeCalibration, Screening
 from seqmlm.evaluation.conformal import Calibration, Judgement, Statistics
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.tasks.bundle import LoadedModel
-from seqmlm.tasks.judging import Judge, table
-from seqmlm.tasks.one_pass import correction_for, fit_and_store
+from seqmlm.tasks.encoding import InMemory
+from seqmlm.tasks.judging import Judge, JudgedRow, table
+from seqmlm.tasks.one_pass import correction_for, fitted, keep, nearer
 from seqmlm.tasks.score_calibration import CASCADE, Stored
 from seqmlm.tasks.scoring import RecordScorer, batches
 
@@ -37,6 +39,7 @@ MOST_RECORDS = 20_000
 # Of the tokens a calibration may spend; the rest goes to one pass.
 _EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4
 _FEWEST_EXACT = 200
+_TEACH, _MOST_TEACH = 10, 800  # a correction is fitted to every tenth record, at most so many
 _FLOOR = 150_000  # forward tokens that a mode may take however short the training was
 
 
@@ -74,6 +77,7 @@ class Calibrator:
     budget: int | None = None
     tokens_per_batch: int = 16384
     say: Callable[[str], None] = field(default=lambda text: None)
+    _fit: Fit | None = field(default=None, init=False)
 
     def background(
         self, level: Level, normal: Normal, train: Sequences | None
@@ -107,7 +111,7 @@ class Calibrator:
         """Calibrate a level in some modes ("cascade" is one).
 
         Returns:
-            By level and mode; nothing for a mode of which sensitive data have fewer than eleven rows.
+            By level and mode; nothing for a mode in which fewer than eleven sensitive records have rows.
 
         Raises:
             DataError: no record has a score.
@@ -117,42 +121,68 @@ class Calibrator:
         for mode in modes:
             one = self._cascade if mode == CASCADE else self._single
             made = one(level, mode, normal, background)
-            if self.model.card.sensitive and made.rows < SMALLEST:
-                self.say(
-                    f"too few rows to calibrate {level.name} in mode {mode}: sensitive data need {SMALLEST}"
-                )
+            if made is None:
+                needed = f"sensitive data need {SMALLEST}"
+                self.say(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
                 continue
             found[level.name, mode] = made
         return found
 
-    def default_modes(self, normal: Normal) -> tuple[str, ...]:
-        """Exact, and one pass with its cascade where the model allows it; fits the correction it needs."""
+    def default_modes(self, normal: Normal) -> tuple[tuple[str, ...], Normal]:
+        """Exact, and one pass with its cascade where the model allows it.
+
+        Fits the correction that these need; `keep_correction` keeps it.
+
+        Returns:
+            The modes, and the records left to calibrate with: those that the correction was fitted to are
+            nearer to exact than others will be. Of fewer than twenty none can be spared.
+        """
+        teach = normal.records[::_TEACH][:_MOST_TEACH]
         try:
-            self._fitted_correction(normal)
-            correction_for(self.model)
-        except (UsageError, DataError):
-            return (str(EXACT),)
-        return str(EXACT), str(ONE_PASS), CASCADE
+            self._fit = fitted(
+                self.model, self._encodings(teach), seed=self.seed, tokens_per_batch=self.tokens_per_batch
+            )
+            self._correction()
+        except (UsageError, DataError) as error:
+            self._fit = None
+            self.say(f"calibrated in the exact mode alone: {error}")
+            return (str(EXACT),), normal
+        if self._fit is not None and len(normal.records) >= 2 * _TEACH:
+            chosen = {id(record) for record in teach}
+            rest = [record for record in normal.records if id(record) not in chosen]
+            normal = replace(normal, records=rest)
+        return (str(EXACT), str(ONE_PASS), CASCADE), normal
 
-    def _fitted_correction(self, normal: Normal) -> None:
-        sequences = self._encodings(normal.records[: 4 * _FEWEST_EXACT])
-        fit_and_store(self.model, sequences, seed=self.seed, tokens_per_batch=self.tokens_per_batch)
+    def keep_correction(self) -> None:
+        """Keep with the model what `default_modes` fitted, beside the calibrations that rest on it."""
+        if self._fit is not None:
+            keep(self.model, self._fit)
 
-    def _single(self, level: Level, name: str, normal: Normal, background: Background | None) -> Stored:
+    def _correction(self) -> Correction:
+        return correction_for(self.model) if self._fit is None else nearer(self.model, self._fit)
+
+    def _single(
+        self, level: Level, name: str, normal: Normal, background: Background | None
+    ) -> Stored | None:
         mode = Mode.parse(name)
-        correction = correction_for(self.model) if mode == ONE_PASS else None
+        correction = self._correction() if mode == ONE_PASS else None
         share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, _length
         if mode != ONE_PASS:
             share, cost = _EXACT_SHARE, self._exact_cost
         records = self._affordable(normal.records, share, cost)
         judge = Judge(self._scorer(correction), level, mode=mode, background=background)
-        rows = [one.row for one in judge.judged(records, self.problems) if one.row.score is not None]
+        judged = [one for one in judge.judged(records, self.problems) if one.row.score is not None]
+        if self._too_few(judged):
+            return None
+        rows = [one.row for one in judged]
         statistics, lengths = table(rows, level.channels)
         calibration = Calibration.fit(statistics, lengths, seed=self.seed)
         return Stored(calibration=calibration, **self._facts(rows, len(records), normal))
 
-    def _cascade(self, level: Level, name: str, normal: Normal, background: Background | None) -> Stored:
-        scorer = self._scorer(correction_for(self.model))
+    def _cascade(
+        self, level: Level, name: str, normal: Normal, background: Background | None
+    ) -> Stored | None:
+        scorer = self._scorer(self._correction())
         records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: self._exact_cost(n) * ESCALATE)
         stage = _Stage()
         judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
@@ -163,10 +193,18 @@ class Calibrator:
         screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed)
         stage = _Stage(screening)
         judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        rows = [one.row for one in judge.judged(records, self.problems) if one.row.score is not None]
+        judged = [one for one in judge.judged(records, self.problems) if one.row.score is not None]
+        if self._too_few(judged):
+            return None
+        rows = [one.row for one in judged]
         screen, exact, lengths = stage.shown(seen)
         cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed)
         return Stored(cascade=cascade, screen=ONE_PASS, **self._facts(rows, len(records), normal))
+
+    def _too_few(self, judged: Sequence[JudgedRow]) -> bool:
+        """Whether sensitive rows are of so few records that what is kept would tell of single ones."""
+        found = {(one.row.source, one.scored.record.id) for one in judged}
+        return self.model.card.sensitive and 0 < len(found) < SMALLEST
 
     def _scorer(self, correction: Correction | None) -> RecordScorer:
         return RecordScorer(self.model, correction=correction, tokens_per_batch=self.tokens_per_batch)
@@ -176,13 +214,15 @@ class Calibrator:
 
     def _facts(self, rows: Sequence[Row], taken: int, normal: Normal) -> dict[str, Any]:
         times = [row.time for row in rows if row.time is not None]
+        if self.model.card.sensitive and len(times) < SMALLEST:
+            times = []  # the first and the last of few are dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
         return {
             "rows_per_day": None if rate is None else rate * normal.of / taken,
             "source": normal.source,
         }
 
-    def _encodings(self, records: Sequence[Record]) -> _Windows:
+    def _encodings(self, records: Sequence[Record]) -> InMemory:
         """Windows of the records that the model can read."""
         space, longest = self.model.tokenizer.space, self.model.card.max_length
         scorer = self._scorer(None)
@@ -190,7 +230,7 @@ class Calibrator:
         for batch in batches(records):
             for one in scorer.encoded(batch, self.problems):
                 found += windows(one.encoding, space, longest)
-        return _Windows(found)
+        return InMemory(found)
 
     def _exact_cost(self, length: int) -> float:
         return float(length * min(length, self.model.card.max_length))
@@ -245,20 +285,6 @@ class _Stage:
             raise DataError("there is nothing to calibrate with: no record has a score")
         lengths = np.concatenate(self._lengths)[chosen]
         return _end_to_end(self._screen, chosen), _end_to_end(self._exact, chosen), lengths
-
-
-class _Windows:
-    """Encodings in memory, as `Sequences`."""
-
-    def __init__(self, encodings: list[Encoding]) -> None:
-        self._encodings = encodings
-        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return self._encodings[index]
 
 
 def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:

@@ -85,3 +85,17 @@ def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
         record[inside], minlength=len(batch)
     )
     return int(np.count_nonzero(most))
+
+
+class InMemory:
+    """Encodings in memory, as `Sequences`."""
+
+    def __init__(self, encodings: list[Encoding]) -> None:
+        self._encodings = encodings
+        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return self._encodings[index]

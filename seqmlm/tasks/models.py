@@ -13,6 +13,7 @@ from typing import Any
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
+from seqmlm.tasks.privacy import PERSONAL
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -23,7 +24,6 @@ CHAMPION = "champion"
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
-_TRAINED_ON = "trained_on.safetensors"
 _EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
 
 
@@ -140,6 +140,7 @@ def register_model(
         dataset=tracked_dataset,
         params={**params, "masker": masking.get("masker"), "init": init or "from scratch"},
         aliases=entry.aliases,
+        withheld=PERSONAL if _card(directory).get("sensitive", False) else (),
     )
     return entry.version
 
@@ -213,8 +214,7 @@ def export_model(reference: str, out: Path, workspace: Workspace | None = None) 
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
     files = [path for path in sorted(found.path.iterdir()) if any(fnmatch(path.name, p) for p in _EXPORTED)]
     if _card(found.path).get("sensitive", False):
-        # Who holds it can tell whether a person's record was trained on.
-        files = [path for path in files if path.name != _TRAINED_ON]
+        files = [path for path in files if path.name not in PERSONAL]
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
     target = out.expanduser().absolute()

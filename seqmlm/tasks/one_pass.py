@@ -91,6 +91,66 @@ def bias_for(model: LoadedModel) -> Floats | None:
     return selection_bias(make_masker(masking, model.tokenizer), model.tokenizer.space)
 
 
+def fitted(
+    model: LoadedModel,
+    sequences: Sequences | Sequence[Encoding],
+    *,
+    n: int = 256,
+    seed: int = 0,
+    tokens_per_batch: int | None = None,
+) -> Fit | None:
+    """Fit a correction to normal sequences, and measure beside it what the model's training gives.
+
+    Args:
+        model: asked.
+        sequences: windows, none longer than the model's.
+        n: positions to ask exactly.
+        seed: of their choice.
+
+    Returns:
+        The fit; None where units are shown by several tokens.
+
+    Raises:
+        DataError: nothing to ask in the sequences.
+    """
+    if model.tokenizer.overlap > 1:
+        return None
+    given = None
+    with suppress(UsageError):
+        given = derived(model)
+    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
+    return fit(ask, sequences, bias=bias_for(model), derived=given, n=n, seed=seed)
+
+
+def nearer(model: LoadedModel, found: Fit) -> Correction:
+    """The fit, or what follows from the model's training where that is as good."""
+    if found.derived_rmse is not None and found.derived_rmse <= found.rmse * _MARGIN:
+        return derived(model)
+    return found.correction
+
+
+def keep(model: LoadedModel, found: Fit) -> None:
+    """Keep a fit in the model's own folder, or none where what the model's training gives is as good.
+
+    Calibrations of one-pass modes rest on what is kept: whoever replaces it replaces them too.
+
+    Raises:
+        StateError: the folder cannot be written.
+    """
+    if nearer(model, found).kind != "fitted":
+        _remove(model, FIT)
+        return
+    assert found.correction.seen is not None
+    values = np.unique(found.correction.seen[model.tokenizer.space.ordinary])
+    content = {
+        "seen": float(values[0]) if len(values) == 1 else found.correction.seen.tolist(),
+        "positions": found.positions,
+        **{name: _finite(getattr(found, name)) for name in ("rmse", "raw_rmse", "spearman")},
+        "derived_rmse": found.derived_rmse,
+    }
+    _write(model, FIT, json.dumps(content, indent=2).encode() + b"\n")
+
+
 def fit_and_store(
     model: LoadedModel,
     sequences: Sequences | Sequence[Encoding],
@@ -99,41 +159,10 @@ def fit_and_store(
     seed: int = 0,
     tokens_per_batch: int | None = None,
 ) -> Fit | None:
-    """Fit a correction to normal sequences and keep it, unless what the model's training gives is as good.
-
-    Args:
-        model: in a folder of its own.
-        sequences: windows, none longer than the model's.
-        n: positions to ask exactly.
-        seed: of their choice.
-
-    Returns:
-        The fit, whether kept or not; None where units are shown by several tokens.
-
-    Raises:
-        DataError: nothing to ask in the sequences.
-        StateError: the folder cannot be written.
-    """
-    if model.tokenizer.overlap > 1:
-        return None
-    given = None
-    with suppress(UsageError):
-        given = derived(model)
-    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
-    found = fit(ask, sequences, bias=bias_for(model), derived=given, n=n, seed=seed)
-    if found.derived_rmse is not None and found.derived_rmse <= found.rmse * _MARGIN:
-        _remove(model, FIT)
-        return found
-    assert found.correction.seen is not None
-    values = np.unique(found.correction.seen[model.tokenizer.space.ordinary])
-    content = {
-        "seen": float(values[0]) if len(values) == 1 else found.correction.seen.tolist(),
-        "positions": found.positions,
-        "seed": seed,
-        **{name: _finite(getattr(found, name)) for name in ("rmse", "raw_rmse", "spearman")},
-        "derived_rmse": found.derived_rmse,
-    }
-    _write(model, FIT, json.dumps(content, indent=2).encode() + b"\n")
+    """`fitted` and `keep` for a model without calibrations; the fit, whether kept or not."""
+    found = fitted(model, sequences, n=n, seed=seed, tokens_per_batch=tokens_per_batch)
+    if found is not None:
+        keep(model, found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What may be told of sensitive data: aggregates, and no count of fewer than eleven."""
+"""What may be told of sensitive data: aggregates, no count under eleven, no file of single records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from seqmlm.data.small_cells import told
+
+PERSONAL = ("trained_on.safetensors", "calibration.safetensors", "background.safetensors")
+"""Files of a model folder that tell of single records: which ones trained, and the score of each that
+calibrated, or what it counted. Those of sensitive data stay where the model was made."""
 
 _EXTREMES = ("0.0", "1.0")
 

@@ -16,12 +16,12 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.encoding import Encoded, batches, encoded
-from seqmlm.tasks.one_pass import head_for
+from seqmlm.tasks.one_pass import correction_in, head_for
 from seqmlm.tasks.price_memory import PriceMemory
 
 __all__ = ["Encoded", "RecordScorer", "batches"]
@@ -42,7 +42,8 @@ class RecordScorer:
 
     Args:
         model: asked.
-        correction: of its outputs (`seqmlm.tasks.one_pass`); needed for the one-pass mode alone.
+        correction: of its outputs in the one-pass mode, where that shall not be the model's own
+            (`seqmlm.tasks.one_pass`); what other modes need follows from the model.
         top: expected alternatives kept of each unit.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
     """
@@ -136,12 +137,17 @@ class RecordScorer:
                 ask,
                 asking.view.units(self.model.tokenizer),
                 mode=asking.mode,
-                correction=None if head else self._correction,
+                correction=self._correction_in(asking.mode),
                 entropy=asking.entropy,
                 ranks=asking.ranks,
                 top=asking.top,
             )
         return made
+
+    def _correction_in(self, mode: Mode) -> Correction | None:
+        if mode == ONE_PASS and self._correction is not None:
+            return self._correction
+        return correction_in(self.model, mode)
 
 
 _EMPTY = np.zeros(0, dtype=np.int32)

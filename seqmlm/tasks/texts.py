@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Statistics
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tasks import bundle
-from seqmlm.tasks.one_pass import correction_for
+from seqmlm.tasks.one_pass import correction_in, head_for
 from seqmlm.tokenizers.base import UnknownUnit
 
 _TOKENIZED_TOGETHER = 64
@@ -34,7 +34,7 @@ class TextScorer:
     Args:
         model: asked.
         mode: how units are hidden.
-        correction: of the model's outputs; None for the one that its training asks for in one pass.
+        correction: of the model's outputs; None for what its training asks for in the mode.
         tokens_per_batch: budget of a forward pass.
 
     Attributes:
@@ -42,7 +42,7 @@ class TextScorer:
 
     Raises:
         UsageError: a sequence of the model's is no text (patients, log windows), its data is sensitive, or
-            the one-pass mode has no correction.
+            the one-pass mode has no correction, or no head where one shall answer.
     """
 
     def __init__(
@@ -61,10 +61,9 @@ class TextScorer:
             raise UsageError("the model is of sensitive data: scores of its records are not to be shown")
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.model, self.mode = model, mode
-        if mode == ONE_PASS and correction is None:
-            correction = correction_for(model)
-        self._correction = correction
-        self._ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._correction = correction_in(model, mode) if correction is None else correction
+        rows = head_for(model) if mode.head else model.rows
+        self._ask = Conditionals(rows, tokens_per_batch=tokens_per_batch, device=device)
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
         self.unknown = 0
 

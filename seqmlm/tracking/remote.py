@@ -147,7 +147,8 @@ class Remote:
         """Make a logged model with its metrics and a version of a registered model.
 
         Where MLflow's store is a local database the version points at the model's own folder, and only its
-        small text files are copied, to be seen in the UI. A server cannot see our disk: it gets the folder.
+        small text files are copied, to be seen in the UI. A server cannot see our disk: it gets the folder,
+        without what the entry withholds.
 
         Returns:
             MLflow's model id.
@@ -166,7 +167,8 @@ class Remote:
         )
         local = self.artifacts is not None
         for path in sorted(directory.iterdir()):
-            if path.is_file() and (not local or _is_small_text(path)):
+            withheld = path.name in entry.get("withheld", ())
+            if path.is_file() and not withheld and (not local or _is_small_text(path)):
                 self.client.log_model_artifact(model.model_id, str(path))
         self.client.finalize_logged_model(model.model_id, "READY")
         step = self.log_model_metrics(run_id, {**entry, "model_id": model.model_id})

@@ -159,6 +159,7 @@ class TrackedRun:
         dataset: str | None = None,
         params: Mapping[str, Any] | None = None,
         aliases: Sequence[str] = (),
+        withheld: Sequence[str] = (),
     ) -> None:
         """Make a model folder a version of a registered model in MLflow, without a copy of the weights.
 
@@ -166,10 +167,9 @@ class TrackedRun:
             name: the registered model.
             directory: the model folder; it stays where it is.
             version: our registry's version, kept as the tag `seqmlm.version`; MLflow counts its own.
-            metrics: final metrics, shown in MLflow's table of models.
-            dataset: name of a data set given to `dataset` that they were measured on.
+            metrics, dataset: final metrics, and the data set (see `dataset`) they were measured on.
             params: what the model is: domain, tokenizer, masker.
-            aliases: aliases that point at it from now on.
+            aliases: that point at it from now on. withheld: names of files that MLflow is not given.
         """
         entry = {
             "name": name,
@@ -181,7 +181,7 @@ class TrackedRun:
         }
         # The metrics are looked up in MLflow's own history: send what is still buffered first.
         self.flush()
-        self._ledger.note_model(entry, dataset)
+        self._ledger.note_model({**entry, "withheld": list(withheld)}, dataset)
         self._send()
 
     def replay(self, path: Path | None = None) -> int:

@@ -56,6 +56,17 @@ def test_counts_are_those_of_the_events(model):
     assert again.surprisal(one).tolist() == surprisal.tolist()
 
 
+def test_counts_of_few_are_not_kept(model):
+    few, more = (
+        CodeCounts.fit(model.tokenizer.encode_batch(histories(n)), model.tokenizer, seed=0).arrays()["counts"]
+        for n in (5, 60)
+    )
+    for own in (few, more):
+        assert ((own == 0) | (own == 5) | (own >= 11)).all()
+    assert (few == 5).any()
+    assert (more >= 11).any()
+
+
 @pytest.mark.parametrize("past", [True, False])
 def test_visits(model, past):
     record = patients(4)[3]

@@ -12,17 +12,19 @@ import pytest
 from tiny_models import RESIDUES, protein_model
 
 from seqmlm.anomaly.background import Background
-from seqmlm.anomaly.levels import Level, RecordLevel, mean, record_row
+from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel, mean, record_row
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import EXACT
+from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import DataError, StateError
 from seqmlm.tasks import calibration as calibration_module
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.calibration import Calibrator, Normal
+from seqmlm.tasks.judging import Judge
+from seqmlm.tasks.one_pass import correction_for
 from seqmlm.tasks.score_calibration import (
     BACKGROUND,
     CALIBRATION,
@@ -37,6 +39,7 @@ from seqmlm.tasks.score_calibration import (
     stored_calibrations,
     stored_trained_on,
 )
+from seqmlm.tasks.scoring import RecordScorer
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -96,9 +99,12 @@ def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_pat
     written = []
     for name in "ab":
         one = calibrator(model)
-        modes = one.default_modes(records)
+        modes, rest = one.default_modes(records)
         assert modes == ("exact", "one-pass", "cascade")
-        found = one.calibrate(level, modes, records, None)
+        assert [record.line % 10 == 1 for record in records.records] == [
+            record not in rest.records for record in records.records
+        ], "what a correction was fitted to does not calibrate"
+        found = one.calibrate(level, modes, rest, None)
         (tmp_path / name).mkdir()
         store(tmp_path / name, {key: replace(s, created="now") for key, s in found.items()})
         written.append((tmp_path / name / CALIBRATION).read_bytes())
@@ -106,7 +112,40 @@ def test_the_same_records_give_the_same_calibrations(model: LoadedModel, tmp_pat
     back = stored_calibration(replace(model, path=str(tmp_path / "a")), level, CASCADE)
     assert back is not None
     assert back.cascade is not None
-    assert (back.rows, back.source, back.created) == (80, "f", "now")
+    assert (back.rows, back.source, back.created) == (72, "f", "now")
+
+
+def test_a_correction_is_kept_with_the_calibrations_that_rest_on_it(
+    model: LoadedModel, tmp_path: Path
+) -> None:
+    one, level = calibrator(model), RecordLevel("protein")
+    modes, rest = one.default_modes(normal(60))
+    fitted = one._correction()
+    assert fitted.kind == "fitted"
+    assert correction_for(model).kind == "derived", "nothing is written yet"
+    found = one.calibrate(level, modes, rest, None)["protein", "one-pass"].calibration
+    one.keep_correction()
+    kept = correction_for(model).seen
+    assert kept is not None
+    assert fitted.seen is not None
+    assert kept == pytest.approx(fitted.seen, rel=1e-6)
+    again = calibrator(model).calibrate(level, ["one-pass"], rest, None)["protein", "one-pass"].calibration
+    assert found is not None
+    assert again is not None
+    record = normal(1, seed=5).records
+    judged = [
+        Judge(RecordScorer(model), level, mode=ONE_PASS, calibration=c).batch(record, Problems())
+        for c in (found, again)
+    ]
+    assert judged[0][0].p_value == judged[1][0].p_value
+
+
+def test_a_model_without_one_pass_says_why(model: LoadedModel) -> None:
+    said: list[str] = []
+    records = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
+    assert calibrator(model, say=said.append).default_modes(records) == (("exact",), records)
+    assert len(said) == 1
+    assert "exact mode alone" in said[0]
 
 
 def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,11 +168,21 @@ def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.M
 def test_rows_a_day_stand_for_all_records(model: LoadedModel) -> None:
     class Timed(RecordLevel):
         def rows(self, scored: Scored, background: Background | None) -> list[Row]:
-            return [replace(row, time=60.0 * scored.record.line) for row in super().rows(scored, background)]
+            line = scored.record.line
+            time = 60.0 * line if line <= self.timed else None
+            return [replace(row, time=time) for row in super().rows(scored, background)]
+
+        def __init__(self, name: str, timed: int = 60) -> None:
+            super().__init__(name)
+            self.timed = timed
 
     records = replace(normal(60), of=600)
     found = calibrator(model).calibrate(Timed("protein"), ["partition:2"], records, None)
     assert found["protein", "partition:2"].rows_per_day == pytest.approx(24 * 60 * 10)
+    private = replace(model, card=replace(model.card, sensitive=True))
+    for timed, told in ((10, False), (11, True)):
+        found = calibrator(private).calibrate(Timed("protein", timed), ["partition:2"], records, None)
+        assert (found["protein", "partition:2"].rows_per_day is not None) == told, "dates of few people"
 
 
 def test_what_teaches_a_background_does_not_calibrate(model: LoadedModel, tmp_path: Path) -> None:
@@ -168,6 +217,8 @@ def test_sensitive_data_of_few_rows_leave_nothing(model: LoadedModel) -> None:
         one = calibrator(private, say=said.append)
         assert len(one.calibrate(RecordLevel("protein"), ["exact"], normal(count), None)) == modes
     assert len(said) == 1
+    rows = calibrator(private, say=said.append).calibrate(UnitLevel("residue"), ["exact"], normal(10), None)
+    assert rows == {}, "many rows of ten records are ten people's"
 
 
 def test_a_replacement_is_whole_or_not_there(

@@ -9,8 +9,11 @@ from tiny_models import protein_model, residues
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.scoring import Scorer
+from seqmlm.tasks import one_pass
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.judging import Judge
 from seqmlm.tasks.score_rows import line
@@ -47,6 +50,25 @@ def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedMod
         assert new.entropy is not None
         assert exact.entropy is not None
         assert new.entropy[again] == pytest.approx(exact.entropy[again], abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4)])
+def test_unequal_selection_rates_are_taken_off_in_every_mode(
+    model: LoadedModel, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bias = np.random.default_rng(0).normal(size=model.tokenizer.space.size).astype(np.float32)
+    monkeypatch.setattr(one_pass, "bias_for", lambda _: bias)
+    plain = Conditionals(model.rows)
+    [record] = _records(12)
+    encoding = model.tokenizer.encode(record.raw)
+    asked = Scorer(plain, model.tokenizer.units, mode=mode, correction=Correction(bias=bias))
+    [expected] = asked.windows([(encoding, None)])
+    for correction in (None, Correction(seen=np.ones_like(bias), kind="fitted")):
+        scorer = RecordScorer(model, correction=correction)
+        [found] = scorer.scored(scorer.encoded([record], Problems()), mode)
+        assert found.surprisal == pytest.approx(-expected.log_probs / np.log(2), abs=1e-4)
+    [raw] = Scorer(plain, model.tokenizer.units, mode=mode).windows([(encoding, None)])
+    assert expected.log_probs != pytest.approx(raw.log_probs, abs=1e-2)
 
 
 def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:

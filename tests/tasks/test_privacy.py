@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from seqmlm.tasks.privacy import tellable
+from seqmlm.tasks.privacy import PERSONAL, tellable
+from seqmlm.tasks.score_calibration import BACKGROUND, CALIBRATION, TRAINED_ON
 
 FACTS = {
     "records": 10,
@@ -28,3 +29,7 @@ def test_sensitive_counts():
 
 def test_other_data_are_told_as_they_are():
     assert tellable(FACTS, False) == FACTS
+
+
+def test_files_of_single_records_are_known_by_name():
+    assert set(PERSONAL) == {TRAINED_ON, CALIBRATION, BACKGROUND}

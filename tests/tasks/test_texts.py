@@ -10,11 +10,14 @@ from text_models import text_model
 
 from seqmlm.config import to_dict
 from seqmlm.engine.conditionals import Conditionals, Query
+from seqmlm.engine.correction import Correction
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.mode import ONE_PASS, Mode
-from seqmlm.engine.scoring import pseudo_log_likelihood
+from seqmlm.engine.mode import ONE_PASS, ONE_PASS_HEAD, Mode
+from seqmlm.engine.one_pass_head import HeadConfig
+from seqmlm.engine.scoring import Scorer, pseudo_log_likelihood
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tasks import bundle
+from seqmlm.tasks.one_pass import head_for, train_and_store_head
 from seqmlm.tasks.texts import TextScorer, common_tokens
 
 LONG = " ".join(["the cat sees a dog"] * 20)
@@ -43,6 +46,22 @@ def test_whole_units_are_hidden_together(model: bundle.LoadedModel) -> None:
     exact = next(TextScorer(model).scores([text]))
     assert len(whole.units[0]) == len(exact.units[0]) == 2
     assert whole.pll != pytest.approx(exact.pll, abs=1e-3)
+
+
+def test_a_head_answers_or_is_missed(tmp_path: Path) -> None:
+    model = bundle.load(text_model(tmp_path / "h"))
+    texts = ["the cat sees the dog", "a dog barks"]
+    with pytest.raises(UsageError, match="has no one-pass head"):
+        TextScorer(model, mode=ONE_PASS_HEAD)
+    train_and_store_head(model, model.tokenizer.encode_batch(texts * 5), HeadConfig(positions=40, epochs=2))
+    [asked, _] = TextScorer(model, mode=ONE_PASS_HEAD).scores(texts)
+    head = Conditionals(head_for(model))
+    [expected, _] = Scorer(head, model.tokenizer.units, mode=ONE_PASS_HEAD).windows(
+        (one, None) for one in model.tokenizer.encode_batch(texts)
+    )
+    assert asked.pll == pytest.approx(expected.pll, abs=1e-4)
+    [raw, _] = TextScorer(model, mode=ONE_PASS, correction=Correction()).scores(texts)
+    assert asked.pll != pytest.approx(raw.pll, abs=1e-3)
 
 
 def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_path: Path) -> None:

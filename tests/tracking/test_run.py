@@ -15,7 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tracking import Ledger, Tracker
+from seqmlm.tracking import Ledger, Tracker, remote
 from seqmlm.tracking.run import TrackedRun
 from seqmlm.workspace import FileLock, Workspace
 
@@ -299,6 +299,20 @@ def test_a_registered_model_points_at_the_runs_folder(
     # Small text files are shown in the UI; the weights exist once.
     assert {item.path for item in client.list_logged_model_artifacts(logged.model_id)} == {"config.json"}
     assert len(list(home.root.rglob("model.safetensors"))) == 1
+
+
+def test_what_is_withheld_goes_to_no_server(
+    start: Start, home: Workspace, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_is_small_text", lambda path: True)  # a server gets all files
+    (_model_folder(home) / "calibration.safetensors").write_bytes(b"scores of records")
+    for version, withheld in enumerate([(), ("calibration.safetensors",)], start=1):
+        with start(f"r{version}") as run:
+            _register(run, home, version=version, withheld=withheld)
+        found = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
+        (logged,) = (one for one in found if one.source_run_id == run.run_id)
+        sent = {item.path for item in client.list_logged_model_artifacts(logged.model_id)}
+        assert sent == {"config.json", "model.safetensors", "calibration.safetensors"} - set(withheld)
 
 
 def test_a_models_metrics_add_no_second_point_to_the_run(
