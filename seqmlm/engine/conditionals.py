@@ -162,22 +162,12 @@ class Conditionals:
         return blocks
 
     def _cut(self, layout: Layout, start: int) -> int:
-        """Where the pack that begins at document `start` ends: within both budgets, one at least.
-
-        A pack of half the budget ends where the length changes: equal lengths need no padding and no gathering.
-        """
+        """Where the pack that begins at document `start` ends: within both budgets, one at least."""
         tokens = layout.first_token[start] + self.tokens_per_batch
         rows = layout.first_row[start] + self._rows_limit
         by_tokens = np.searchsorted(layout.first_token, tokens, side="right") - 1
         by_rows = np.searchsorted(layout.first_row, rows, side="right") - 1
-        stop = max(start + 1, int(min(by_tokens, by_rows)))
-        half = int(
-            np.searchsorted(layout.first_token, layout.first_token[start] + self.tokens_per_batch // 2)
-        )
-        lengths = layout.documents.length
-        if half < stop < len(lengths) and lengths[stop] == lengths[stop - 1] < lengths[half - 1]:
-            stop = int(np.searchsorted(-lengths, -lengths[stop]))
-        return stop
+        return max(start + 1, int(min(by_tokens, by_rows)))
 
     def _try_forward(
         self,
