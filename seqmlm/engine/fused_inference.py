@@ -115,7 +115,8 @@ def _attended_sums(
 def _mlp(middle: Tensor, eps: float, norm: Tensor | None, in_weight: Tensor, down_weight: Tensor) -> Tensor:
     """Add down(gelu(value) x gate) to (R, H) rows, in place."""
     of_value, of_gate = in_weight.chunk(2)
-    for rows in middle.split(_ROWS):
+    for first in range(0, len(middle), _ROWS):
+        rows = middle[first : first + _ROWS]
         normed = layer_norm(rows, norm, eps)[0]
         active = torch.ops.aten.gelu_(normed @ of_value.t())
         rows.addmm_(active.mul_(normed @ of_gate.t()), down_weight.t())
