@@ -72,7 +72,7 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     rows = MaskedRows(model, tokenizer.space, probability="full")
     ask = Conditionals(rows, tokens_per_batch=arm.batch)
     mode = EXACT if arm.kind == "ours" else ONE_PASS
-    scorer = Scorer(ask, tokenizer.units, mode=mode, correction=Correction(), remember=0)
+    scorer = Scorer(ask, tokenizer.units, mode=mode, correction=Correction())
     encodings = tokenizer.encode_batch(list(texts))
     return lambda: [score.pll for score in scorer.windows((one, None) for one in encodings)]
 

@@ -11,8 +11,8 @@ time over the number of threads, which a busy machine changes little; wall time 
     loop      masked copies sorted by length in batches, hidden states gathered before the head
     minicons  MaskedLMScorer.sequence_score; it may live in another environment (--minicons PYTHON)
 
-    python benchmarks/scoring_throughput.py --data ../shared/data           # about 15 minutes on two cores
-    python benchmarks/scoring_throughput.py --data ../shared/data --quick   # about 4
+    python benchmarks/scoring_throughput.py --data ../shared/data           # about 8 minutes on two cores
+    python benchmarks/scoring_throughput.py --data ../shared/data --quick   # about 4, mostly starting up
 
 Results are kept per arm under --out, so an interrupted benchmark goes on where it was.
 """
@@ -195,7 +195,7 @@ def main() -> None:
         "--minicons", help="python of an environment with minicons; without one it is left out"
     )
     parser.add_argument("--only", choices=sorted(GOALS), action="append")
-    parser.add_argument("--tokens", type=int, default=400_000, help="masked tokens an arm reads")
+    parser.add_argument("--tokens", type=int, default=120_000, help="masked tokens an arm reads")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="two batch sizes, a fifth of the tokens")
     options = parser.parse_args()

@@ -8,9 +8,13 @@ autograd function with its gradient written out:
   product of complex numbers;
 * queries, keys and values are gathered into groups of similar length (`grouping`) at once;
 * residuals are added inside the matrix products; norms and GELU are computed again in the backward pass;
-* without gradients, the first layer's queries, keys and values are those of its distinct tokens: the masked
-  copies of a sequence have few of them;
 * the last layer has queries, and goes on, for the asked rows only: nothing else is read from it.
+
+Without gradients nothing is kept (`fused_inference`), and more is left out:
+
+* the first layer's queries, keys and values are those of its distinct pairs of token and position: the masked
+  copies of a sequence have few of them;
+* rows out of reach of all asked ones are dropped once no later layer reads them (`receptive`).
 
 `FusedEncoder.applies` says whether a model can run this way right now; otherwise transformers' own forward
 runs, with `packed_attention`.
@@ -25,9 +29,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer
+from seqmlm.engine.fused_inference import infer
+from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, rotate
 from seqmlm.engine.grouping import Layout
 from seqmlm.engine.memory import keep_freed_memory
+from seqmlm.engine.receptive import stages
 
 
 class FusedEncoder:
@@ -87,48 +93,94 @@ class FusedEncoder:
         """
         keep_freed_memory()
         body = self._model.model
-        hidden, projected = self._embedded(input_ids)
-        kinds = set(body.config.layer_types)
-        rotations = {kind: self._rotation(hidden, position_ids, kind) for kind in kinds}
+        if torch.is_grad_enabled():
+            hidden = self._differentiable(input_ids, position_ids, layout, asked)
+        else:
+            hidden = self._inferred(input_ids, position_ids, layout, asked)
+        out: Tensor = body.final_norm(hidden)
+        return out
+
+    def _differentiable(
+        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor
+    ) -> Tensor:
+        body = self._model.model
+        hidden: Tensor = body.embeddings(input_ids=input_ids)[0]
+        rotations = self._rotations(hidden, position_ids)
         last = len(body.layers) - 1
         for number, layer in enumerate(body.layers):
-            window = None if layer.attn.sliding_window is None else layer.attn.sliding_window - 1
             rows = asked if number == last else None
             hidden = FusedLayer.apply(  # type: ignore[no-untyped-call]
                 hidden,
                 rotations[layer.attention_type],
-                layout.plan(hidden.shape[1], window, rows),
+                layout.plan(hidden.shape[1], _window(layer), rows),
                 rows,
                 self._interleave,
                 self._heads,
                 self._eps,
-                projected if number == 0 else None,
                 *_weights(layer),
             )
-        out: Tensor = body.final_norm(hidden)
-        return out
+        return hidden
 
-    def _embedded(self, input_ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(T, hidden) embeddings, and what the first layer makes of them (T, 3 hidden), or None.
+    def _inferred(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor) -> Tensor:
+        layers = self._model.model.layers
+        steps = stages(layout, asked, [_window(layer) for layer in layers])
+        rotations, hidden, projected = self._embedded(input_ids, position_ids)
+        for layer, stage in zip(layers, steps, strict=True):
+            norm, qkv, *rest = _weights(layer)
+            hidden = infer(
+                hidden,
+                rotations[layer.attention_type],
+                stage.layout.plan(hidden.shape[1], _window(layer), stage.rows),
+                stage.rows,
+                self._heads,
+                self._eps,
+                projected,
+                (norm, qkv.index_select(0, self._interleave), *rest),
+            )
+            projected = None
+            if stage.rows is not None:
+                rotations = {kind: turn.index_select(0, stage.rows) for kind, turn in rotations.items()}
+        return hidden
 
-        Both depend on the token alone, not on its place, so distinct tokens are computed once.
+    def _embedded(
+        self, input_ids: Tensor, position_ids: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+        """Rotations; embeddings (T, H); the first layer's turned queries, keys, values (T, 3 H), or None.
+
+        All depend on a token and its position alone, so distinct pairs are computed once.
         """
         body, layers = self._model.model, self._model.model.layers
-        plain = isinstance(layers[0].attn_norm, nn.Identity) and len(layers) > 1
-        if torch.is_grad_enabled() or self._model.training or not plain:
-            return body.embeddings(input_ids=input_ids)[0], None
-        tokens, place = torch.unique(input_ids[0], return_inverse=True)
+        positions, place = torch.unique(position_ids[0], return_inverse=True)
+        angles = self._rotations(body.embeddings.norm.weight, positions[None])
+        rotations = {kind: turn.index_select(0, place) for kind, turn in angles.items()}
+        pairs, same = torch.unique(input_ids[0] * len(positions) + place, return_inverse=True)
+        if 2 * len(pairs) > len(same):
+            return rotations, body.embeddings(input_ids=input_ids)[0], None
+        tokens = torch.div(pairs, len(positions), rounding_mode="floor")
         embedded = body.embeddings(input_ids=tokens[None])[0]
-        if 2 * len(tokens) > len(place):
-            return embedded.index_select(0, place), None
-        weight = layers[0].attn.Wqkv.weight.index_select(0, self._interleave)
-        return embedded.index_select(0, place), (embedded @ weight.t()).index_select(0, place)
+        hidden = embedded.index_select(0, same)
+        if not isinstance(layers[0].attn_norm, nn.Identity) or len(layers) == 1:
+            return rotations, hidden, None
+        projected = embedded @ layers[0].attn.Wqkv.weight.index_select(0, self._interleave).t()
+        turn = angles[layers[0].attention_type].index_select(0, pairs % len(positions))
+        rotate(projected, turn, self._heads, 2)
+        return rotations, hidden, projected.index_select(0, same)
+
+    def _rotations(self, like: Tensor, position_ids: Tensor) -> dict[str, Tensor]:
+        """For each kind of layer (T, head size / 2) complex: the angle of each pair at each position."""
+        kinds = set(self._model.model.config.layer_types)
+        return {kind: self._rotation(like, position_ids, kind) for kind in kinds}
 
     def _rotation(self, hidden: Tensor, position_ids: Tensor, kind: str) -> Tensor:
         """(T, head size / 2) complex: the angle of each pair at each position."""
         cos, sin = self._model.model.rotary_emb(hidden, position_ids, kind)
         half = cos.shape[-1] // 2
         return torch.complex(cos[0, :, :half], sin[0, :, :half])
+
+
+def _window(layer: Any) -> int | None:
+    """Tokens to each side that a layer looks at; None for all."""
+    return None if layer.attn.sliding_window is None else layer.attn.sliding_window - 1
 
 
 def _weights(layer: Any) -> tuple[Any, ...]:

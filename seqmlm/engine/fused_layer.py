@@ -22,11 +22,7 @@ AVAILABLE = _FLASH is not None and _FLASH_BACKWARD is not None
 
 
 class FusedLayer(torch.autograd.Function):
-    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones.
-
-    `projected` is (T, 3 H), queries, keys and values where they are known already (no gradient goes there);
-    it is turned in place.
-    """
+    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones."""
 
     @staticmethod
     def forward(
@@ -38,30 +34,29 @@ class FusedLayer(torch.autograd.Function):
         interleave: Tensor,
         heads: int,
         eps: float,
-        projected: Tensor | None,
         *weights: Tensor,
     ) -> Tensor:
         norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = weights
         hidden = x.shape[1]
         qkv_weight = qkv_weight.index_select(0, interleave)
-        normed, *stats1 = _norm(x, norm1, eps)
+        normed, *stats1 = layer_norm(x, norm1, eps)
         if asked is None:
-            qkv = normed @ qkv_weight.t() if projected is None else projected
-            _rotate(qkv, rotation, heads, 2)
+            qkv = normed @ qkv_weight.t()
+            rotate(qkv, rotation, heads, 2)
             queries, keys = qkv[:, :hidden], qkv[:, hidden:]
         else:
             queries = normed.index_select(0, asked) @ qkv_weight[:hidden].t()
-            _rotate(queries, rotation.index_select(0, asked), heads, 1)
+            rotate(queries, rotation.index_select(0, asked), heads, 1)
             keys = normed @ qkv_weight[hidden:].t()
-            _rotate(keys, rotation, heads, 1)
+            rotate(keys, rotation, heads, 1)
         if plan.queries is not None:
             queries = queries.index_select(0, plan.queries if asked is None else plan.rows)
         if plan.keys is not None:
             keys = keys.index_select(0, plan.keys)
-        attended, sums = _attend(queries, keys, plan, heads)
+        attended, sums = attend(queries, keys, plan, heads)
         residual = x if asked is None else x.index_select(0, asked)
         middle = torch.addmm(residual, plan.to_rows(attended), out_weight.t())
-        normed, *stats2 = _norm(middle, norm2, eps)
+        normed, *stats2 = layer_norm(middle, norm2, eps)
         both = normed @ in_weight.t()
         value, gate = both.chunk(2, dim=1)
         active = nn.functional.gelu(value)
@@ -89,16 +84,16 @@ class FusedLayer(torch.autograd.Function):
         grad_attended = plan.to_slots(grad_middle @ out_weight)
         grad_queries, grad_keys = _attend_backward(grad_attended, queries, keys, attended, sums, plan, heads)
         of_queries, of_keys = plan.to_rows(grad_queries), plan.sum_keys(grad_keys)
-        normed, hidden = _norm(x, norm1, eps)[0], x.shape[1]
+        normed, hidden = layer_norm(x, norm1, eps)[0], x.shape[1]
         grad_weight = torch.empty_like(qkv_weight)
         if asked is None:
             grad_qkv = torch.cat([of_queries, of_keys], dim=1)
-            _rotate(grad_qkv, rotation.conj(), heads, 2)
+            rotate(grad_qkv, rotation.conj(), heads, 2)
             grad_weight[interleave] = grad_qkv.t() @ normed
             grad_normed = grad_qkv @ qkv_weight
         else:
-            _rotate(of_queries, rotation.index_select(0, asked).conj(), heads, 1)
-            _rotate(of_keys, rotation.conj(), heads, 1)
+            rotate(of_queries, rotation.index_select(0, asked).conj(), heads, 1)
+            rotate(of_keys, rotation.conj(), heads, 1)
             grad_weight[interleave[:hidden]] = of_queries.t() @ normed.index_select(0, asked)
             grad_weight[interleave[hidden:]] = of_keys.t() @ normed
             grad_normed = of_keys @ qkv_weight[hidden:]
@@ -108,7 +103,7 @@ class FusedLayer(torch.autograd.Function):
             grad_x += grad_middle
         else:
             grad_x.index_add_(0, asked, grad_middle)
-        return (grad_x, *[None] * 7, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
+        return (grad_x, *[None] * 6, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
 
 
 def _mlp_backward(
@@ -130,12 +125,12 @@ def _mlp_backward(
     torch.mul(grad_product, active, out=grad_gate)
     grad_down = grad.t() @ (active * gate)
     torch.ops.aten.gelu_backward.grad_input(grad_product.mul_(gate), value, grad_input=grad_value)
-    grad_in = grad_both.t() @ _norm(middle, norm, eps)[0]
+    grad_in = grad_both.t() @ layer_norm(middle, norm, eps)[0]
     grad_middle, grad_norm = _norm_backward(grad_both @ in_weight, middle, stats, norm)
     return grad_middle.add_(grad), grad_norm, grad_in, grad_down
 
 
-def _norm(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def layer_norm(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Layer norm without bias, with its means and inverse deviations; without a weight, nothing is done."""
     if weight is None:
         return x, None, None
@@ -154,7 +149,7 @@ def _norm_backward(
     return into, of_weight
 
 
-def _rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
+def rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
     """Turn the first parts of each row in place.
 
     Args:
@@ -168,7 +163,7 @@ def _rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
     torch.view_as_complex(pairs).mul_(rotation[:, None, None])
 
 
-def _attend(queries: Tensor, keys: Tensor, plan: Plan, heads: int) -> tuple[Tensor, list[Tensor]]:
+def attend(queries: Tensor, keys: Tensor, plan: Plan, heads: int) -> tuple[Tensor, list[Tensor]]:
     """(P, H) queries over (K, 2 H) keys and values -> (P, H) and each group's log-sum-exp of scores."""
     found, sums = [], []
     for group, query, (key, value) in _blocks(queries, keys, plan, heads):
@@ -194,7 +189,7 @@ def _attend_backward(
     start = begin = 0
     for (group, query, (key, value)), log_sum in zip(_blocks(queries, keys, plan, heads), sums, strict=True):
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
-        of_out, out = (_heads(tensor[start:stop], group.blocks, heads) for tensor in (grad, attended))
+        of_out, out = (by_heads(tensor[start:stop], group.blocks, heads) for tensor in (grad, attended))
         found = _FLASH_BACKWARD(  # type: ignore[misc]
             of_out, query, key, value, out, log_sum, 0.0, False, attn_mask=group.bias
         )
@@ -213,12 +208,15 @@ def _blocks(
     for group in plan.groups:
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
         both = keys[begin:end]
-        pair = _heads(both[:, :hidden], group.blocks, heads), _heads(both[:, hidden:], group.blocks, heads)
-        yield group, _heads(queries[start:stop], group.blocks, heads), pair
+        pair = (
+            by_heads(both[:, :hidden], group.blocks, heads),
+            by_heads(both[:, hidden:], group.blocks, heads),
+        )
+        yield group, by_heads(queries[start:stop], group.blocks, heads), pair
         start, begin = stop, end
 
 
-def _heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
+def by_heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
     """(blocks x slots, H) -> (blocks, heads, slots, head size), a view."""
     return slots.view(blocks, -1, heads, slots.shape[1] // heads).transpose(1, 2)
 

@@ -1,4 +1,4 @@
-"""What the fused encoder computes once for equal tokens is what it computes for each of them."""
+"""What the fused encoder leaves out or computes once without gradients changes none of its numbers."""
 
 from __future__ import annotations
 
@@ -7,35 +7,65 @@ import pytest
 import torch
 from encoders import SPACE, encoder
 
+from seqmlm.engine.grouping import Layout
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 
+LENGTHS = (9, 40, 23, 40)
 
-@pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
-def test_the_first_layer_of_distinct_tokens_is_that_of_all(name: str) -> None:
-    torch.set_num_threads(1)
-    rows = MaskedRows(encoder(name), SPACE).eval()
-    assert rows._fused is not None
-    rng = np.random.default_rng(0)
-    documents = [
-        Document(ids=rng.integers(4, 20, length), asked=np.arange(0, length, 3)) for length in (9, 40, 23, 40)
-    ]
+
+def agree(rows: MaskedRows, documents: list[Document]) -> None:
+    """Answers without gradients are those with them, which keep every row."""
     batch = pack(documents)
     each = rows(batch, output="hidden")
     with torch.no_grad():
         once = rows(batch, output="hidden")
-        assert rows._fused._embedded(batch.input_ids)[1] is not None
-    assert rows._fused._embedded(batch.input_ids)[1] is None
     assert each.requires_grad
-    torch.testing.assert_close(once, each.detach(), atol=2e-6, rtol=1e-5)
+    assert not once.requires_grad
+    torch.testing.assert_close(once, each.detach(), atol=3e-6, rtol=1e-5)
 
 
-def test_rows_of_unlike_tokens_are_not_looked_up() -> None:
+@pytest.mark.parametrize("step", [2, 3, 40], ids=["many-asked", "some-asked", "one-asked"])
+@pytest.mark.parametrize("alike", [True, False], ids=["few-tokens", "many-tokens"])
+@pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
+def test_answers_without_gradients_are_those_with_them(name: str, alike: bool, step: int) -> None:
+    torch.set_num_threads(1)
+    rows = MaskedRows(encoder(name), SPACE).eval()
+    assert rows._fused is not None
+    rng = np.random.default_rng(0)
+    ids = rng.integers(4, 20, 40)
+    documents = [
+        Document(
+            ids=ids[:length] if alike else rng.integers(4, 20, length),
+            asked=np.arange(length // 3, length, step),
+        )
+        for length in LENGTHS
+    ]
+    agree(rows, documents)
+
+
+def test_equal_tokens_at_equal_positions_are_projected_once() -> None:
     rows = MaskedRows(encoder("modernbert"), SPACE).eval()
     assert rows._fused is not None
-    ids = torch.arange(4, 30)[None]
+    position = torch.arange(20).repeat(3)[None]
     with torch.no_grad():
-        embedded, projected = rows._fused._embedded(ids)
-        expected = rows.model.model.embeddings(input_ids=ids)[0]
-    assert projected is None
-    torch.testing.assert_close(embedded, expected)
+        _, hidden, projected = rows._fused._embedded(position % 7 + 4, position)
+        _, unlike, none = rows._fused._embedded(position[:, :20] % 7 + 4, position[:, :20])
+        expected = rows.model.model.embeddings(input_ids=position % 7 + 4)[0]
+    assert projected is not None
+    assert none is None
+    torch.testing.assert_close(hidden, expected)
+    torch.testing.assert_close(unlike, expected[:20])
+    torch.testing.assert_close(projected[:20], projected[40:])
+
+
+def test_sorted_documents_of_few_lengths_are_not_gathered() -> None:
+    sorted_lengths, mixed = (40,) * 30 + (39,) * 30, (39,) * 30 + (40,) * 30
+    for lengths, gathered in ((sorted_lengths, False), (mixed, True)):
+        offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
+        plan = Layout(offsets, lengths).plan(256, None)
+        assert (plan.queries is not None) == gathered
+        assert gathered or [group.queries for group in plan.groups] == [40, 39]
+        rows = torch.arange(sum(lengths), dtype=torch.float32)[:, None]
+        slots = rows if plan.queries is None else rows[plan.queries]
+        torch.testing.assert_close(plan.to_rows(slots), rows)
