@@ -31,6 +31,7 @@ import numpy as np
 from anomaly_blind import blind
 from anomaly_fields import field_rows
 from anomaly_logs import raw, sessions
+from anomaly_patients import patient_rows
 
 Row = dict[str, Any]
 Arm = Callable[[Path, Path, int, float, int | None], list[Row]]
@@ -42,11 +43,23 @@ ARMS: dict[str, Arm] = {
     "bgl": partial(raw, "bgl"),
     "openstack_parisakalaki": partial(sessions, "openstack_parisakalaki"),
     "openstack_loghub": partial(sessions, "openstack_loghub"),
-    **{name: partial(field_rows, name) for name in ("text", "protein", "dna", "code", "ehr")},
+    **{name: partial(field_rows, name) for name in ("text", "protein", "dna", "code")},
+    "ehr": patient_rows,
 }
 
 SHOWN = ("auroc", "auprc", "rate", "precision", "recall", "f1", "f1_natural", "fpr", "oracle_f1")
-SHOWN_FIELDS = ("auroc", "unigram", "5-gram", "floor_auroc", "gain", "low", "high", "pairs_won", "floor_won")
+SHOWN_FIELDS = (
+    "auroc",
+    "chosen_by",
+    "unigram",
+    "5-gram",
+    "floor_auroc",
+    "gain",
+    "low",
+    "high",
+    "pairs_won",
+    "floor_won",
+)
 
 
 def measured(name: str, data: Path, out: Path, seed: int, minutes: float, records: int | None) -> list[Row]:
