@@ -120,7 +120,7 @@ def _compared(
 
 
 def _floors(row: Row, wrong: WrongCode, company: Company, *, past: bool) -> list[float] | None:
-    """What company says of a visit's codes, seen with those until then or with all; None without any."""
+    """What company says of a visit's codes, seen with those before it or with all; None without any."""
     events, spans = wrong.history.events, wrong.history.code_spans()
     own = [
         event
@@ -131,7 +131,7 @@ def _floors(row: Row, wrong: WrongCode, company: Company, *, past: bool) -> list
         return None
     begun = min(event.time for event in own if event.time is not None)
     before = [event for event in events if event.time is not None and event.time < begun]
-    around = [event.code for event in (before + own if past else events)]
+    around = [event.code for event in (before if past else events)]
     bits = [company.bits(event.code, around) for event in own]
     return [max(bits), float(np.mean(bits))]
 
