@@ -4,8 +4,8 @@
 reviewer could have known that day. `visit-whole` and so on see the whole record, the other codes of the visit
 and all later ones included: what does not fit a life in hindsight, and what coding errors stand out by.
 
-A visit's score is the largest surprisal of its codes in bits: one wrong code among ten hardly moves the mean,
-which stands beside it, as do the largest that a code has by its frequency alone, which a history of few visits
+A visit's score is the largest surprisal of its codes in bits: one wrong code among ten hardly moves the mean.
+That stands beside it, as do the largest that a code has by its frequency alone, which a history of few visits
 says little beyond; and the codes too rare to be in the vocabulary, of which a model can say nothing.
 """
 
