@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def field_rows(
     baselines = Baselines(model, _spelled(model, found))
     rows = []
     for fault, plant in found.faults.items():
-        pairs = list(_pairs(model, chosen(found.texts, records, seed), plant, seed))
+        texts = chosen(found.texts, len(found.texts), seed)
+        pairs = list(islice(_pairs(model, texts, plant, seed), records))
         rows += compared(f"{name}: {fault}", model, baselines, pairs)
     return rows
 
@@ -140,7 +142,7 @@ def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pair
 
 
 def _pairs(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) -> Iterable[Pair]:
-    """Each text that the fault can be planted in, with a copy that has it."""
+    """Each text that is short enough and that the fault can be planted in, with a copy that has it."""
     random = np.random.default_rng(seed)
     units = model.tokenizer.units
     for number, normal in enumerate(texts):
