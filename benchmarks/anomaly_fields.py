@@ -1,4 +1,4 @@
-"""Rows of `anomaly_real.py` for planted faults in text, proteins, DNA, code and patients' histories.
+"""Rows of `anomaly_real.py` for planted faults in text, proteins, DNA and code.
 
 Held-out records are judged beside copies of themselves with a fault. By unit: is what was changed more
 surprising than the other units of faulty records? By record: is the faulty copy more surprising than the
@@ -8,12 +8,13 @@ original? Baselines see the same units: an add-one unigram, and a 5-gram with tu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from anomaly_field_data import FIELDS, Field, chosen, patients
+from anomaly_field_data import FIELDS, Field, chosen
 from anomaly_field_faults import Fault
 from anomaly_metrics import gain, ranking
 from anomaly_models import trained
@@ -33,6 +34,7 @@ Row = dict[str, Any]
 RECORDS = 150
 NGRAM_UNITS = 2_000_000
 LONGEST = 250  # tokens of a record that is judged
+STEPS = 300  # of a tiny model, about a minute of one quiet core
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,16 +56,21 @@ def field_rows(
 ) -> list[Row]:
     """Every fault of a field, by unit and by record."""
     records = records or RECORDS
-    if name == "ehr":
-        return _patients(data, out, seed, minutes, records)
     found = FIELDS[name](data, out)
-    model = trained(out, name, found.domain, found.files, found.flags, seed, minutes)
+    flags = {**found.flags, "train": steps(minutes)}
+    model = trained(out, name, found.domain, found.files, flags, seed, minutes)
     baselines = Baselines(model, _spelled(model, found))
     rows = []
     for fault, plant in found.faults.items():
-        pairs = list(_pairs(model, chosen(found.texts, records, seed), plant, seed))
+        texts = chosen(found.texts, len(found.texts), seed)
+        pairs = list(islice(_pairs(model, texts, plant, seed), records))
         rows += compared(f"{name}: {fault}", model, baselines, pairs)
     return rows
+
+
+def steps(minutes: float) -> dict[str, int]:
+    """How long to train: steps, so that a model does not depend on what else the machine does."""
+    return {"max_steps": round(minutes * STEPS)}
 
 
 class Baselines:
@@ -135,7 +142,7 @@ def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pair
 
 
 def _pairs(model: LoadedModel, texts: Sequence[str], fault: Fault, seed: int) -> Iterable[Pair]:
-    """Each text that the fault can be planted in, with a copy that has it."""
+    """Each text that is short enough and that the fault can be planted in, with a copy that has it."""
     random = np.random.default_rng(seed)
     units = model.tokenizer.units
     for number, normal in enumerate(texts):
@@ -180,52 +187,3 @@ def _spelled(model: LoadedModel, field: Field) -> list[list[tuple[int, ...]]]:
                 if taken >= limit:
                     break
     return found
-
-
-def _patients(data: Path, out: Path, seed: int, minutes: float, records: int) -> list[Row]:
-    """A code of a held-out patient becomes another of its kind, drawn as often as training has it."""
-    train, held = patients(data, out)
-    model = trained(out, "ehr", "ehr", [train], {}, seed, minutes)
-    domain, tokenizer = model.domain, model.tokenizer
-    known = [
-        e for e in _encodings(model, domain.read([str(train)], Problems("skip"))) if (e.groups >= 0).any()
-    ]
-    baselines = Baselines(model, [[u for u in tokenizer.units.spelled(e) if u] for e in known])
-    ids = np.concatenate([e.ids[e.groups >= 0] for e in known])
-    random = np.random.default_rng(seed)
-    pairs = []
-    for record in domain.read([str(held)], Problems("skip")):
-        encoding = tokenizer.encode(record.raw)
-        pair = _wrong_code(model, Encoded(record, encoding), ids, random)
-        if pair is not None and len(encoding) <= LONGEST:
-            pairs.append(pair)
-        if len(pairs) == records:
-            break
-    return compared("ehr: wrong code", model, baselines, pairs)
-
-
-def _wrong_code(
-    model: LoadedModel, one: Encoded, ids: NDArray[Any], random: np.random.Generator
-) -> Pair | None:
-    """One event's code replaced by another of the same kind ("CONDITION//...")."""
-    encoding, name = one.encoding, model.tokenizer.surface
-    special = model.tokenizer.space.is_special
-    places = np.flatnonzero((encoding.groups >= 0) & ~special[encoding.ids])
-    if len(places) < 5:
-        return None
-    at = int(random.choice(places))
-    old = int(encoding.ids[at])
-    kind = name(old).split("//")[0]
-    for _ in range(1000):
-        new = int(ids[int(random.integers(len(ids)))])
-        if new != old and name(new).split("//")[0] == kind:
-            break
-    else:
-        return None
-    changed = encoding.ids.copy()
-    changed[at] = new
-    return Pair(normal=one, faulty=Encoded(one.record, replace(encoding, ids=changed)), changed=places == at)
-
-
-def _encodings(model: LoadedModel, records: Iterable[Record]) -> list[Encoding]:
-    return [one.encoding for one in RecordScorer(model).encoded(list(records), Problems("skip"))]

@@ -48,14 +48,15 @@ def trained(
     Args:
         out: folder of the benchmark's workspace.
         name: of the run; seed and minutes are added.
-        flags: settings as nested mappings, `data.paths` and `train.max_time` aside.
+        flags: settings as nested mappings, `data.paths` aside; `train`, where it is there, says how long.
+        minutes: how long otherwise.
     """
     os.environ["SEQMLM_HOME"] = str(out / "workspace")
     run = f"{name}-{minutes:g}min-seed{seed}"
     where = Workspace.locate().run_dir(run)
     if not (where / "result.json").exists():
         data = {"on_error": "skip", **flags.get("data", {}), "paths": [str(path) for path in files]}
-        train = {"max_time": f"{minutes * 60:g}s", **flags.get("train", {})}
+        train = flags.get("train") or {"max_time": f"{minutes * 60:g}s"}
         wanted = {"model": {"size": "tiny"}, **flags, "data": data, "train": train}
         request = TrainRequest(
             domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"

@@ -4,9 +4,9 @@
 reviewer could have known that day. `visit-whole` and so on see the whole record, the other codes of the visit
 and all later ones included: what does not fit a life in hindsight, and what coding errors stand out by.
 
-A visit's score is the mean surprisal of its codes in bits. Beside it stand the largest, for one wrong code
-among ten hardly moves the mean; the largest that a code has by its frequency alone, which a history of few
-visits says little beyond; and the codes too rare to be in the vocabulary, of which a model can say nothing.
+A visit's score is the largest surprisal of its codes in bits: one wrong code among ten hardly moves the mean.
+That stands beside it, as do the largest that a code has by its frequency alone, which a history of few visits
+says little beyond; and the codes too rare to be in the vocabulary, of which a model can say nothing.
 """
 
 from __future__ import annotations
@@ -141,10 +141,10 @@ class PatientLevel(Level):
 
 
 class VisitLevel(PatientLevel):
-    """Visits: mean and largest surprisal of the codes, the largest by frequency alone, codes not known."""
+    """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes not known."""
 
     kind = "visit"
-    channels = ("mean", "max", "rarity", "unknown")
+    channels = ("max", "mean", "rarity", "unknown")
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -152,7 +152,8 @@ class VisitLevel(PatientLevel):
         unknown = patient.unknown
         for visit in np.unique(np.concatenate([patient.visits, unknown])).tolist():
             units = np.flatnonzero(patient.visits == visit)
-            statistics = _statistics(scored.surprisal, rarity, units)
+            found = _statistics(scored.surprisal, rarity, units)
+            statistics = {name: found[name] for name in ("max", "mean", "rarity")}
             statistics["unknown"] = float((unknown == visit).sum())
             made = _visit_row(patient, visit, units, statistics)
             extra = patient.named(visit) | {"missing": patient.missing(units, counts.names)}
