@@ -21,7 +21,7 @@ from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.encoding import Encoded, batches, encoded
-from seqmlm.tasks.one_pass import head_for
+from seqmlm.tasks.one_pass import correction_in, head_for
 from seqmlm.tasks.price_memory import PriceMemory
 
 __all__ = ["Encoded", "RecordScorer", "batches"]
@@ -42,7 +42,7 @@ class RecordScorer:
 
     Args:
         model: asked.
-        correction: of its outputs (`seqmlm.tasks.one_pass`); needed for the one-pass mode alone.
+        correction: of its outputs; None for what each mode needs of this model (`correction_in`).
         top: expected alternatives kept of each unit.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
     """
@@ -136,7 +136,7 @@ class RecordScorer:
                 ask,
                 asking.view.units(self.model.tokenizer),
                 mode=asking.mode,
-                correction=None if head else self._correction,
+                correction=None if head else self._correction or correction_in(self.model, asking.mode),
                 entropy=asking.entropy,
                 ranks=asking.ranks,
                 top=asking.top,

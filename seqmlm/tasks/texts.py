@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Statistics
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tasks import bundle
-from seqmlm.tasks.one_pass import correction_for
+from seqmlm.tasks.one_pass import correction_in
 from seqmlm.tokenizers.base import UnknownUnit
 
 _TOKENIZED_TOGETHER = 64
@@ -34,7 +34,7 @@ class TextScorer:
     Args:
         model: asked.
         mode: how units are hidden.
-        correction: of the model's outputs; None for the one that its training asks for in one pass.
+        correction: of the model's outputs; None for the one that its training asks for in this mode.
         tokens_per_batch: budget of a forward pass.
 
     Attributes:
@@ -61,9 +61,7 @@ class TextScorer:
             raise UsageError("the model is of sensitive data: scores of its records are not to be shown")
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.model, self.mode = model, mode
-        if mode == ONE_PASS and correction is None:
-            correction = correction_for(model)
-        self._correction = correction
+        self._correction = correction or correction_in(model, mode)
         self._ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
         self.unknown = 0
