@@ -1,4 +1,4 @@
-"""Scoring of records against the definition: where long ones are asked, and what masking was unequal about."""
+"""Scoring of records against the definition: where long ones are asked, what masking was unequal about."""
 
 from __future__ import annotations
 
