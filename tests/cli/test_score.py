@@ -18,17 +18,18 @@ import pytest
 from histories import histories
 from tiny_domain_models import patients_model
 from tiny_fields import random_model
+from tiny_models import protein_model
 
 from seqmlm.data.events import iso
+from seqmlm.data.problems import Problems
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.tasks import bundle
+from seqmlm.tasks.judging import Judge, table
+from seqmlm.tasks.score_calibration import Stored, store
+from seqmlm.tasks.scoring import RecordScorer
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
 PACED = Path(__file__).resolve().parents[1] / "support" / "paced_cli.py"
-SMALL = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
-FAST = (
-    *("--size", "tiny", "--set", SMALL, "--set", "train.evaluation_records=20", "--max-steps", "3"),
-    *("--set", "train.tokens_per_row=512", "--tokens-per-batch", "1024", "--set", "data.calibration=0.4"),
-)
 SECONDS = 240  # patience with a busy machine
 
 
@@ -42,12 +43,17 @@ def fasta(path: Path, count: int, seed: int, *, longest: int = 30) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
-    """A workspace with the calibrated model `mine`."""
+    """A workspace beside the folder of a calibrated model, `mine`."""
     home = tmp_path_factory.mktemp("home")
     (home / "mlflow.db").write_bytes(empty_store.read_bytes())
-    mine = fasta(home / "mine.fasta", 300, 1)
-    done = run(home, "train", "-d", "protein", mine, *FAST, "--name", "mine")
-    assert done.returncode == 0, done.stderr
+    loaded = protein_model()
+    folder = home / "mine"
+    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    judge = Judge(RecordScorer(loaded), loaded.domain.level(None))
+    records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
+    found = [one.row for one in judge.judged(records, Problems())]
+    calibration = Calibration.fit(*table(found, judge.level.channels), seed=0)
+    store(folder, {(judge.level.name, "exact"): Stored(calibration=calibration)})
     return home
 
 
@@ -79,7 +85,7 @@ def test_killed_in_the_middle_and_gone_on_with(home: Path, tmp_path: Path, suffi
     source = fasta(tmp_path / "many.fasta", 1200, 5, longest=60)
     source.write_text(source.read_text().replace(">p5.700\n", ">odd\nMK1\n>p5.700\n"))
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
-    common = ("score", "mine", source, "--mode", "exact", "--on-error", "quarantine")
+    common = ("score", home / "mine", source, "--mode", "exact", "--on-error", "quarantine")
     assert run(home, *common, "--out", whole, program=PACED).returncode == 0
     cursor = Path(f"{out}.resume.json")
     kills = 0
@@ -107,7 +113,7 @@ def _records(cursor: Path) -> int:
 def test_alarms_by_the_stored_calibration(home: Path, tmp_path: Path) -> None:
     source, out, report = fasta(tmp_path / "n.fasta", 60, 6), tmp_path / "x.jsonl", tmp_path / "r.html"
     asked = ("--fpr", "0.2", "--out", out, "--report", report, "--json")
-    done = run(home, "score", "mine", source, "--mode", "exact", *asked)
+    done = run(home, "score", home / "mine", source, "--mode", "exact", *asked)
     assert done.returncode == 0, done.stderr
     summary, found = json.loads(done.stdout), rows(out)
     assert [row["alarm"] for row in found] == [row["p_value"] <= 0.2 for row in found]
@@ -169,11 +175,11 @@ def test_a_line_of_100_mb_and_bytes_that_are_no_text(home: Path, tmp_path: Path)
         for _ in range(100):
             file.write(b"M" * (1 << 20))
         file.write(b"\n>b\nMK\xff\xfeV\n>c\nMKLV\n")
-    raised = run(home, "score", "mine", source, "--out", out)
+    raised = run(home, "score", home / "mine", source, "--out", out)
     assert raised.returncode == 3
     assert f"{source}:" in raised.stderr
     assert "--on-error skip leaves bad records out" in raised.stderr
-    done = run(home, "score", "mine", source, "--out", out, "--on-error", "skip", "--json")
+    done = run(home, "score", home / "mine", source, "--out", out, "--on-error", "skip", "--json")
     assert done.returncode == 0, done.stderr
     assert [row["id"] for row in rows(out)] == ["a", "c"]
     assert json.loads(done.stdout)["bad"] >= 2
@@ -183,10 +189,14 @@ def test_what_is_empty_strange_or_nowhere_is_named(home: Path, tmp_path: Path) -
     (tmp_path / "empty.fasta").write_text("")
     good = fasta(tmp_path / "good.fasta", 3, 7)
     for arguments, code, words in (
-        (("calibrate", "mine", tmp_path / "empty.fasta"), 3, "empty"),
-        (("score", "mine", good, "--domain", "text"), 2, "is a protein model"),
-        (("score", "mine", good, "--fpr", "0.1", "--baseline", tmp_path / "none.jsonl"), 3, "none.jsonl"),
-        (("score", "mine", tmp_path / "nowhere.fasta"), 3, "nowhere.fasta"),
+        (("calibrate", home / "mine", tmp_path / "empty.fasta"), 3, "empty"),
+        (("score", home / "mine", good, "--domain", "text"), 2, "is a protein model"),
+        (
+            ("score", home / "mine", good, "--fpr", "0.1", "--baseline", tmp_path / "none.jsonl"),
+            3,
+            "none.jsonl",
+        ),
+        (("score", home / "mine", tmp_path / "nowhere.fasta"), 3, "nowhere.fasta"),
     ):
         done = run(home, *arguments)
         assert done.returncode == code, done.stderr
@@ -207,9 +217,11 @@ def _limited(size: int) -> Callable[[], None]:
 def test_a_full_disk_keeps_what_was_committed(home: Path, tmp_path: Path) -> None:
     source = fasta(tmp_path / "many.fasta", 400, 8)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    assert run(home, "score", "mine", source, "--per-unit", "--out", whole, program=PACED).returncode == 0
+    assert (
+        run(home, "score", home / "mine", source, "--per-unit", "--out", whole, program=PACED).returncode == 0
+    )
     room = whole.stat().st_size // 2
-    common = ("score", "mine", source, "--per-unit", "--out", out)
+    common = ("score", home / "mine", source, "--per-unit", "--out", out)
     full = run(home, *common, program=PACED, preexec_fn=_limited(room))
     assert full.returncode == 4, full.stderr
     assert "--resume" in full.stderr
@@ -222,19 +234,19 @@ def test_a_full_disk_keeps_what_was_committed(home: Path, tmp_path: Path) -> Non
 def test_a_target_that_cannot_be_written_is_named(home: Path, tmp_path: Path) -> None:
     source = fasta(tmp_path / "few.fasta", 3, 9)
     (tmp_path / "file").write_text("")
-    done = run(home, "score", "mine", source, "--out", tmp_path / "file" / "x.jsonl")
+    done = run(home, "score", home / "mine", source, "--out", tmp_path / "file" / "x.jsonl")
     assert done.returncode == 4, done.stderr
     assert "cannot write" in done.stderr
     assert "Traceback" not in done.stderr
     if os.geteuid():
         folder = tmp_path / "closed"
         folder.mkdir(mode=0o500)
-        assert run(home, "score", "mine", source, "--out", folder / "x.jsonl").returncode == 4
+        assert run(home, "score", home / "mine", source, "--out", folder / "x.jsonl").returncode == 4
 
 
 def test_rows_come_in_time_while_the_pipe_stays_open(home: Path) -> None:
     process = started(
-        home, "score", "mine", "-", "--format", "fasta", "--max-latency", "1s", stdin=subprocess.PIPE
+        home, "score", home / "mine", "-", "--format", "fasta", "--max-latency", "1s", stdin=subprocess.PIPE
     )
     process.stdin.write(">a\nMKVLA\n>b\nMK\n")
     process.stdin.flush()
