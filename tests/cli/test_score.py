@@ -151,7 +151,7 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
         ]
     source, report = tmp_path / "e.csv", tmp_path / "private.html"
     source.write_text("\n".join(lines) + "\n")
-    common = ("score", tmp_path / "ehr", source, "--mode", "partition:4")
+    common = ("score", tmp_path / "ehr", source, "--mode", "partition:4", "--level", "event")
     refused = run(home, *common)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--out" in refused.stderr
@@ -221,7 +221,7 @@ def test_a_full_disk_keeps_what_was_committed(home: Path, tmp_path: Path) -> Non
         run(home, "score", home / "mine", source, "--per-unit", "--out", whole, program=PACED).returncode == 0
     )
     room = whole.stat().st_size // 2
-    common = ("score", home / "mine", source, "--per-unit", "--out", out)
+    common = (*asked, out)
     full = run(home, *common, program=PACED, preexec_fn=_limited(room))
     assert full.returncode == 4, full.stderr
     assert "--resume" in full.stderr
