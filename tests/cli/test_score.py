@@ -10,17 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from histories import histories
-from tiny_domain_models import patients_model
 from tiny_fields import random_model
 from tiny_models import protein_model
 
-from seqmlm.data.events import iso
 from seqmlm.data.problems import Problems
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.tasks import bundle
@@ -140,18 +138,11 @@ def test_a_track_is_kept_with_a_run(home: Path, tmp_path: Path) -> None:
 def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
     home: Path, tmp_path: Path
 ) -> None:
-    loaded = patients_model()
-    card = bundle.Card(**{**vars(loaded.card), "sensitive": True})
-    bundle.write(tmp_path / "ehr", loaded.rows, loaded.tokenizer, card)
-    lines = ["patient,time,code,visit"]
-    for history in histories(12):
-        lines += [
-            f"{history.subject},{'' if one.time is None else iso(one.time)},{one.code},{one.visit or ''}"
-            for one in history.events
-        ]
-    source, report = tmp_path / "e.csv", tmp_path / "private.html"
-    source.write_text("\n".join(lines) + "\n")
-    common = ("score", tmp_path / "ehr", source, "--mode", "partition:4", "--level", "event")
+    loaded = protein_model()
+    card = replace(loaded.card, sensitive=True)
+    bundle.write(tmp_path / "private", loaded.rows, loaded.tokenizer, card)
+    source, report = fasta(tmp_path / "s.fasta", 12, 4), tmp_path / "private.html"
+    common = ("score", tmp_path / "private", source, "--mode", "partition:4")
     refused = run(home, *common)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--out" in refused.stderr
