@@ -212,7 +212,7 @@ def test_a_full_disk_keeps_what_was_committed(home: Path, tmp_path: Path) -> Non
         run(home, "score", home / "mine", source, "--per-unit", "--out", whole, program=PACED).returncode == 0
     )
     room = whole.stat().st_size // 2
-    common = (*asked, out)
+    common = ("score", home / "mine", source, "--per-unit", "--out", out)
     full = run(home, *common, program=PACED, preexec_fn=_limited(room))
     assert full.returncode == 4, full.stderr
     assert "--resume" in full.stderr
