@@ -37,9 +37,13 @@ class DataError(SeqmlmError):
         line: 1-based line, where known.
         field: column or field name, where known.
         remedy: what the user can do.
+
+    Attributes:
+        skippable: whether it is about a part of the input that can be left out.
     """
 
     exit_code = 3
+    skippable = False
 
     def __init__(
         self,

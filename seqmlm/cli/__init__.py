@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         print(f"error: {error}", file=sys.stderr)
         given = sys.argv[1:] if arguments is None else arguments
         command = next((word for word in given if not word.startswith("-")), "")
-        if isinstance(error, DataError) and error.line is not None and command in _TAKES_ON_ERROR:
+        if isinstance(error, DataError) and error.skippable and command in _TAKES_ON_ERROR:
             print(
                 "hint: --on-error skip leaves bad records out, --on-error quarantine keeps them aside",
                 file=sys.stderr,

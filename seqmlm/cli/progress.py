@@ -8,6 +8,8 @@ from types import TracebackType
 from rich.console import Console as RichConsole
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+_REFRESH = 0.1  # seconds between two pictures
+
 
 class ScoringConsole:
     """Tells a person how scoring goes; satisfies `seqmlm.tasks.score.Console`."""
@@ -23,9 +25,11 @@ class ScoringConsole:
             TimeElapsedColumn(),
             console=self._rich,
             disable=not self._live,
+            auto_refresh=False,  # no thread: reading ahead forks
         )
         self._task = self._progress.add_task("scoring", total=None, rate=0.0, alarms="")
         self._began: tuple[float, int] | None = None
+        self._shown = 0.0
 
     def __enter__(self) -> ScoringConsole:
         self._progress.start()
@@ -51,3 +55,6 @@ class ScoringConsole:
         shown = f"{alarms:,} alarms" if alarms else ""
         rate = done / seconds if seconds else 0.0
         self._progress.update(self._task, completed=records, rate=rate, alarms=shown)
+        if now - self._shown >= _REFRESH:
+            self._shown = now
+            self._progress.refresh()

@@ -76,8 +76,9 @@ def score(
         str, typer.Option(help="Bad records: raise, skip or quarantine (OUT.quarantine.jsonl).")
     ] = "raise",
     tokens_per_batch: Annotated[
-        int, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
-    ] = 16384,
+        int | None,
+        typer.Option(min=1, help="Tokens of one forward pass, halved when memory runs out [as the device]."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout; needs --out.")
     ] = False,

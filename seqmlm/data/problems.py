@@ -65,6 +65,7 @@ class Problems:
         if self._replayed:
             return
         if self.on_error == "raise":
+            error.skippable = True
             raise error
         with self._one_at_a_time:
             reason = _count(self._bad, error.reason, 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,16 +28,53 @@ class Encoded(NamedTuple):
     encoding: Encoding
 
 
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """When a batch is full: at the first record with which it reaches one of these.
+
+    Args:
+        work: forward tokens that its records may take together.
+        of: forward tokens that a record of so many tokens takes.
+    """
+
+    work: float = float("inf")
+    of: Callable[[int], float] = float
+
+
+class Filling:
+    """Measures a batch while it is filled; which records it gets depends on them alone."""
+
+    def __init__(self, size: Size) -> None:
+        self._size = size
+        self.empty()
+
+    def empty(self) -> None:
+        """A new batch begins."""
+        self.records = self._characters = 0
+        self._work = 0.0
+
+    def add(self, record: Record, tokens: int = 0) -> bool:
+        """Count a record; whether the batch is full with it."""
+        self.records += 1
+        self._characters += len(record.raw) if isinstance(record.raw, str) else 1024
+        self._work += self._size.of(tokens)
+        return (
+            self.records >= BATCH_RECORDS
+            or self._characters >= BATCH_CHARACTERS
+            or self._work >= self._size.work
+        )
+
+
 def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Records that are scored together: up to `BATCH_RECORDS` of them or `BATCH_CHARACTERS`, one at least."""
     batch: list[Record] = []
-    characters = 0
+    filling = Filling(Size())
     for record in records:
         batch.append(record)
-        characters += len(record.raw) if isinstance(record.raw, str) else 1024
-        if len(batch) >= BATCH_RECORDS or characters >= BATCH_CHARACTERS:
+        if filling.add(record):
             yield batch
-            batch, characters = [], 0
+            batch = []
+            filling.empty()
     if batch:
         yield batch
 
@@ -49,27 +87,46 @@ def encoded(
     Raises:
         DataError: a record that cannot be spelled, where `problems` raises.
     """
+    found = [one for one in tokenized(domain, tokenizer, records, problems) if one is not None]
+    note_unfamiliar(found, tokenizer, problems)
+    return found
+
+
+def note_unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer, problems: Problems) -> None:
+    """Count the records that the vocabulary does not know."""
+    problems.note(_UNFAMILIAR, _unfamiliar(batch, tokenizer))
+
+
+def tokenized(
+    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
+) -> Iterator[Encoded | None]:
+    """Tokenize records one after another; None for one that cannot be spelled, which goes to `problems`.
+
+    Raises:
+        DataError: a record that cannot be spelled, where `problems` raises, after those before it.
+    """
     try:
         encodings = tokenizer.encode_batch([record.raw for record in records])
-        found = list(map(Encoded, records, encodings))
     except DataError:
-        found = list(_singly(domain, tokenizer, records, problems))
-    problems.note(_UNFAMILIAR, _unfamiliar(found, tokenizer))
-    return found
+        yield from _singly(domain, tokenizer, records, problems)
+    else:
+        yield from map(Encoded, records, encodings)
 
 
 def _singly(
     domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
-) -> Iterator[Encoded]:
+) -> Iterator[Encoded | None]:
     for record in records:
+        found = None
         try:
-            yield Encoded(record, tokenizer.encode(record.raw))
+            found = Encoded(record, tokenizer.encode(record.raw))
         except UnknownUnit as error:
             shown = domain.unknown_error(record, [error.found], sensitive=problems.sensitive)
             problems.bad(shown, str(record.raw))
         except DataError as error:
             placed = DataError(error.reason, source=record.source, line=record.line, remedy=error.remedy)
             problems.bad(placed, str(record.raw))
+        yield found
 
 
 def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:

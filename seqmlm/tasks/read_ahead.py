@@ -12,15 +12,16 @@ import signal
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.errors import DataError, SeqmlmError, StateError
-from seqmlm.tasks.encoding import Encoded, batches, encoded
+from seqmlm.tasks.encoding import Encoded, Filling, Size, batches, note_unfamiliar, tokenized
 from seqmlm.tokenizers.base import Tokenizer
 
 Read = Callable[[Problems], Iterable[Record]]
@@ -33,75 +34,119 @@ def can_read_ahead() -> bool:
     return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
 
 
+class Batch(list[Encoded]):
+    """Records that are scored together.
+
+    Args:
+        records: those that could be tokenized.
+        read: records of the input it stands for, bad ones included.
+        whole: False where an error ended the input before the batch was full: without that error it would
+            hold more.
+    """
+
+    def __init__(self, records: Iterable[Encoded] = (), *, read: int = 0, whole: bool = True) -> None:
+        super().__init__(records)
+        self.read, self.whole = read, whole
+
+
 def encoded_batches(
-    read: Read, domain: Domain, tokenizer: Tokenizer, problems: Problems, *, ahead: bool
-) -> Iterator[list[Encoded]]:
+    read: Read,
+    domain: Domain,
+    tokenizer: Tokenizer,
+    problems: Problems,
+    *,
+    ahead: bool,
+    size: Size | None = None,
+) -> Iterator[Batch]:
     """Records in batches, tokenized; those before a bad record come before its error is raised.
+
+    A batch depends on the records in it alone: read from the end of any batch on, the input gives the same
+    further ones.
 
     Args:
         read: gives the records, handing what cannot be read to the `Problems` it is called with.
         domain, tokenizer: theirs.
         problems: of this process; told everything in the order of the input.
         ahead: read in a second process. Results, notes and errors are the same.
+        size: of a batch.
 
     Raises:
         DataError: a bad record, where `problems` raises.
         StateError: the second process died.
     """
-    if ahead:
-        yield from _from_reader(read, domain, tokenizer, problems)
-        return
-    told = _Told(problems)
-    for batch, events, error in _batches(read, domain, tokenizer, told):
-        yield from _heard(batch, events, error, problems)
+    reading = _Reading(read, domain, tokenizer, _Told(problems), size or Size())
+    for message in _ahead(reading) if ahead else reading.batches():
+        yield from _heard(message, problems)
 
 
-def _batches(
-    read: Read, domain: Domain, tokenizer: Tokenizer, told: _Told
-) -> Iterator[tuple[list[Encoded], list[_Event], SeqmlmError | None]]:
-    """Batches, with what was told while each was read, and the error that ended the input."""
-    ended: list[SeqmlmError] = []
+class _Message(NamedTuple):
+    """A batch, what was told while it was read, and the error that ended the input."""
 
-    def until_error() -> Iterator[Record]:
+    batch: Batch
+    events: list[_Event]
+    error: SeqmlmError | None
+
+
+class _Reading:
+    """Reads and tokenizes; knows of each record what was told on the way to it."""
+
+    def __init__(self, read: Read, domain: Domain, tokenizer: Tokenizer, told: _Told, size: Size) -> None:
+        self._read, self._domain, self._tokenizer, self._told = read, domain, tokenizer, told
+        self._size = size
+        self._before: deque[list[_Event]] = deque()  # what was told before each record that is read ahead
+        self._ended: SeqmlmError | None = None
+
+    def batches(self) -> Iterator[_Message]:
+        """The batches; the last one has the error that ended the input, if one did."""
+        filling, found, events = Filling(self._size), list[Encoded](), list[_Event]()
         try:
-            yield from read(told)
+            for record, one, told in self._spelled():
+                events += told
+                if one is not None:
+                    found.append(one)
+                if filling.add(record, 0 if one is None else len(one.encoding)):
+                    yield self._message(found, filling.records, events)
+                    filling.empty()
+                    found, events = [], []
         except SeqmlmError as error:
-            ended.append(error)
+            self._ended = error
+        events += self._told.taken()
+        yield self._message(found, filling.records, events, self._ended)
 
-    for batch in batches(until_error()):
+    def _message(
+        self, found: list[Encoded], read: int, events: list[_Event], error: SeqmlmError | None = None
+    ) -> _Message:
+        note_unfamiliar(found, self._tokenizer, self._told)
+        batch = Batch(found, read=read, whole=error is None)
+        return _Message(batch, [*events, *self._told.taken()], error)
+
+    def _spelled(self) -> Iterator[tuple[Record, Encoded | None, list[_Event]]]:
+        """Every record, tokenized, with what was told of it and on the way to it."""
+        for some in batches(self._records()):
+            spelled = iter(tokenized(self._domain, self._tokenizer, some, self._told))
+            for record in some:
+                before = self._before.popleft()
+                one = next(spelled)
+                yield record, one, [*before, *self._told.taken()]
+
+    def _records(self) -> Iterator[Record]:
+        """The records up to the error that ends them."""
         try:
-            found, stopped = encoded(domain, tokenizer, batch, told), None
-        except SeqmlmError:
-            found, stopped = _before_error(domain, tokenizer, batch, told)
-        yield found, told.taken(), stopped
-        if stopped is not None:
-            return
-    yield [], told.taken(), ended[0] if ended else None
-
-
-def _before_error(
-    domain: Domain, tokenizer: Tokenizer, batch: list[Record], told: _Told
-) -> tuple[list[Encoded], SeqmlmError | None]:
-    """What of a batch comes before its first bad record, and the error of that."""
-    found: list[Encoded] = []
-    for record in batch:
-        try:
-            found += encoded(domain, tokenizer, [record], told)
+            for record in self._read(self._told):
+                self._before.append(self._told.taken())
+                yield record
         except SeqmlmError as error:
-            return found, error
-    return found, None
+            self._ended = error
 
 
-def _heard(
-    batch: list[Encoded], events: list[_Event], error: SeqmlmError | None, problems: Problems
-) -> Iterator[list[Encoded]]:
+def _heard(message: _Message, problems: Problems) -> Iterator[Batch]:
     """Tell `problems` what was told elsewhere; hand on the batch; raise what ended the input."""
-    for name, positional, named in events:
+    for name, positional, named in message.events:
         getattr(problems, name)(*positional, **named)
-    if batch:
-        yield batch
-    if error is not None:
-        raise error
+    if message.batch.read:
+        yield message.batch
+    if message.error is not None:
+        raise message.error
 
 
 class _Told(Problems):
@@ -113,10 +158,12 @@ class _Told(Problems):
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
         super().bad(error)
-        self._events.append(("bad", (error, raw), {}))
+        if not self._replayed:
+            self._events.append(("bad", (error, raw), {}))
 
     def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
-        self._events.append(("note", (reason, n), {"source": source, "line": line}))
+        if n and not self._replayed:
+            self._events.append(("note", (reason, n), {"source": source, "line": line}))
 
     def taken(self) -> list[_Event]:
         """What was told since the last time."""
@@ -124,14 +171,10 @@ class _Told(Problems):
         return events
 
 
-def _from_reader(
-    read: Read, domain: Domain, tokenizer: Tokenizer, problems: Problems
-) -> Iterator[list[Encoded]]:
+def _ahead(reading: _Reading) -> Iterator[_Message]:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    reader = context.Process(
-        target=_reader, args=(theirs, ours, read, domain, tokenizer, _Told(problems)), daemon=True
-    )
+    reader = context.Process(target=_reader, args=(theirs, ours, reading), daemon=True)
     with warnings.catch_warnings():
         # Python 3.12 warns of forks beside native threads; the reader calls none of the libraries that
         # have any.
@@ -151,17 +194,14 @@ def _from_reader(
                 return
             if isinstance(message, BaseException):
                 raise message
-            batch, events, error = message
-            yield from _heard(batch, events, error, problems)
+            yield message
     finally:
         ours.close()
         reader.terminate()
         reader.join()
 
 
-def _reader(
-    out: Connection, other: Connection, read: Read, domain: Domain, tokenizer: Tokenizer, told: _Told
-) -> None:
+def _reader(out: Connection, other: Connection, reading: _Reading) -> None:
     """The second process: ends when everything is read, or when nobody listens any more."""
     other.close()  # else a parent that was killed would seem to listen
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not survive the fork
@@ -169,7 +209,7 @@ def _reader(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         try:
-            for message in _batches(read, domain, tokenizer, told):
+            for message in reading.batches():
                 out.send(message)
             out.send(None)
         except Exception as error:

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import UsageError
 from seqmlm.registry import Registry, resolve
 from seqmlm.streams.cursor import file_facts
 from seqmlm.tasks import bundle
 from seqmlm.tasks.judging import JudgedRow
 from seqmlm.tasks.privacy import tellable
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_feed import Faults, from_files, from_live, live_input
+from seqmlm.tasks.read_ahead import Batch, Read, can_read_ahead
+from seqmlm.tasks.score_config import ScoreConfig, input_bytes
+from seqmlm.tasks.score_feed import from_files, from_live, live_input
 from seqmlm.tasks.score_judge import Chosen, choose
 from seqmlm.tasks.score_output import Output, schema
 from seqmlm.tasks.score_rows import line
 from seqmlm.tasks.score_show import Shown
 from seqmlm.tasks.score_summary import ScoreSummary, Tally, tellable_count
+from seqmlm.tasks.score_work import Work, batch_size
 from seqmlm.workspace import Workspace
 
-LEG_TOKENS = 1 << 22
 LEG_RECORDS = 1 << 16
-"""A leg ends when so many tokens went through the model or so many records were scored. Answers are
+"""A leg ends when so many records were scored, or `Work.leg` tokens went through the model. Answers are
 remembered within a leg and not beyond, so that a leg gives the same numbers whether what came before it was
 scored by the same process or not; only at its end is the work committed."""
+
+READ_AHEAD_BYTES = 4 << 20
+"""Input from which a second process reads; starting one takes longer than reading less."""
+
+GRACE = 3.0
+"""Seconds after a signal in which a batch may still be finished; then it is given up."""
 
 
 class Console(Protocol):
@@ -98,6 +105,10 @@ def _problems(config: ScoreConfig, sensitive: bool) -> Problems:
     return Problems(config.on_error, quarantine=aside, sensitive=sensitive)
 
 
+class _GivenUp(Exception):
+    """A signal came a while ago, and the batch is not done."""
+
+
 class _Scoring:
     """One scoring under way."""
 
@@ -118,6 +129,7 @@ class _Scoring:
             calibrated=chosen.calibrated,
             alarms=chosen.alpha is not None,
             per_unit=config.per_unit,
+            sensitive=chosen.model.card.sensitive,
         )
         self._output = Output(
             config, columns, self._request(), private=chosen.model.card.sensitive, stdout=stdout
@@ -125,6 +137,9 @@ class _Scoring:
         self._records = self._before = 0  # done, and before this process
         self._judge = chosen.judge()
         self._leg_began = 0
+        self._work = Work.of(chosen.model)
+        self._size = batch_size(chosen.model, chosen.mode, self._work, cascade=chosen.judge_cascades)
+        self._signalled: float | None = None
         self._tally = Tally({})
 
     def _request(self) -> dict[str, object]:
@@ -146,54 +161,68 @@ class _Scoring:
         self._tally = Tally(position.counts)
         self._leg_began = position.records
         latency = self._config.latency
+        model, problems = self._chosen.model, self._problems
         with live_input(latency) as live:
-            faults = Faults()
             if live is None:
-                self._all(from_files(faults.before(self._read()), self._problems, position), faults)
+                whole = input_bytes(self._config.sources)
+                ahead = whole is not None and whole >= READ_AHEAD_BYTES and can_read_ahead()
+                given = (self._read(), model.domain, model.tokenizer, problems, position)
+                with closing(from_files(*given, size=self._size, ahead=ahead)) as batches:
+                    self._files(batches)
             else:
                 stopping = lambda: self._signals.received is not None  # noqa: E731
-                with from_live(lambda: faults.before(self._read()), live, stopping) as batches:
-                    self._all(batches, faults)
-            faults.raise_first()
+                told = (model.domain, model.tokenizer, problems)
+                with from_live(self._read(), *told, live, stopping, size=self._size) as batches:
+                    self._live(batches)
         if self._signals.received is None or latency is not None:
             self._output.finish()
 
-    def _read(self) -> Iterator[Record]:
-        config = self._config
-        domain = self._chosen.model.domain
-        return domain.read(config.sources, self._problems, format=config.format, **config.options)
+    def _read(self) -> Read:
+        config, domain = self._config, self._chosen.model.domain
+        return lambda told: domain.read(config.sources, told, format=config.format, **config.options)
 
-    def _all(self, batches: Iterator[list[Record]], faults: Faults) -> None:
-        live = self._config.latency is not None
+    def _files(self, batches: Iterator[Batch]) -> None:
+        hook = self._chosen.model.rows.register_forward_pre_hook(self._between_forwards)
+        try:
+            for batch in batches:
+                self._one(batch)
+                if not batch.whole:
+                    self._output.keep()  # what is done stays to be seen, but the last leg is not whole
+                elif self._leg_over():
+                    self._output.commit(self._records, self._tally.snapshot(), self._problems)
+                    self._judge, self._leg_began = self._chosen.judge(), self._records
+                if self._signals.received is not None:
+                    break
+        except _GivenUp:
+            pass
+        finally:
+            hook.remove()
+        if self._signals.received is not None:
+            self._output.keep()
+
+    def _live(self, batches: Iterator[Batch]) -> None:
         for batch in batches:
             self._one(batch)
-            self._records += len(batch)
-            self._console.progress(self._records, self._tally.rows, self._tally.alarms)
-            if live:
-                self._output.commit(self._records, self._tally.snapshot(), self._problems)
-            elif faults.met:
-                self._output.keep()  # what is done stays to be seen, but the last leg is not whole
-            elif self._leg_over():
-                self._output.commit(self._records, self._tally.snapshot(), self._problems)
-                self._judge, self._leg_began = self._chosen.judge(), self._records
-            if self._signals.received is not None and not live:
-                self._output.keep()
-                return
+            self._output.commit(self._records, self._tally.snapshot(), self._problems)
+
+    def _between_forwards(self, *_: object) -> None:
+        """Give up the batch some time after a signal: a long record may take minutes."""
+        if self._signals.received is None:
+            return
+        self._signalled = self._signalled or time.monotonic()
+        if time.monotonic() - self._signalled > GRACE:
+            raise _GivenUp
 
     def _leg_over(self) -> bool:
         tokens = self._judge.scorer.conditionals.statistics.tokens
-        return tokens >= LEG_TOKENS or self._records - self._leg_began >= LEG_RECORDS
+        return tokens >= self._work.leg or self._records - self._leg_began >= LEG_RECORDS
 
-    def _one(self, batch: Sequence[Record]) -> None:
-        """Judge a batch and write its rows; where a record is refused, those of the records before it."""
-        try:
-            rows = self._judge.batch(batch, self._problems)
-        except DataError:
-            for record in batch:
-                self._write(self._judge.batch([record], self._problems))
-                self._output.keep()
-            raise
-        self._write(rows)
+    def _one(self, batch: Batch) -> None:
+        """Judge a batch and write its rows."""
+        if batch:
+            self._write(self._judge.encoded(batch))
+        self._records += batch.read
+        self._console.progress(self._records, self._tally.rows, self._tally.alarms)
 
     def _write(self, rows: Sequence[JudgedRow]) -> None:
         before = None
@@ -204,7 +233,8 @@ class _Scoring:
                 kept.append(row)
             before = row.scored
         tokenizer, per_unit = self._chosen.model.tokenizer, self._config.per_unit
-        self._output.write([line(row, tokenizer, per_unit=per_unit) for row in kept])
+        sensitive = self._chosen.model.card.sensitive
+        self._output.write([line(row, tokenizer, per_unit=per_unit, sensitive=sensitive) for row in kept])
 
     def summary(self) -> ScoreSummary:
         """What was done."""

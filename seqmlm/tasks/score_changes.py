@@ -64,6 +64,7 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
             calibrated=chosen.calibrated,
             alarms=chosen.alpha is not None,
             per_unit=config.per_unit,
+            sensitive=private,
         )
         sink = open_sink(
             config.out, columns, format=config.output_format, private=private, mark=None, stdout=stdout
@@ -78,7 +79,8 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
                 tally.add(row, first=place == 0)
             kept = [row for row in rows if findings.is_new(row) and (row.alarm or not config.alarms_only)]
             findings.look_at(_source(root, change.path))
-            sink.write([line(row, model.tokenizer, per_unit=config.per_unit) for row in kept])
+            told = {"per_unit": config.per_unit, "sensitive": private}
+            sink.write([line(row, model.tokenizer, **told) for row in kept])
         sink.finish()
         findings.finish()
     return _summary(chosen, tally, files, problems)
@@ -95,9 +97,17 @@ def check(config: ScoreConfig) -> Path:
         raise UsageError("--since and --diff both say what changed; give one")
     if len(config.paths) != 1 or not Path(config.sources[0]).is_dir():
         raise UsageError("--since and --diff are about one folder: name it as the only PATH")
-    for name, value in (("--resume", config.resume), ("--max-latency", config.max_latency)):
+    for name, value in (
+        ("--resume", config.resume),
+        ("--max-latency", config.max_latency),
+        ("--report", config.report),
+        ("--track", config.track),
+    ):
         if value:
-            raise UsageError(f"{name} has no meaning for changes of a folder; leave it out")
+            raise UsageError(
+                f"{name} has no meaning for changes of a folder; leave it out (--out and --sarif keep what "
+                "was found)"
+            )
     return Path(config.sources[0])
 
 

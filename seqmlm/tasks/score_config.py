@@ -41,7 +41,7 @@ class ScoreConfig:
         sarif: alarms as SARIF.
         baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.
         domain, format, options, on_error: as reading data takes them.
-        tokens_per_batch: budget of a forward pass.
+        tokens_per_batch: budget of a forward pass; None for what suits the device.
     """
 
     model: str
@@ -66,7 +66,7 @@ class ScoreConfig:
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
-    tokens_per_batch: int = 16384
+    tokens_per_batch: int | None = None
 
     @property
     def sources(self) -> list[str]:

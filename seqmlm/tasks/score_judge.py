@@ -14,7 +14,7 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.judging import Judge
-from seqmlm.tasks.one_pass import correction_for
+from seqmlm.tasks.one_pass import correction_in
 from seqmlm.tasks.score_calibration import CASCADE, Stored, stored_background, stored_calibration
 from seqmlm.tasks.score_config import ScoreConfig, input_bytes
 from seqmlm.tasks.scoring import RecordScorer
@@ -37,7 +37,7 @@ class Chosen:
         mode_name: what a person calls it: "cascade", or the mode.
         stored: the calibration of this level and mode; None where the model has none.
         background: what the level knows of normal data, or None.
-        correction: of one-pass answers, or None.
+        correction: of the model's answers in this mode, or None.
         alpha: share of normal rows that may raise an alarm, or None.
         notes: what a person should know about the choice.
     """
@@ -51,13 +51,18 @@ class Chosen:
     correction: Correction | None
     alpha: float | None
     per_unit: bool
-    tokens_per_batch: int
+    tokens_per_batch: int | None
     notes: tuple[str, ...]
 
     @property
     def calibrated(self) -> bool:
         """Whether rows will have p-values."""
         return self.stored is not None
+
+    @property
+    def judge_cascades(self) -> bool:
+        """Whether rows near the threshold are asked exactly after a first stage."""
+        return self.stored is not None and self.stored.cascade is not None
 
     @property
     def files(self) -> list[Path]:
@@ -113,7 +118,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
         mode_name=name,
         stored=stored,
         background=stored_background(model, level),
-        correction=correction_for(model) if mode == ONE_PASS else None,
+        correction=correction_in(model, mode),
         alpha=_alpha(config, model, level, name, stored),
         per_unit=config.per_unit,
         tokens_per_batch=config.tokens_per_batch,

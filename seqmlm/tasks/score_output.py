@@ -32,9 +32,13 @@ _COLUMNS: dict[str, Kind] = {
 }
 
 
-def schema(level: Level, *, calibrated: bool, alarms: bool, per_unit: bool) -> Schema:
+def schema(
+    level: Level, *, calibrated: bool, alarms: bool, per_unit: bool, sensitive: bool = False
+) -> Schema:
     """The columns of a level's rows, the same for every row; fields of `Row.extra` are not among them."""
     columns = dict(_COLUMNS)
+    if sensitive:
+        columns["sensitive"] = "flag"
     if calibrated:
         columns["p_value"] = "number"
         if alarms:

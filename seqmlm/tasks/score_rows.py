@@ -16,7 +16,12 @@ TOP_UNITS = 5
 
 
 def line(
-    judged: JudgedRow, tokenizer: Tokenizer, *, per_unit: bool = False, top: bool = True
+    judged: JudgedRow,
+    tokenizer: Tokenizer,
+    *,
+    per_unit: bool = False,
+    top: bool = True,
+    sensitive: bool = False,
 ) -> dict[str, Any]:
     """The fields of a row; those that do not apply are left out, those without a value are None.
 
@@ -25,6 +30,7 @@ def line(
         tokenizer: names the expected alternatives.
         per_unit: every unit with its surprisal, entropy and rank.
         top: the most surprising units, with what was expected instead.
+        sensitive: the row says that it is of sensitive data, for whoever reads it.
     """
     row, scored = judged.row, judged.scored
     bits = scored.surprisal[row.units]
@@ -33,6 +39,8 @@ def line(
     if not whole:
         fields |= {"start": row.start, "end": row.end}
     fields |= {"units": len(bits), **summary(bits), "score": _finite(row.score), **row.extra}
+    if sensitive:
+        fields["sensitive"] = True
     if judged.p_value is not None:
         fields["p_value"] = judged.p_value
         if judged.alarm is not None:

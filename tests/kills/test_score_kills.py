@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from seqmlm import plugins
 from seqmlm.anomaly.levels import RecordLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
+from seqmlm.tasks.encoding import Size
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_feed import from_files
 from seqmlm.tasks.score_output import Output, schema
+from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RECORDS = 1200
 
@@ -26,7 +29,7 @@ def _records(problems: Problems) -> Iterator[Record]:
     for number in range(RECORDS):
         if number % 100 == 57:
             problems.bad(DataError("bad", source="x", line=number), str(number))
-        yield Record(id=f"r{number}", raw="x" * 9, source="x", line=number)
+        yield Record(id=f"r{number}", raw="M" * 9, source="x", line=number)
 
 
 def _score(out: Path, pause: float) -> None:
@@ -38,13 +41,14 @@ def _score(out: Path, pause: float) -> None:
     with Problems("quarantine", quarantine=aside) as problems:
         position = output.begin(problems)
         done = position.records
-        for batch in from_files(_records(problems), problems, position):
-            for record in batch:
+        given = (_records, plugins.domain("protein"), ResidueTokenizer(), problems, position)
+        for batch in from_files(*given, size=Size(), ahead=False):
+            for record, _ in batch:
                 output.write(
                     [{"id": record.id, "source": "x", "line": record.line, "score": record.line / 3}]
                 )
             time.sleep(pause)
-            done += len(batch)
+            done += batch.read
             output.commit(done, {}, problems)
         output.finish()
         output.close()
@@ -71,7 +75,7 @@ def _killed(out: Path, delay: float) -> bool:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_no_row_is_lost_or_doubled(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqmlm.tasks.scoring.BATCH_RECORDS", 16)
+    monkeypatch.setattr("seqmlm.tasks.encoding.BATCH_RECORDS", 16)
     chance = random.Random(suffix)
     whole = tmp_path / f"whole.{suffix}"
     _score(whole, 0.0)

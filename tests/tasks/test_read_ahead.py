@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from seqmlm import plugins
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tasks.encoding import BATCH_RECORDS
+from seqmlm.streams.cursor import Position
+from seqmlm.tasks.encoding import BATCH_RECORDS, Size
 from seqmlm.tasks.read_ahead import can_read_ahead, encoded_batches
+from seqmlm.tasks.score_feed import from_files
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 DOMAIN = plugins.domain("protein")
@@ -108,6 +111,48 @@ def test_nobody_reads_on_when_nobody_listens() -> None:
     batches.close()  # type: ignore[attr-defined]
     with pytest.raises(ProcessLookupError):
         os.kill(reader, 0)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_batches_are_bounded_by_their_work_and_the_same_from_any_of_their_ends(
+    tmp_path: Path, ahead: bool
+) -> None:
+    path = written(tmp_path, 3, 40, 41, 700)
+    size = Size(work=2000, of=lambda tokens: tokens**2)
+
+    def batches(skipped: int) -> list[tuple[list[str], int]]:
+        def behind(told: Problems) -> Iterator[Record]:
+            return islice(DOMAIN.read([path], told), skipped, None)
+
+        found = encoded_batches(behind, DOMAIN, TOKENIZER, Problems("skip"), ahead=ahead, size=size)
+        return [([one.record.id for one in batch], batch.read) for batch in found]
+
+    whole = batches(0)
+    assert sum(read for _, read in whole) == MANY
+    assert all(len(ids) < 100 for ids, _ in whole)
+    for done in (1, 7, len(whole) - 1):
+        assert batches(sum(read for _, read in whole[:done])) == whole[done:]
+
+
+def test_what_was_told_before_is_not_told_again(tmp_path: Path) -> None:
+    path = written(tmp_path, 3, 600)
+    first, again = Problems("skip"), Problems("skip")
+    size = Size(work=500)
+    stream = from_files(
+        lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER, first, Position(), size=size, ahead=True
+    )
+    done = sum(next(stream).read for _ in range(5))
+    position = Position(records=done, problems=first.snapshot())
+    rest = list(stream)
+    gone_on = list(
+        from_files(
+            lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER, again, position, size=size, ahead=True
+        )
+    )
+    assert [[one.record.id for one in batch] for batch in gone_on] == [
+        [one.record.id for one in batch] for batch in rest
+    ]
+    assert (again.counts, again.places, again.bad_count) == (first.counts, first.places, 2)
 
 
 def test_one_core_reads_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from tiny_models import protein_model, residues
 
-from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.tasks import bundle, score, score_judge, scoring
+from seqmlm.tasks import bundle, encoding, score, score_judge
 from seqmlm.tasks.judging import Judge
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
@@ -43,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def fasta(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty sequences, scored four at a time; every second batch ends a leg."""
-    monkeypatch.setattr(scoring, "BATCH_RECORDS", 4)
+    monkeypatch.setattr(encoding, "BATCH_RECORDS", 4)
     monkeypatch.setattr(score, "LEG_RECORDS", 8)
     file = workspace / "p.fasta"
     file.write_text("".join(f">p{n}\n{residues(70)[n : n + 3 + n % 9]}\n" for n in range(40)))
@@ -57,18 +56,18 @@ def _score(model: str, *paths: Path, console: Lines | None = None, **settings: A
 
 def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
     """End the scoring in its n-th batch: by an error that kills it, or by a polite signal."""
-    judged, done = Judge.batch, 0
+    judged, done = Judge.encoded, 0
 
-    def batch(self: Judge, records: Any, problems: Problems) -> Any:
+    def batch(self: Judge, encoded: Any) -> Any:
         nonlocal done
         done += 1
         if done == batches:
             if error is not None:
                 raise error
             os.kill(os.getpid(), signal.SIGTERM)
-        return judged(self, records, problems)
+        return judged(self, encoded)
 
-    monkeypatch.setattr(Judge, "batch", batch)
+    monkeypatch.setattr(Judge, "encoded", batch)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])

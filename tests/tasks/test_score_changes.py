@@ -143,6 +143,8 @@ def test_only_new_findings_show(model, tree, tmp_path):
         (["--since", "nowhere"], 2, "no revision 'nowhere'"),
         (["--since", "HEAD", "--diff", "d"], 2, "give one"),
         (["--since", "HEAD", "--resume", "--out", "x.jsonl"], 2, "--resume"),
+        (["--since", "HEAD", "--report", "x.html"], 2, "--report"),
+        (["--since", "HEAD", "--track", "x.bedgraph"], 2, "--track"),
         (["--since", "HEAD", "--sarif", "x"], 2, "--fpr"),
         (["--since", "HEAD", "--level", "token"], 2, "level 'line'"),
         (["--diff", "nowhere.diff"], 3, "nowhere.diff"),
