@@ -133,8 +133,9 @@ class LogCounts:
     def nearest(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """The training record with the most similar event counts, and how far it is.
 
-        The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and that of the nearest is worked out again, so
-        that it does not depend on rounding. Found once for each multiset of events.
+        The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and
+        that of the nearest is worked out again, so that it does not depend on rounding. Found once for each
+        multiset of events.
 
         Returns:
             (R,) the distance; (R,) the neighbour's row among the training vectors.

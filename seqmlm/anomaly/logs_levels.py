@@ -30,9 +30,9 @@ class SessionLevel(Level):
     A session may come in several records (`max_session`, `session_gap`, rotated files): they have one id, and
     each is judged alone, so events that are in another of them are missing here.
 
-    Its channels say much the same, and a fault moves few of them: they are fused by the harmonic mean. Records
-    of all lengths are compared with each other (rows have length 1): length is a channel of its own, and bins
-    leave too few of like length to tell how rare a value is. Both were chosen on planted faults.
+    Its channels say much the same, and a fault moves few of them: they are fused by the harmonic mean. All
+    lengths are compared with each other (rows have length 1): length is a channel of its own, and bins leave
+    too few of like length to tell how rare a value is. Both were chosen on planted faults.
 
     JSON fields of its rows beside the usual ones, each where there is something to say:
         odd_lines: lines of the file that surprise most, the most surprising first.

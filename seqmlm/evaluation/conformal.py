@@ -31,7 +31,7 @@ FORMAT = 2
 
 # Rows of a length bin: where ranks are the answer they must resolve small rates; before fusion they need not.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
-_FEW = 200
+_FEW, _FEWEST_TEACHING = 200, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,9 +219,10 @@ class Calibration:
 def teaching_part(rows: int, seed: int) -> Bools:
     """(N,) True for the rows that teach, the others being ranked: half, and of few rows a quarter.
 
-    Of so few rows, half would leave too few to rank a new one among: 132 rows guarantee a rate of .01 so.
+    Of few rows, half would leave too few to rank a new one among: so 132 guarantee a rate of .01. A dozen teach
+    where they can: fewer show channels no tail.
     """
-    count = rows // 2 if rows >= _FEW else min(rows // 2, -(-rows // 4))
+    count = rows // 2 if rows >= _FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
     teaches = np.zeros(rows, dtype=np.bool_)
     teaches[np.random.default_rng(seed).permutation(rows)[:count]] = True
     return teaches
