@@ -219,8 +219,8 @@ class Calibration:
 def teaching_part(rows: int, seed: int) -> Bools:
     """(N,) True for the rows that teach, the others being ranked: half, and of few rows a quarter.
 
-    Of few rows, half would leave too few to rank a new one among: so 132 guarantee a rate of .01. A dozen teach
-    where they can: fewer show channels no tail.
+    Of few rows, half would leave too few to rank a new one among: so 132 guarantee a rate of .01. A dozen
+    teach where they can: fewer show channels no tail.
     """
     count = rows // 2 if rows >= _FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
     teaches = np.zeros(rows, dtype=np.bool_)
