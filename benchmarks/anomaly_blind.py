@@ -108,7 +108,7 @@ class Measured:
     def fused(self, found: Statistics, channels: Sequence[str], *, by_length: bool = False) -> Doubles:
         """(N,) the channels fused by the product's calibration, learnt from calibration sessions."""
         lengths = found["length of session"].astype(np.int64)
-        fused = Fused.fit(self.calibration, self.lengths, channels, by_length=by_length)
+        fused = Fused.fit(self.calibration, self.lengths, channels, by_length=by_length, fusion="fisher")
         return fused.scores(found, lengths)
 
 

@@ -28,7 +28,7 @@ from seqmlm.data.record import Record
 Doubles = NDArray[np.float64]
 Row = dict[str, Any]
 
-RATES = (0.01, 0.001)
+RATES = (0.01, 0.005, 0.001)
 RAW = {"hdfs_raw": hdfs_raw, "bgl": bgl}
 # A smaller body than "tiny" sees more sessions in the same time: fewer bits per held-out event.
 HDFS_FLAGS = {
@@ -73,7 +73,7 @@ def sessions(
     known, lengths = detector.statistics(records_of(task.calibration))
     detectors = {
         "fused": Fused.fit(known, lengths, detector.level.channels),
-        "fused, all lengths": Fused.fit(known, lengths, detector.level.channels, by_length=False),
+        "fused by Fisher": Fused.fit(known, lengths, detector.level.channels, fusion="fisher"),
         "fused, counting alone": Fused.fit(known, lengths, COUNTING),
     }
     counted = floors(task.train)["unseen event"]
@@ -155,7 +155,7 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         every = detector.level.channels
         detectors = {
             "fused": Fused.fit(known, lengths, every),
-            "fused, all lengths": Fused.fit(known, lengths, every, by_length=False),
+            "fused by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),
             "fused, counting alone": Fused.fit(known, lengths, COUNTING),
         }
         for detects, fused in detectors.items():

@@ -16,7 +16,8 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import Calibration, Judgement, fisher
+from seqmlm.evaluation.conformal import Calibration, Judgement
+from seqmlm.evaluation.fusion import FUSIONS, Fusion
 from seqmlm.tasks import bundle
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.judging import Judge, table
@@ -125,11 +126,18 @@ class Fused:
 
     @classmethod
     def fit(
-        cls, statistics: Statistics, lengths: Longs, channels: Sequence[str], *, by_length: bool = True
+        cls,
+        statistics: Statistics,
+        lengths: Longs,
+        channels: Sequence[str],
+        *,
+        by_length: bool = False,
+        fusion: Fusion = "harmonic",
     ) -> Fused:
         """Learn what is normal in these channels."""
         sizes = lengths if by_length else np.zeros_like(lengths)
-        return cls(Calibration.fit({n: statistics[n] for n in channels}, sizes, seed=0, fuse=True), by_length)
+        chosen = {n: statistics[n] for n in channels}
+        return cls(Calibration.fit(chosen, sizes, seed=0, fuse=True, fusion=fusion), by_length)
 
     def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""
@@ -137,8 +145,8 @@ class Fused:
         return self.calibration.judge({n: statistics[n] for n in self.calibration.channels}, sizes)
 
     def scores(self, statistics: Statistics, lengths: Longs) -> Doubles:
-        """(M,) Fisher's statistic before it is ranked among normal rows: higher is more unusual."""
-        return fisher(self.judge(statistics, lengths).channels)
+        """(M,) the fused statistic before it is ranked among normal rows: higher is more unusual."""
+        return FUSIONS[self.calibration.fusion](self.judge(statistics, lengths).channels)
 
 
 def _text(record: Record) -> str:

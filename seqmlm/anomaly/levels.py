@@ -13,6 +13,7 @@ from seqmlm.anomaly.values import Longs, Row, Scored
 from seqmlm.anomaly.view import WHOLE, View
 from seqmlm.data.record import Record
 from seqmlm.engine.mode import Mode
+from seqmlm.evaluation.fusion import Fusion
 
 
 class Level(ABC):
@@ -24,6 +25,7 @@ class Level(ABC):
     Attributes:
         name: what `--level` takes ("residue", "session").
         channels: the statistics that are fused; `score` is the first.
+        fusion: how their p-values become one statistic.
         screen: those of them that need no further pass, for the first stage of a cascade.
         also: further modes whose scores its channels read (`Scored.also`).
         entropy, ranks: whether it reads them of every unit.
@@ -35,6 +37,7 @@ class Level(ABC):
 
     name: str
     channels: tuple[str, ...]
+    fusion: Fusion = "fisher"
     also: tuple[Mode, ...] = ()
     entropy: bool = False
     ranks: bool = False

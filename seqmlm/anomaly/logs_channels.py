@@ -25,7 +25,7 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
 
     unseen: infinite with a line that no training record had, else the number of lines without a template.
     missing: bits of surprise that events which nearly all training records have are not there.
-    neighbour: distance of the log1p counts of its events to the nearest training record's, and its rarity.
+    neighbour: distance of the log1p counts of its events to the nearest training record's.
     bigram_max, bigram_mean: surprisal of a line after the one before it, in bits; the ends are events.
     length: distance of the number of lines from the training median, on a log scale, in units of the distance
         of the outermost percent on that side.

@@ -31,7 +31,6 @@ class LogCounts:
         pairs: (P,) first event * (E + 2) + second event of the neighbours seen, ascending.
         pair_lines: (P,) how often each was seen.
         indptr, indices, values: rows of the distinct count vectors (K, E), as in `scipy.sparse.csr_matrix`.
-        times: (K,) records with each vector.
         lengths: (3,) lines of a record: the first percent, the median, the last percent.
         candidates: g of LogBERT's rule: so many followers of an event make up 99 % of what followed it.
         new: key of lines without a template, -1 where there is no such.
@@ -46,13 +45,11 @@ class LogCounts:
     indptr: Longs
     indices: Longs
     values: Longs
-    times: Longs
     lengths: Doubles
     candidates: int
     new: int
     _vectors: Any = field(init=False, repr=False)
     _norms: Doubles = field(init=False, repr=False)
-    _rarity: Doubles = field(init=False, repr=False)
     _known: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,8 +57,6 @@ class LogCounts:
         data = np.log1p(self.values.astype(np.float64))
         vectors = sparse.csr_array((data, self.indices, self.indptr), shape=shape)
         object.__setattr__(self, "_vectors", vectors)
-        rarity = np.log(2) ** 2 * np.log(self.total / self.times) / max(np.log(self.total), 1.0)
-        object.__setattr__(self, "_rarity", rarity)
         object.__setattr__(self, "_norms", np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
 
     @property
@@ -138,12 +133,9 @@ class LogCounts:
     def nearest(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
         """The training record with the most similar event counts, and how far it is.
 
-        Squared, the Euclidean distance of the log1p counts, and what the neighbour is worth itself: counts
-        that a single training record had are as far from normal as one event more than in usual ones, those
-        that all had are not. So a few anomalies among unlabelled training records vouch for no others.
-
-        Exact: the squared distances are products of matrices, and that of the nearest is worked out again, so
-        that it does not depend on rounding. Found once for each multiset of events.
+        The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and
+        that of the nearest is worked out again, so that it does not depend on rounding. Found once for each
+        multiset of events.
 
         Returns:
             (R,) the distance; (R,) the neighbour's row among the training vectors.
@@ -165,9 +157,9 @@ class LogCounts:
         step = max(1, _CELLS // max(1, self._vectors.shape[0]))
         for at in range(0, len(wanted), step):
             some = wanted[at : at + step]
-            rows = np.argmin((self._norms + self._rarity)[:, None] - 2 * (self._vectors @ some.T), axis=0)
+            rows = np.argmin(self._norms[:, None] - 2 * (self._vectors @ some.T), axis=0)
             apart = some - self._vectors[rows].toarray()
-            away = np.sqrt((apart * apart).sum(axis=1) + self._rarity[rows])
+            away = np.sqrt((apart * apart).sum(axis=1))
             found += zip(away.tolist(), rows.tolist(), strict=True)
         return found
 
@@ -182,7 +174,7 @@ class LogCounts:
         """Everything, to be stored; `of` takes it back."""
         fields = (
             "keys", "lines", "records", "pairs", "pair_lines",
-            "indptr", "indices", "values", "times", "lengths",
+            "indptr", "indices", "values", "lengths",
         )  # fmt: skip
         scalars = np.array([self.total, self.candidates, self.new], dtype=np.int64)
         return {**{name: getattr(self, name) for name in fields}, "scalars": scalars}

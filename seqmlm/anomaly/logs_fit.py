@@ -110,7 +110,7 @@ class LogCounting:
         renamed[order] = np.arange(size)
         renamed[-1] = size + 1  # where -1, an end, points to
         pairs, pair_lines = self._renamed_pairs(renamed, size)
-        indptr, indices, values, often = self._renamed_vectors(renamed, size)
+        indptr, indices, values = self._renamed_vectors(renamed, size)
         return LogCounts(
             keys=keys[order],
             lines=lines[order],
@@ -121,7 +121,6 @@ class LogCounting:
             indptr=indptr,
             indices=indices,
             values=values,
-            times=often,
             lengths=self._length_quantiles(),
             candidates=_candidates(pairs // (size + 2), pair_lines),
             new=new,
@@ -136,7 +135,7 @@ class LogCounting:
         order = np.argsort(codes)
         return codes[order], times[inside][order]
 
-    def _renamed_vectors(self, renamed: Longs, size: int) -> tuple[Longs, Longs, Longs, Longs]:
+    def _renamed_vectors(self, renamed: Longs, size: int) -> tuple[Longs, Longs, Longs]:
         """Rows of the vectors kept, most frequent first, without events that are not known."""
         found = [(name, times) for name, times in self._vectors.items() if times >= self._least]
         found = sorted(found, key=lambda one: -one[1])[:VECTORS]
@@ -148,11 +147,9 @@ class LogCounting:
             columns.append(column[order])
             values.append(value[order])
             indptr.append(indptr[-1] + len(order))
-        often = [times for _, times in found]
         if not found:  # distances are then those to a record without lines
             indptr.append(0)
-            often.append(self._total)
-        return np.array(indptr), np.concatenate(columns), np.concatenate(values), np.array(often)
+        return np.array(indptr), np.concatenate(columns), np.concatenate(values)
 
     def _length_quantiles(self) -> Doubles:
         length = np.array(sorted(self._lengths))

@@ -7,7 +7,7 @@ that was not; among themselves they rank by the exact and by the screening stati
     others:     p = (1 + escalated normal rows + others with a screening statistic as large) / (n + 1)
 
 Both are ranks among the same n rows, so the p-values are as valid as those of `Calibration`: what is ranked
-(the fused statistics, of both passes) is learnt from the other half of the rows.
+(the fused statistics, of both passes) is learnt from the other rows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from seqmlm.evaluation.conformal import (
     Marginals,
     Statistics,
     broken,
-    fisher,
-    teaching_half,
+    teaching_part,
     with_format,
 )
+from seqmlm.evaluation.fusion import FUSIONS, Fusion
 from seqmlm.evaluation.ranks import Arrays, Bools, Ranks, length_edges
 
 _FEWEST_EXACT = 50
@@ -49,8 +49,16 @@ class Screening:
     escalate: float
 
     @classmethod
-    def fit(cls, statistics: Statistics, lengths: NDArray[Any], *, escalate: float, seed: int) -> Screening:
-        """Learn from normal rows, as `Calibration.fit` does.
+    def fit(
+        cls,
+        statistics: Statistics,
+        lengths: NDArray[Any],
+        *,
+        escalate: float,
+        seed: int,
+        fusion: Fusion = "fisher",
+    ) -> Screening:
+        """Learn from normal rows, as `Calibration.fit` does; both stages fuse alike.
 
         Raises:
             UsageError: `escalate` is not between 0 and 1.
@@ -58,7 +66,7 @@ class Screening:
         """
         if not 0 < escalate < 1:
             raise UsageError(f"the escalated share lies between 0 and 1, not {escalate}")
-        return cls(Calibration.fit(statistics, lengths, seed=seed, fuse=True), escalate)
+        return cls(Calibration.fit(statistics, lengths, seed=seed, fuse=True, fusion=fusion), escalate)
 
     def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> tuple[Judgement, Bools]:
         """Judge (M,) rows by their screening statistics; (M,) True where one needs the exact ones."""
@@ -113,12 +121,13 @@ class CascadeCalibration:
         """
         _, escalated = screening.judge(screen, lengths)
         sizes = np.asarray(lengths, dtype=np.int64)
-        teaches = teaching_half(len(sizes), seed)
+        teaches = teaching_part(len(sizes), seed)
         taught, ranked = escalated & teaches, escalated & ~teaches
         values = {name: np.asarray(one, dtype=np.float64) for name, one in exact.items()}
         edges = length_edges(sizes[taught], _FEWEST_EXACT)
         marginals = Marginals.fit(_rows(values, taught), sizes[taught], edges)
-        scores = fisher(marginals.p_values(_rows(values, ranked), sizes[ranked])[0])
+        fused = FUSIONS[screening.calibration.fusion]
+        scores = fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[0])
         return cls(screening, marginals, Ranks.of(scores, total=int(np.count_nonzero(~teaches))))
 
     @property
@@ -161,8 +170,9 @@ class CascadeCalibration:
         values = {name: np.asarray(one, dtype=np.float64)[near] for name, one in exact.items()}
         marginal, _ = self.exact.p_values(values, sizes[near])
         # Rows that were not escalated have the screening's own rank, which counts all those above them.
+        fused = FUSIONS[self.screening.calibration.fusion]
         p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
-        p_value[near], beyond[near] = self.ranks.p_values(fisher(marginal))
+        p_value[near], beyond[near] = self.ranks.p_values(fused(marginal))
         channels = {}
         for name, own in marginal.items():
             channels[name] = screened.channels.get(name, np.ones(len(sizes))).copy()

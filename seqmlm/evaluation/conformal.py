@@ -1,7 +1,7 @@
 """Calibrated anomalies without labels: several statistics of a row become one p-value among normal rows.
 
 Each statistic (a *channel*) becomes its tail p-value among normal rows of similar length, and these are fused
-by Fisher's method. Channels depend on each other, so the fused statistic -2 sum log p has no known law: it is
+(`seqmlm.evaluation.fusion`). Channels depend on each other, so the fused statistic has no known law: it is
 ranked among normal rows again. That is valid by construction, for the rows whose ranks count are others than
 those the channels' ranks were learnt from (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
 exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
@@ -20,16 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.errors import DataError, StateError
+from seqmlm.evaluation.fusion import FUSIONS, Fusion
 from seqmlm.evaluation.ranks import Arrays, Bools, Doubles, Longs, Ranks, RanksByLength, length_edges
 
 __all__ = ["Calibration", "Judgement", "Marginals"]
 
 Statistics = Mapping[str, Doubles]
 
-FORMAT = 1
+FORMAT = 2
 
 # Rows of a length bin: where ranks are the answer they must resolve small rates; before fusion they need not.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
+_FEW, _FEWEST_TEACHING = 200, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +92,6 @@ class Marginals:
         return cls(found)
 
 
-def fisher(p_values: Mapping[str, Doubles]) -> Doubles:
-    """(M,) -2 sum log p over channels, all with equal weight (Fisher 1932); higher is more unusual."""
-    return np.asarray(-2.0 * np.sum([np.log(one) for one in p_values.values()], axis=0), dtype=np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Tail p-values of statistics from normal rows: by length, fused, no labels.
@@ -106,15 +103,23 @@ class Calibration:
         fused: ranks of the fused statistic among rows that the marginals have not seen; None for one channel,
             whose own ranks are the answer.
         rows: normal rows it was fitted to.
+        fusion: how the channels' p-values become the fused statistic.
     """
 
     marginals: Marginals
     fused: Ranks | None
     rows: int
+    fusion: Fusion = "fisher"
 
     @classmethod
     def fit(
-        cls, statistics: Statistics, lengths: NDArray[Any], *, seed: int, fuse: bool | None = None
+        cls,
+        statistics: Statistics,
+        lengths: NDArray[Any],
+        *,
+        seed: int,
+        fuse: bool | None = None,
+        fusion: Fusion = "fisher",
     ) -> Calibration:
         """Learn what is normal.
 
@@ -122,8 +127,9 @@ class Calibration:
             statistics: channel -> (N,) statistics of normal rows, higher = more unusual; not-a-number where
                 one does not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
-            seed: decides which half of the rows teaches the marginals.
-            fuse: rank the fused statistic of the other half; by default where there are several channels.
+            seed: decides which rows teach the marginals, half of them or, of fewer than 200, a quarter.
+            fuse: rank the fused statistic of the other rows; by default where there are several channels.
+            fusion: how p-values become the fused statistic.
 
         Raises:
             DataError: no row, or no channel.
@@ -136,13 +142,13 @@ class Calibration:
             # row would rank one place too high.
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             own = {name: one[kept] for name, one in values.items()}
-            return cls(Marginals.fit(own, sizes[kept], edges), None, len(sizes))
-        teaches = teaching_half(len(sizes), seed)
+            return cls(Marginals.fit(own, sizes[kept], edges), None, len(sizes), fusion)
+        teaches = teaching_part(len(sizes), seed)
         taught = {name: one[teaches] for name, one in values.items()}
         marginals = Marginals.fit(taught, sizes[teaches], length_edges(sizes[teaches], _FEWEST_FUSED))
         others = {name: one[~teaches] for name, one in values.items()}
-        scores = fisher(marginals.p_values(others, sizes[~teaches])[0])
-        return cls(marginals, Ranks.of(scores), len(sizes))
+        scores = FUSIONS[fusion](marginals.p_values(others, sizes[~teaches])[0])
+        return cls(marginals, Ranks.of(scores), len(sizes), fusion)
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -180,7 +186,7 @@ class Calibration:
         if self.fused is None:
             (p_value,) = channels.values()
         else:
-            p_value, beyond = self.fused.p_values(fisher(channels))
+            p_value, beyond = self.fused.p_values(FUSIONS[self.fusion](channels))
         return Judgement(p_value, channels, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
@@ -188,7 +194,8 @@ class Calibration:
         arrays: Arrays = {}
         fused = None if self.fused is None else self.fused.to_state("fused", arrays)
         marginals = self.marginals.to_state("channel", arrays)
-        return {"format": FORMAT, "rows": self.rows, "channels": marginals, "fused": fused}, arrays
+        state = {"format": FORMAT, "rows": self.rows, "fusion": self.fusion}
+        return {**state, "channels": marginals, "fused": fused}, arrays
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Calibration:
@@ -201,15 +208,23 @@ class Calibration:
         try:
             marginals = Marginals.from_state(state["channels"], "channel", arrays)
             fused = None if state["fused"] is None else Ranks.from_state(state["fused"], "fused", arrays)
-            return cls(marginals, fused, int(state["rows"]))
+            fusion: Fusion = state["fusion"]
+            if fusion not in FUSIONS:
+                raise ValueError(f"no fusion {fusion!r}")
+            return cls(marginals, fused, int(state["rows"]), fusion)
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 
 
-def teaching_half(rows: int, seed: int) -> Bools:
-    """(N,) True for the half of the rows, rounded down, that teaches; the others are ranked."""
+def teaching_part(rows: int, seed: int) -> Bools:
+    """(N,) True for the rows that teach, the others being ranked: half, and of few rows a quarter.
+
+    Of few rows, half would leave too few to rank a new one among: so 132 guarantee a rate of .01. A dozen
+    teach where they can: fewer show channels no tail.
+    """
+    count = rows // 2 if rows >= _FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
     teaches = np.zeros(rows, dtype=np.bool_)
-    teaches[np.random.default_rng(seed).permutation(rows)[: rows // 2]] = True
+    teaches[np.random.default_rng(seed).permutation(rows)[:count]] = True
     return teaches
 
 

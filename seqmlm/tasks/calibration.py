@@ -176,7 +176,7 @@ class Calibrator:
             return None
         rows = [one.row for one in judged]
         statistics, lengths = table(rows, level.channels)
-        calibration = Calibration.fit(statistics, lengths, seed=self.seed)
+        calibration = Calibration.fit(statistics, lengths, seed=self.seed, fusion=level.fusion)
         return Stored(calibration=calibration, **self._facts(rows, len(records), normal))
 
     def _cascade(
@@ -190,7 +190,7 @@ class Calibrator:
             [one.row.score is not None for one in judge.judged(records, self.problems)], dtype=np.bool_
         )
         screen, _, lengths = stage.shown(seen)
-        screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed)
+        screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, fusion=level.fusion)
         stage = _Stage(screening)
         judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         judged = [one for one in judge.judged(records, self.problems) if one.row.score is not None]

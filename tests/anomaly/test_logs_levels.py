@@ -62,10 +62,10 @@ def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
     [row] = level.rows(found, known)
     assert tuple(row.statistics) == level.channels
     assert row.score == row.statistics["pll_mean"] == pytest.approx(found.surprisal.mean())
-    assert (row.length, row.time, row.line) == (4, 100.0, 10)
+    assert (row.length, row.time, row.line) == (1, 100.0, 10)
     assert (row.start, row.end) == (0, len(found.record.raw.text))
     assert row.statistics["unseen"] == row.statistics["missing"] == 0
-    assert 0 < row.statistics["neighbour"] < math.log(2)
+    assert row.statistics["neighbour"] == 0
     assert set(row.extra) == {"odd_lines"}
     assert set(row.extra["odd_lines"]) == {10, 12, 14, 16}
 
@@ -127,7 +127,7 @@ def test_gap_tokens_are_no_rows() -> None:
     record = Record(id="g", raw=raws[0], source="app.log", line=1)
     assert len(tokenizer.encode(record.raw)) == 9
     [row] = SessionLevel("session").rows(scored(model, record), background)
-    assert row.length == len(row.units) == 4
+    assert len(row.units) == 4
     assert len(LineLevel("line").rows(scored(model, record), background)) == 4
 
 

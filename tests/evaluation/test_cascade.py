@@ -9,7 +9,8 @@ import pytest
 
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.cascade import CascadeCalibration, Screening
-from seqmlm.evaluation.conformal import fisher, teaching_half
+from seqmlm.evaluation.conformal import teaching_part
+from seqmlm.evaluation.fusion import fisher
 from seqmlm.evaluation.tail import Tail
 
 Statistics = dict[str, np.ndarray]
@@ -37,7 +38,7 @@ def test_the_formula() -> None:
     screen, exact, lengths = rows(rng, 800)
     screening = Screening.fit(screen, lengths, escalate=0.2, seed=1)
     cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=1)
-    ranked = ~teaching_half(800, 1)
+    ranked = ~teaching_part(800, 1)
     n = int(ranked.sum())
     cheap = fisher(screening.calibration.marginals.p_values(screen, lengths)[0])[ranked]
     near = cascade.near(screen, lengths)[ranked]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from seqmlm.errors import DataError, StateError
-from seqmlm.evaluation.conformal import Calibration
+from seqmlm.evaluation.conformal import Calibration, teaching_part
+from seqmlm.evaluation.fusion import Fusion
 from seqmlm.evaluation.ranks import Ranks, length_edges
 from seqmlm.evaluation.tail import LEAST_P, Tail
 
@@ -36,7 +37,10 @@ def some(channels: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndar
 @pytest.mark.parametrize(
     "names", [["heavy"], ["unseen"], ["heavy", "ties"], ["heavy", "sometimes", "ties", "unseen"]], ids=len
 )
-def test_fresh_normals_are_super_uniform(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fusion", ["fisher", "harmonic"])
+def test_fresh_normals_are_super_uniform(
+    names: list[str], fusion: Fusion, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P(p <= alpha) <= alpha over draws of calibration and fresh rows together, to 4.5 standard errors.
 
     Without tails, which matter below 1 / (n + 1) alone, and would take nearly all of the time.
@@ -48,7 +52,7 @@ def test_fresh_normals_are_super_uniform(names: list[str], monkeypatch: pytest.M
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         channels, lengths = rows(rng, 401)
-        calibration = Calibration.fit(some(channels, names), lengths, seed=seed)
+        calibration = Calibration.fit(some(channels, names), lengths, seed=seed, fusion=fusion)
         new, sizes = rows(rng, fresh)
         below[seed] = (calibration.judge(some(new, names), sizes).p_value[:, None] <= alphas).mean(axis=0)
     error = below.std(axis=0) / np.sqrt(draws)
@@ -143,6 +147,26 @@ def test_next_to_nothing_to_learn_from(count: int, names: str) -> None:
     assert not calibration.has_tail
 
 
+def test_of_few_rows_a_quarter_teaches() -> None:
+    assert [int(teaching_part(n, 0).sum()) for n in (1, 2, 3, 25, 40, 132, 199, 200, 485)] == [
+        0, 1, 1, 12, 12, 33, 50, 100, 242,
+    ]  # fmt: skip
+    assert 1 / (~teaching_part(132, 0)).sum() <= 1 / 99
+
+
+def test_few_fresh_normals_are_super_uniform() -> None:
+    alphas = np.array([1 / 29, 0.1, 0.3, 0.7])
+    below = np.zeros((1000, len(alphas)))
+    for seed in range(len(below)):
+        rng = np.random.default_rng(seed)
+        calibration = Calibration.fit(*rows(rng, 40), seed=seed, fusion="harmonic")
+        assert calibration.smallest_rate == 1 / 29
+        new, sizes = rows(rng, 20)
+        p_values = calibration.judge(new, sizes).p_value
+        below[seed] = (p_values[:, None] <= alphas + 1e-9).mean(axis=0)
+    assert (below.mean(axis=0) <= alphas + 4.5 * below.std(axis=0) / np.sqrt(len(below))).all()
+
+
 def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(DataError, match="nothing to calibrate with"):
         Calibration.fit({"a": np.zeros(0)}, np.zeros(0), seed=0)
@@ -160,17 +184,18 @@ def test_every_length_bin_has_enough_rows(lengths: list[int], fewest: int) -> No
 
 
 @pytest.mark.parametrize("names", [["heavy"], ["heavy", "sometimes", "unseen"]], ids=len)
-def test_to_disk_and_back_to_the_last_bit(names: list[str]) -> None:
+@pytest.mark.parametrize("fusion", ["fisher", "harmonic"])
+def test_to_disk_and_back_to_the_last_bit(names: list[str], fusion: Fusion) -> None:
     rng = np.random.default_rng(5)
     channels, lengths = rows(rng, 3000)
-    calibration = Calibration.fit(some(channels, names), lengths, seed=2)
+    calibration = Calibration.fit(some(channels, names), lengths, seed=2, fusion=fusion)
     state, arrays = calibration.to_state()
     back = Calibration.from_state(json.loads(json.dumps(state)), arrays)
     new, sizes = rows(rng, 500)
     ours, theirs = (one.judge(some(new, names), sizes) for one in (calibration, back))
     assert (ours.p_value == theirs.p_value).all()
     assert (ours.extrapolated == theirs.extrapolated).all()
-    assert back.channels == tuple(names)
+    assert (back.channels, back.fusion) == (tuple(names), fusion)
     assert (back.rows, back.smallest_rate) == (calibration.rows, calibration.smallest_rate)
 
 
@@ -185,6 +210,8 @@ def test_a_state_that_cannot_be_read_says_so() -> None:
     state, arrays = Calibration.fit({"a": np.arange(9)}, np.ones(9), seed=0).to_state()
     with pytest.raises(StateError, match="format 7"):
         Calibration.from_state({**state, "format": 7}, arrays)
+    with pytest.raises(StateError, match="no fusion 'mean'"):
+        Calibration.from_state({**state, "fusion": "mean"}, arrays)
     with pytest.raises(StateError, match="incomplete"):
         Calibration.from_state(state, {})
     with pytest.raises(StateError, match="calibrated for the channels a, not b"):
