@@ -47,7 +47,8 @@ def reading(unit: str, rows: int, channels: Iterable[str], *, calibrated: bool) 
     """
     told = [
         "Higher scores are more unusual. "
-        f"Surprisal is -log2 of the probability that the model gave the {unit}: 1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the place is in any case.",
+        f"Surprisal is -log2 of the probability that the model gave the {unit}: "
+        "1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the place is in any case.",
         "Places count from 0; their end is not included.",
     ]
     if not calibrated:
