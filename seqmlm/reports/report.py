@@ -16,6 +16,7 @@ from seqmlm.anomaly.values import Row, Scored
 from seqmlm.reports.bins import Counts, Highest, Point
 from seqmlm.reports.histories import add_history
 from seqmlm.reports.page import Cell, Page
+from seqmlm.reports.reading import reading
 from seqmlm.reports.source import add_source
 from seqmlm.reports.wording import shown_scale, standing_out, told, verdict
 
@@ -115,6 +116,8 @@ class ScoreReport:
         if "track" in self._pictures:
             self._add_tracks(page)
         self._add_records(page, worst)
+        if worst:
+            self._add_reading(page, worst)
         return page
 
     def write(self, path: Path, facts: Mapping[str, Cell] | None = None, *, private: bool = False) -> None:
@@ -176,6 +179,12 @@ class ScoreReport:
             ", ".join(f"{name} {p:.2g}" for name, p in sorted(judged.channels.items(), key=lambda x: x[1])),
             standing_out(judged.row, judged.scored, self._surface),
         ]
+
+    def _add_reading(self, page: Page, worst: Sequence[Judged]) -> None:
+        channels = dict.fromkeys(name for one in worst for name in one.channels)
+        calibrated = any(one.p_value is not None for one in worst)
+        told = reading(self._unit, self.rows, channels, calibrated=calibrated)
+        page.section("How to read this", "\n\n".join(told))
 
     def _add_timeline(self, page: Page) -> None:
         points = self._times.points()
