@@ -65,7 +65,7 @@ class Problems:
         if self._replayed:
             return
         if self.on_error == "raise":
-            error.skippable = True
+            error.skippable = error.line is not None  # leaving a whole file out helps nobody
             raise error
         with self._one_at_a_time:
             reason = _count(self._bad, error.reason, 1)

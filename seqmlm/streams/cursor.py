@@ -80,7 +80,7 @@ class Cursor:
     def _read(self) -> dict[str, Any] | None:
         try:
             text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             found: dict[str, Any] = json.loads(text)

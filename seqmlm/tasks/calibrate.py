@@ -60,7 +60,7 @@ class CalibrateConfig:
     on_error: OnError = "raise"
     records: int = 2_000
     seed: int = 0
-    tokens_per_batch: int = 16384
+    tokens_per_batch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

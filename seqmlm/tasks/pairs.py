@@ -38,7 +38,7 @@ class PairsConfig:
     language: str = ""
     out: Path | None = None
     domain: str | None = None
-    tokens_per_batch: int = 16384
+    tokens_per_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

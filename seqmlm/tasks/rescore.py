@@ -46,7 +46,7 @@ class RescoreConfig:
     mode: str = "exact"
     out: Path | None = None
     domain: str | None = None
-    tokens_per_batch: int = 16384
+    tokens_per_batch: int | None = None
 
     def __post_init__(self) -> None:
         if not self.weights or any(not 0 <= weight < float("inf") for weight in self.weights):

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
+from seqmlm.errors import StateError
 from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.schema import Kind, Schema
 from seqmlm.streams.sinks import Row, Sink, open_sink, unwritable
@@ -86,8 +87,12 @@ class Output:
         """Open the output, where it was left or anew; says where to go on.
 
         Raises:
-            StateError: it cannot go on: the request, an input or the output is not what it was.
+            StateError: it cannot go on: the request, an input or the output is not what it was; or the folder
+                of the output is a file.
         """
+        for above in self._config.out.parents if self._config.out is not None else ():
+            if above.exists() and not above.is_dir():
+                raise StateError(f"cannot write {self._config.out}: {above} is a file; name another --out")
         position = self._left(problems)
         self._rows = position.rows
         self._sink = open_sink(

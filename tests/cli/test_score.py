@@ -153,8 +153,13 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
         assert (done.stdout, out.stat().st_mode & 0o777) == ("", 0o600)
     assert all(row["sensitive"] is True for row in rows(tmp_path / "x.jsonl"))
     assert "sensitive" in (tmp_path / "x.csv").read_text().splitlines()[0].split(",")
-    told = run(home, "evaluate", tmp_path / "x.parquet", "--label", "units", "--json")
-    assert "fewer than 11" in told.stderr or "sensitive" in told.stderr + told.stdout
+    labels = tmp_path / "labels.csv"
+    ids = [row["id"] for row in rows(tmp_path / "x.jsonl")]
+    labels.write_text("id,label\n" + "".join(f"{name},{int(n < 3)}\n" for n, name in enumerate(ids)))
+    told = run(home, "evaluate", tmp_path / "x.parquet", "--labels", labels, "--json")
+    assert told.returncode != 0
+    assert "11" in told.stderr
+    assert "0.25" not in told.stderr + told.stdout
     assert report.stat().st_mode & 0o777 == 0o600
     assert not list((home / "mlartifacts").rglob("private.html"))
 

@@ -94,7 +94,8 @@ def test_inference_mode_and_autocast() -> None:
     rows = rows_of()
     exact = rows(batch, output="logits").detach()
     with torch.inference_mode():
-        assert torch.equal(rows(batch, output="logits"), exact)
+        # Without gradients the layers work in place, in another order of additions.
+        torch.testing.assert_close(rows(batch, output="logits"), exact, rtol=1e-5, atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = rows(batch, output="logits")
         loss = rows(batch)
