@@ -33,8 +33,8 @@ def calibrate(
         str, typer.Option(help="Bad records, and those the model was trained on: raise or skip.")
     ] = "raise",
     tokens_per_batch: Annotated[
-        int, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
-    ] = 16384,
+        int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Learn from normal data what is usual, in place of what training set aside; no labels are used.

@@ -39,8 +39,8 @@ def pairs(
         str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")
     ] = None,
     tokens_per_batch: Annotated[
-        int, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
-    ] = 16384,
+        int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare minimal pairs: the share in which the better sequence has the higher pseudo-log-likelihood.

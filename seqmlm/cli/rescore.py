@@ -41,8 +41,8 @@ def rescore(
         str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")
     ] = None,
     tokens_per_batch: Annotated[
-        int, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
-    ] = 16384,
+        int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object of results instead of the lists.")
     ] = False,

@@ -75,7 +75,7 @@ class Calibrator:
     problems: Problems
     seed: int = 0
     budget: int | None = None
-    tokens_per_batch: int = 16384
+    tokens_per_batch: int | None = None
     say: Callable[[str], None] = field(default=lambda text: None)
     _fit: Fit | None = field(default=None, init=False)
 

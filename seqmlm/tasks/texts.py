@@ -51,7 +51,7 @@ class TextScorer:
         *,
         mode: Mode = EXACT,
         correction: Correction | None = None,
-        tokens_per_batch: int = 16384,
+        tokens_per_batch: int | None = None,
     ) -> None:
         if not model.tokenizer.reads("text"):
             raise UsageError(
