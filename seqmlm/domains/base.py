@@ -136,9 +136,7 @@ class Domain(ABC):
             return self.levels[0]
         found = {level.name: level for level in self.levels}
         if name not in found:
-            raise UsageError(
-                f"domain {self.name} has no level {name!r}{nearest(name, found)}; it has {', '.join(found)}"
-            )
+            raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, found)}")
         return found[name]
 
     def identity(self, record: Record) -> str:

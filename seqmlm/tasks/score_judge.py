@@ -22,6 +22,12 @@ from seqmlm.tasks.scoring import RecordScorer
 LARGE = 64 << 20
 """Bytes of input from which a calibrated model screens first, where no mode is asked for."""
 
+_CORRECTED = {
+    "none": "by nothing",
+    "derived": "as the masking of the training implies, which is exact for a model that learnt it perfectly",
+    "fitted": "as fitted to exact answers: an approximation",
+}
+
 EXPECTED = 3
 """Alternatives that a row names for its most surprising units."""
 
@@ -108,9 +114,12 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     if name == CASCADE and stored is None:
-        raise _uncalibrated(model, level, name, "--mode cascade")
+        raise _uncalibrated(config.model, level, name, "--mode cascade")
     mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
     name = name if name == CASCADE else str(mode)
+    correction = correction_in(model, mode)
+    if mode == ONE_PASS and correction is not None:
+        notes.append(f"one-pass answers are corrected {_CORRECTED[correction.kind]}")
     return Chosen(
         model=model,
         level=level,
@@ -118,7 +127,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
         mode_name=name,
         stored=stored,
         background=stored_background(model, level),
-        correction=correction_in(model, mode),
+        correction=correction,
         alpha=_alpha(config, model, level, name, stored),
         per_unit=config.per_unit,
         tokens_per_batch=config.tokens_per_batch,
@@ -144,7 +153,7 @@ def _alpha(
         return None
     option = "--fpr" if config.fpr is not None else "--alarms-per-day"
     if stored is None:
-        raise _uncalibrated(model, level, mode, option)
+        raise _uncalibrated(config.model, level, mode, option)
     alpha = config.fpr
     if config.alarms_per_day is not None:
         alpha = rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
@@ -158,9 +167,8 @@ def _alpha(
     return alpha
 
 
-def _uncalibrated(model: LoadedModel, level: Level, mode: str, option: str) -> StateError:
+def _uncalibrated(model: str, level: Level, mode: str, option: str) -> StateError:
     return StateError(
-        f"{option} needs a calibration, and the model {model.path} has none of level {level.name} in mode "
-        f"{mode}: make one from normal data with 'seqmlm calibrate MODEL NORMAL --level {level.name} --mode "
-        f"{mode}'"
+        f"{option} needs a calibration, and the model {model} has none of level {level.name} in mode {mode}: "
+        f"make one from normal data with 'seqmlm calibrate {model} NORMAL --level {level.name} --mode {mode}'"
     )

@@ -90,6 +90,14 @@ class Shown:
             self._track.add(judged.row, judged.scored)
         return self._findings.is_new(judged)
 
+    def _threshold(self) -> dict[str, str]:
+        """What an alarm rests on, for the report's head."""
+        chosen = self._chosen
+        if chosen.alpha is None or chosen.stored is None:
+            return {}
+        rows = tellable({"rows": chosen.stored.rows}, self._private)["rows"]
+        return {"alarms at p of at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
+
     def finish(self, summary: ScoreSummary) -> None:
         """Write what is shown, and keep it with the run; of sensitive data counts alone, and no small ones.
 
@@ -101,7 +109,7 @@ class Shown:
         kept: list[Path] = []
         if self._report is not None and config.report is not None:
             facts = {"records": summary.records, "incidents": summary.incidents, "left out": summary.bad}
-            told = {name: value for name, value in facts.items() if value is not None}
+            told = {name: value for name, value in facts.items() if value is not None} | self._threshold()
             self._report.write(config.report, told, private=self._private)
             kept.append(config.report)
         if self._track is not None and config.track is not None:
