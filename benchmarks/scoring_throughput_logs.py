@@ -148,7 +148,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
             for one in judge.encoded(batch):
                 out.write(json.dumps(score_rows.line(one, model.tokenizer)) + "\n")
                 found["windows"] += 1
-                found["lines"] += one.row.length
+                found["lines"] += len(one.row.units)
                 found["alarms"] += bool(one.alarm)
     seconds, scoring = time.perf_counter() - start, time.process_time() - own
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
