@@ -124,7 +124,7 @@ def arms(model: Any, learnt: list[Encoding], seed: int) -> tuple[Arms, dict[str,
     ask, units, bias = Conditionals(model.rows, tokens_per_batch=4096), model.tokenizer.units, bias_for(model)
 
     def scorer(mode: Mode, correction: Correction | None, asked: Conditionals = ask) -> Callable[[], Scorer]:
-        return lambda: Scorer(asked, units, mode=mode, correction=correction, remember=0)
+        return lambda: Scorer(asked, units, mode=mode, correction=correction)
 
     fitted = fit(ask, learnt, bias=bias, seed=seed)
     head = train(ask, learnt, HeadConfig(seed=seed), bias=bias)
