@@ -34,6 +34,7 @@ class JudgedRow:
         row: what was judged.
         scored: the record it belongs to.
         p_value: share of normal rows that are at least as unusual; None without calibration.
+        extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
         channels: p-value of each channel.
     """
@@ -41,6 +42,7 @@ class JudgedRow:
     row: Row
     scored: Scored
     p_value: float | None = None
+    extrapolated: bool = False
     alarm: bool | None = None
     channels: Mapping[str, float] = field(default_factory=dict)
 
@@ -215,11 +217,17 @@ class Judge:
                 row=row,
                 scored=one,
                 p_value=p,
+                extrapolated=beyond,
                 alarm=None if alpha is None else p <= alpha,
                 channels=dict(zip(names, own, strict=True)),
             )
-            for row, one, p, own in zip(
-                rows, owners, judgement.p_value.tolist(), columns.T.tolist(), strict=True
+            for row, one, p, beyond, own in zip(
+                rows,
+                owners,
+                judgement.p_value.tolist(),
+                judgement.extrapolated.tolist(),
+                columns.T.tolist(),
+                strict=True,
             )
         ]
 

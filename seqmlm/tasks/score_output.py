@@ -42,6 +42,7 @@ def schema(
         columns["sensitive"] = "flag"
     if calibrated:
         columns["p_value"] = "number"
+        columns["extrapolated"] = "flag"
         if alarms:
             columns["alarm"] = "flag"
         columns["channels"] = "channels"

@@ -43,6 +43,7 @@ def line(
         fields["sensitive"] = True
     if judged.p_value is not None:
         fields["p_value"] = judged.p_value
+        fields["extrapolated"] = judged.extrapolated
         if judged.alarm is not None:
             fields["alarm"] = judged.alarm
         fields["channels"] = dict(judged.channels)
