@@ -9,8 +9,9 @@ seqmlm.json                                                             the card
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -77,6 +78,33 @@ def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -
         rows.channels.save(directory)
     tokenizer.save(directory)
     (directory / CARD).write_text(json.dumps(to_dict(card), indent=2) + "\n", encoding="utf-8")
+
+
+def put_file(path: Path, content: bytes, *, private: bool) -> None:
+    """Put a file into a model folder: a kill at any moment leaves the old one or the new.
+
+    Args:
+        path: the file.
+        content: all of it.
+        private: whether only its owner may read it, from its first byte on.
+
+    Raises:
+        StateError: it cannot be written; the old one is still there.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as out:
+            os.fchmod(out.fileno(), 0o600 if private else 0o644)
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise StateError(
+            f"cannot write {path}: {error.strerror}; free space, or copy the model to a folder of your own"
+        ) from None
 
 
 def load_tokenizer(reference: str | Path) -> Tokenizer:

@@ -9,7 +9,6 @@ Both stand in the model's folder.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,7 +25,7 @@ from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.mode import Mode
 from seqmlm.engine.types import Encoding, Floats, Sequences
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.bundle import LoadedModel, put_file
 from seqmlm.tasks.maskers import make_masker
 
 if TYPE_CHECKING:
@@ -267,16 +266,5 @@ def _remove(model: LoadedModel, name: str) -> None:
 
 
 def _write(model: LoadedModel, name: str, content: bytes) -> None:
-    """Write a file of the model's folder, whole or not at all; a sensitive model's for its owner alone."""
-    path = Path(model.path) / name
-    part = path.with_name(f".{name}.part")
-    try:
-        part.write_bytes(content)
-        part.chmod(0o600 if model.card.sensitive else 0o644)
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise StateError(
-            f"cannot write {path}: {error.strerror}; free space, or copy the model to a folder of your own"
-        ) from None
+    """Put a file into the model's folder; a sensitive model's for its owner alone."""
+    put_file(Path(model.path) / name, content, private=model.card.sensitive)

@@ -9,9 +9,7 @@ trained_on.safetensors    keyed hashes of the records the model was trained on
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +27,7 @@ from seqmlm.engine.mode import ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.cascade import CascadeCalibration
 from seqmlm.evaluation.conformal import Calibration
-from seqmlm.tasks.bundle import LoadedModel
+from seqmlm.tasks.bundle import LoadedModel, put_file
 
 CALIBRATION, BACKGROUND = "calibration.safetensors", "background.safetensors"
 TRAINED_ON = "trained_on.safetensors"
@@ -207,21 +205,9 @@ def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
 
 
 def _write(file: Path, arrays: Arrays, private: bool, header: dict[str, str] | None = None) -> None:
-    """Write beside the file, then put it in its place: a kill at any moment leaves the old one or the new."""
-    part = file.with_name(f".{file.name}.part")
-    try:
-        with part.open("wb") as out:
-            os.fchmod(out.fileno(), 0o600 if private else 0o644)
-            out.write(save({n: np.ascontiguousarray(a) for n, a in arrays.items()}, metadata=header))
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(file)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise StateError(
-            f"cannot write {file}: {error.strerror}; free space, or copy the model to a folder of your own"
-        ) from None
+    """Replace a file of arrays, whole or not at all."""
+    plain = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+    put_file(file, save(plain, metadata=header), private=private)
 
 
 def _under(arrays: Arrays, prefix: str) -> Arrays:
