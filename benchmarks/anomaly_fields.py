@@ -34,7 +34,6 @@ Row = dict[str, Any]
 RECORDS = 150
 NGRAM_UNITS = 2_000_000
 LONGEST = 250  # tokens of a record that is judged
-STEPS = 300  # of a tiny model, about a minute of one quiet core
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,8 +56,7 @@ def field_rows(
     """Every fault of a field, by unit and by record."""
     records = records or RECORDS
     found = FIELDS[name](data, out)
-    flags = {**found.flags, "train": steps(minutes)}
-    model = trained(out, name, found.domain, found.files, flags, seed, minutes)
+    model = trained(out, name, found.domain, found.files, found.flags, seed, minutes)
     baselines = Baselines(model, _spelled(model, found))
     rows = []
     for fault, plant in found.faults.items():
@@ -66,11 +64,6 @@ def field_rows(
         pairs = list(islice(_pairs(model, texts, plant, seed), records))
         rows += compared(f"{name}: {fault}", model, baselines, pairs)
     return rows
-
-
-def steps(minutes: float) -> dict[str, int]:
-    """How long to train: steps, so that a model does not depend on what else the machine does."""
-    return {"max_steps": round(minutes * STEPS)}
 
 
 class Baselines:

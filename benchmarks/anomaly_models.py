@@ -31,8 +31,16 @@ Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 Statistics = dict[str, Doubles]
 
+STEPS = 300
+"""Steps of a tiny model that one quiet core makes in about a minute."""
+
 COUNTING = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "length")
 """Channels of a log session that no model is needed for."""
+
+
+def steps(minutes: float) -> dict[str, int]:
+    """How long to train: steps, so that a model does not depend on what else the machine does."""
+    return {"max_steps": round(minutes * STEPS)}
 
 
 def trained(
@@ -44,20 +52,19 @@ def trained(
     seed: int,
     minutes: float,
 ) -> LoadedModel:
-    """A `tiny` model trained from scratch for some minutes, or the one that an earlier call trained.
+    """A `tiny` model trained from scratch for `steps(minutes)`, or the one that an earlier call trained.
 
     Args:
         out: folder of the benchmark's workspace.
         name: of the run; seed and minutes are added.
-        flags: settings as nested mappings, `data.paths` aside; `train`, where it is there, says how long.
-        minutes: how long otherwise.
+        flags: settings as nested mappings, `data.paths` aside; `train.max_steps` may ask for another number.
     """
     os.environ["SEQMLM_HOME"] = str(out / "workspace")
     run = f"{name}-{minutes:g}min-seed{seed}"
     where = Workspace.locate().run_dir(run)
     if not (where / "result.json").exists():
         data = {"on_error": "skip", **flags.get("data", {}), "paths": [str(path) for path in files]}
-        train = flags.get("train") or {"max_time": f"{minutes * 60:g}s"}
+        train = {**steps(minutes), **flags.get("train", {})}
         wanted = {"model": {"size": "tiny"}, **flags, "data": data, "train": train}
         request = TrainRequest(
             domain=domain, name=run, flags=wanted, settings=(f"seed={seed}",), resume="auto"

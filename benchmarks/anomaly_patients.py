@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from anomaly_field_data import patients
-from anomaly_fields import RECORDS, steps
+from anomaly_fields import RECORDS
 from anomaly_metrics import gain, ranking
 from anomaly_models import trained
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def patient_rows(
 ) -> list[dict[str, Any]]:
     """Both levels on the half of the patients that chose nothing, and what was chosen by on the other."""
     folders = patients(data, out)
-    model = trained(out, "ehr", "ehr", [folders[0]], {"train": steps(minutes)}, seed, minutes)
+    model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
     train, held = (list(model.domain.read([str(folder)], Problems("skip"))) for folder in folders)
     planted = list(_planted(train, held, seed))[: records or RECORDS]
     encoded = RecordScorer(model).encoded(train, Problems("skip"))

@@ -17,7 +17,7 @@ AUROC of the surprisal for units with a replaced token, and its change against e
 over windows), and how many times less processor time it takes.
 
     python benchmarks/one_pass.py --data ../shared/data           # 3 seeds; about an hour on two cores
-    python benchmarks/one_pass.py --data ../shared/data --quick   # one seed, a minute of training each
+    python benchmarks/one_pass.py --data ../shared/data --quick   # one seed, a minute (300 steps) each
 
 Results are kept per data set, masker and seed under --out, so an interrupted benchmark goes on where it was.
 """
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from anomaly_models import steps
 from pretrain_real import SETS
 from sklearn.metrics import roc_auc_score
 
@@ -77,7 +78,7 @@ def trained(name: str, masker: str, options: argparse.Namespace, seed: int) -> t
     flags = {
         **chosen.flags,
         "data": {**chosen.flags.get("data", {}), "paths": files},
-        "train": {"max_time": f"{options.minutes * 60:g}s"},
+        "train": steps(options.minutes),
         "masking": {"masker": masker},
     }
     os.environ["SEQMLM_HOME"] = str(options.out / "workspace")
