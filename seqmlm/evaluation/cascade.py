@@ -58,7 +58,7 @@ class Screening:
         seed: int,
         fusion: Fusion = "fisher",
     ) -> Screening:
-        """Learn from normal rows, as `Calibration.fit` does; both stages fuse alike.
+        """Learn from normal rows, as `Calibration.fit` does without turns; both stages fuse alike.
 
         Raises:
             UsageError: `escalate` is not between 0 and 1.
@@ -66,7 +66,9 @@ class Screening:
         """
         if not 0 < escalate < 1:
             raise UsageError(f"the escalated share lies between 0 and 1, not {escalate}")
-        return cls(Calibration.fit(statistics, lengths, seed=seed, fuse=True, fusion=fusion), escalate)
+        # No turns: the exact statistics are ranked among the very rows that the screening's are.
+        fitted = Calibration.fit(statistics, lengths, seed=seed, fuse=True, fusion=fusion, turns=False)
+        return cls(fitted, escalate)
 
     def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> tuple[Judgement, Bools]:
         """Judge (M,) rows by their screening statistics; (M,) True where one needs the exact ones."""

@@ -7,6 +7,10 @@ those the channels' ranks were learnt from (split conformal prediction: Vovk, Ga
 exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
 extrapolated by a generalized Pareto tail (`seqmlm.evaluation.tail`) and marked so.
 
+Fewer than 200 rows are too few to be divided: they take turns. Each fifth is ranked by channels learnt from
+the other four, and new rows by channels learnt from all (cross-conformal prediction: Vovk 2015), which
+guarantees P(p <= alpha) <= 2 alpha and in practice keeps to alpha; tests measure it.
+
 A single channel needs no fusion, and no rows are kept apart: it is ranked among all rows of its length bin.
 """
 
@@ -31,7 +35,7 @@ FORMAT = 2
 
 # Rows of a length bin: where ranks are the answer they must resolve small rates; before fusion they need not.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
-_FEW, _FEWEST_TEACHING = 200, 12
+_FEW, _FOLDS, _FEWEST_TEACHING = 200, 5, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +124,7 @@ class Calibration:
         seed: int,
         fuse: bool | None = None,
         fusion: Fusion = "fisher",
+        turns: bool = True,
     ) -> Calibration:
         """Learn what is normal.
 
@@ -127,9 +132,10 @@ class Calibration:
             statistics: channel -> (N,) statistics of normal rows, higher = more unusual; not-a-number where
                 one does not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
-            seed: decides which rows teach the marginals, half of them or, of fewer than 200, a quarter.
+            seed: decides which half of the rows teaches the marginals, or whose turn it is when.
             fuse: rank the fused statistic of the other rows; by default where there are several channels.
             fusion: how p-values become the fused statistic.
+            turns: let fewer than 200 rows take turns; else `teaching_part` of them teaches.
 
         Raises:
             DataError: no row, or no channel.
@@ -143,11 +149,12 @@ class Calibration:
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             own = {name: one[kept] for name, one in values.items()}
             return cls(Marginals.fit(own, sizes[kept], edges), None, len(sizes), fusion)
-        teaches = teaching_part(len(sizes), seed)
-        taught = {name: one[teaches] for name, one in values.items()}
-        marginals = Marginals.fit(taught, sizes[teaches], length_edges(sizes[teaches], _FEWEST_FUSED))
-        others = {name: one[~teaches] for name, one in values.items()}
-        scores = FUSIONS[fusion](marginals.p_values(others, sizes[~teaches])[0])
+        if turns and len(sizes) < _FEW:
+            folds = np.random.default_rng(seed).permutation(len(sizes)) % _FOLDS
+            parts = [_fused(values, sizes, folds != turn, fusion)[1] for turn in np.unique(folds)]
+            marginals = _marginals(values, sizes)
+            return cls(marginals, Ranks.of(np.concatenate(parts)), len(sizes), fusion)
+        marginals, scores = _fused(values, sizes, teaching_part(len(sizes), seed), fusion)
         return cls(marginals, Ranks.of(scores), len(sizes), fusion)
 
     @property
@@ -240,6 +247,17 @@ def with_format(state: Mapping[str, Any]) -> None:
 def broken(error: Exception) -> StateError:
     """The error for a state that lacks a part."""
     return StateError(f"the calibration is incomplete ({error}); calibrate the model again")
+
+
+def _marginals(values: Statistics, sizes: Longs) -> Marginals:
+    return Marginals.fit(values, sizes, length_edges(sizes, _FEWEST_FUSED))
+
+
+def _fused(values: Statistics, sizes: Longs, teaches: Bools, fusion: Fusion) -> tuple[Marginals, Doubles]:
+    """The channels' ranks as some rows teach them, and the fused statistic of the others."""
+    marginals = _marginals({name: one[teaches] for name, one in values.items()}, sizes[teaches])
+    others = {name: one[~teaches] for name, one in values.items()}
+    return marginals, FUSIONS[fusion](marginals.p_values(others, sizes[~teaches])[0])
 
 
 def _arrays(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, Doubles], Longs]:
