@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from anomaly_floors import floors
-from anomaly_metrics import alarmed, ranking, threshold_on
+from anomaly_metrics import alarmed, gain, ranking, threshold_on
 from anomaly_models import COUNTING, Detector, Fused, trained
 from anomaly_sessions import (
     RawTask,
@@ -99,7 +99,7 @@ def sessions(
             }
             for channel in detector.level.channels
         ]
-        rows += floor_rows(one)
+        rows += floor_rows(one, detectors["fused"].scores(found, sizes))
     return rows
 
 
@@ -122,16 +122,30 @@ def fused_rows(
     ]
 
 
-def floor_rows(task: SessionTask) -> list[Row]:
-    """Every floor at every rate, its threshold the largest that so many calibration sessions exceed."""
-    rows = []
+def floor_rows(task: SessionTask, fused: Doubles | None = None) -> list[Row]:
+    """Every floor at every rate, its threshold the largest that so many calibration sessions exceed.
+
+    Args:
+        fused: (N,) of the detector, which is compared with the floor that ranks best: a paired bootstrap over
+            groups of equal sessions.
+    """
+    rows, areas = [], {}
     for name, floor in floors(task.train).items():
         scores, normal = floor(task.test), floor(task.calibration)
         whole = ranking(task.labels, scores)
+        areas[name] = whole["auroc"], scores
         for rate in RATES:
             alarms = scores > threshold_on(normal, rate) if name != "flag everything" else scores > 0
             found = alarmed(task.labels, alarms, task.prevalence)
             rows.append({"set": task.name, "detector": f"floor {name}", "rate": rate, **whole, **found})
+    if fused is not None:
+        best = max(areas, key=lambda name: areas[name][0])
+        number: dict[tuple[int, ...], int] = {}
+        groups = [number.setdefault(session, len(number)) for session in task.test]
+        over = gain(task.labels, fused, areas[best][1], groups)
+        rows.append(
+            {"set": task.name, "detector": f"fused against {best}", "floor_auroc": areas[best][0], **over}
+        )
     return rows
 
 
@@ -160,7 +174,8 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         }
         for detects, fused in detectors.items():
             rows += fused_rows(task, f"{detects}; trained on {arm}", fused, found, sizes)
-        rows += floor_rows(_as_events(task, detector, train, calibration, arm))
+        as_events = _as_events(task, detector, train, calibration, arm)
+        rows += floor_rows(as_events, detectors["fused"].scores(found, sizes))
     return rows
 
 
