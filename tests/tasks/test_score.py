@@ -200,6 +200,17 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
     assert fasta.read_bytes() == before
 
 
+def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
+    model: str, workspace: Path, tmp_path: Path
+) -> None:
+    bad, out, track = workspace / "bad.fasta", tmp_path / "o.jsonl", tmp_path / "t.bedgraph"
+    bad.write_text(">p\n1234\n")
+    with pytest.raises(UsageError, match="level protein of a protein model have no place"):
+        _score(model, bad, out=out, track=track)
+    assert not out.exists()
+    assert list(workspace.iterdir()) == [bad]
+
+
 def test_large_inputs_are_screened_where_the_model_is_calibrated(
     model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
