@@ -259,7 +259,7 @@ def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_pat
     found = stored_trained_on(tmp_path)
     assert found is not None
     assert "anything" not in found
-    store(tmp_path, {("a", "b"): _one(model)})
+    store(tmp_path, {("a", "exact"): _one(model)})
     content = (tmp_path / CALIBRATION).read_bytes()
     (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
     with pytest.raises(StateError, match="format"):
