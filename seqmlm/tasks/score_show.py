@@ -101,7 +101,7 @@ class Shown:
         if chosen.alpha is None or chosen.stored is None:
             return {}
         rows = tellable({"rows": chosen.stored.rows}, self._private)["rows"]
-        return {"alarms at p of at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
+        return {"alarm p at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
 
     def finish(self, summary: ScoreSummary) -> None:
         """Write what is shown, and keep it with the run; of sensitive data counts alone, and no small ones.
