@@ -121,14 +121,25 @@ def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | 
 def stored_background(model: LoadedModel, level: Level) -> Background | None:
     """What a level knows of normal data; None where it needs nothing, or the model holds nothing.
 
+    Levels with one kind of background know the same (that of training, where it is from there): any of them
+    lends its own to the others, where what it learnt from scores was seen in the same way.
+
     Raises:
         StateError: the file cannot be read.
     """
-    file = Path(model.path) / BACKGROUND
-    if level.background is None or not file.is_file():
+    kind, file = level.background, Path(model.path) / BACKGROUND
+    if kind is None or not file.is_file():
         return None
-    arrays = _under(_read(file)[0], f"{level.name}/")
-    return level.background.load(arrays, model.tokenizer) if arrays else None
+    arrays = _read(file)[0]
+    alike = (
+        one
+        for one in model.domain.levels
+        if one.background is kind and (one.view == level.view or not kind.needs_scores)
+    )
+    for one in (level, *alike):
+        if own := _under(arrays, f"{one.name}/"):
+            return kind.load(own, model.tokenizer)
+    return None
 
 
 def stored_trained_on(folder: Path) -> TrainedOn | None:
