@@ -33,6 +33,7 @@ class Level(ABC):
         view: what of a record the model is shown when a unit is asked.
         background: what it must know of normal data, or None.
         pictures: how a report shows its rows: "coloured", "track", "timeline", "source", "history".
+        placed: every row says where in a contig it lies: `contig`, `contig_start`, `contig_end` of its extra.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Level(ABC):
     view: View = WHOLE
     background: ClassVar[type[Background] | None] = None
     pictures: tuple[str, ...] = ("coloured",)
+    placed: bool = False
 
     @property
     def screen(self) -> tuple[str, ...]:

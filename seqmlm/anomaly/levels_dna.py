@@ -92,6 +92,7 @@ class DnaLevel(Level):
     channels = ("excess", "composition")
     background: ClassVar[type[Background] | None] = GenomeBackground
     pictures = ("track",)
+    placed = True
 
     def mirrored(self, record: Record) -> Record | None:
         return Record(

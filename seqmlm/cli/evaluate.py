@@ -13,7 +13,10 @@ def evaluate(
         list[str], typer.Argument(metavar="SCORES...", help="Files of seqmlm score: .jsonl, .csv, .parquet.")
     ],
     labels: Annotated[
-        str | None, typer.Option(help="File with an id and a label a row; absent: the scores have the label.")
+        str | None,
+        typer.Option(
+            help="File with an id and a label a row, or a sample's truth.json; absent: in the scores."
+        ),
     ] = None,
     label_field: Annotated[str, typer.Option(help="Column of the label.")] = "label",
     label_id: Annotated[str, typer.Option(help="Column of the id in the file of labels.")] = "id",

@@ -5,11 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(BaseException):
+    """A signal came inside `StopSignals.breaking`; no `Exception`: nothing on the way out may handle it."""
 
 
 class StopSignals:
@@ -27,6 +32,7 @@ class StopSignals:
     def __init__(self, patience: float = 0.0) -> None:
         self.received: int | None = None
         self._patience, self._since = patience, 0.0
+        self._breaks = False
         self._previous: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def __enter__(self) -> StopSignals:
@@ -42,9 +48,28 @@ class StopSignals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
 
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """Work that can be given up anywhere: the first signal ends it, between two operations of a forward.
+
+        Nothing may be written inside that must be whole.
+
+        Raises:
+            Stopped: a signal came, now or before.
+        """
+        self._breaks = True
+        try:
+            if self.received is not None:
+                raise Stopped
+            yield
+        finally:
+            self._breaks = False
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self._since = number, time.monotonic()
+            if self._breaks:
+                raise Stopped
         elif time.monotonic() - self._since >= self._patience:
             for each in _SIGNALS:
                 signal.signal(each, signal.SIG_DFL)

@@ -36,7 +36,9 @@ CHANNELS = {
 """What each built-in channel measures; a channel of a plugin's level goes by its name alone."""
 
 
-def reading(unit: str, rows: int, channels: Iterable[str], *, calibrated: bool) -> list[str]:
+def reading(
+    unit: str, rows: int, channels: Iterable[str], *, calibrated: bool, extrapolated: bool = False
+) -> list[str]:
     """Sentences that explain a report.
 
     Args:
@@ -44,6 +46,7 @@ def reading(unit: str, rows: int, channels: Iterable[str], *, calibrated: bool) 
         rows: that were judged.
         channels: whose p-values the report has.
         calibrated: whether rows have p-values.
+        extrapolated: whether some of these lie below all that normal rows can show.
     """
     told = [
         "Higher scores are more unusual. "
@@ -61,6 +64,11 @@ def reading(unit: str, rows: int, channels: Iterable[str], *, calibrated: bool) 
         f"If all {rows:,} rows were normal, about {0.01 * rows:,.1f} of them would have one of 0.01 or less: "
         "an alarm is a place to look at, not a proof."
     )
+    if extrapolated:
+        told.append(
+            "An extrapolated p-value lies below what the calibration rows can show, and comes from a fitted "
+            "tail: a ranking, not a guarantee."
+        )
     known = [f"{name}: {CHANNELS[name]}" for name in channels if name in CHANNELS]
     if known:
         told.append("Channels have a p-value each and are fused into one. " + "; ".join(known) + ".")

@@ -18,7 +18,7 @@ from seqmlm.reports.histories import add_history
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.reading import reading
 from seqmlm.reports.source import add_source
-from seqmlm.reports.wording import shown_scale, standing_out, told, verdict
+from seqmlm.reports.wording import firing, shown_scale, standing_out, told, verdict
 
 WORST = 50
 """Rows that the report names."""
@@ -40,6 +40,8 @@ class Judged(Protocol):
     def scored(self) -> Scored: ...
     @property
     def p_value(self) -> float | None: ...
+    @property
+    def extrapolated(self) -> bool: ...
     @property
     def alarm(self) -> bool | None: ...
     @property
@@ -157,6 +159,7 @@ class ScoreReport:
             "units",
             "score",
             "p value",
+            "extrapolated",
             "alarm",
             "channels",
             "what stands out",
@@ -175,15 +178,17 @@ class ScoreReport:
             len(row.units),
             row.score,
             judged.p_value,
+            "yes" if judged.extrapolated else "",
             judged.alarm,
-            ", ".join(f"{name} {p:.2g}" for name, p in sorted(judged.channels.items(), key=lambda x: x[1])),
+            firing(judged.channels),
             standing_out(judged.row, judged.scored, self._surface),
         ]
 
     def _add_reading(self, page: Page, worst: Sequence[Judged]) -> None:
         channels = dict.fromkeys(name for one in worst for name in one.channels)
         calibrated = any(one.p_value is not None for one in worst)
-        told = reading(self._unit, self.rows, channels, calibrated=calibrated)
+        extrapolated = any(one.extrapolated for one in worst)
+        told = reading(self._unit, self.rows, channels, calibrated=calibrated, extrapolated=extrapolated)
         page.section("How to read this", "\n\n".join(told))
 
     def _add_timeline(self, page: Page) -> None:
@@ -260,7 +265,7 @@ class ScoreReport:
 
     def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged], scale: float) -> None:
         scored = rows[0].scored
-        text = str(scored.record.raw)
+        text = str(scored.record.raw).partition("\0")[0]  # behind it, log lines have their times
         low, high = 0, len(text)
         if len(text) > _LONG:
             low = max(0, min(one.row.start for one in rows) - _AROUND)

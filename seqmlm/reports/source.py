@@ -13,7 +13,7 @@ from seqmlm.reports.page import Page
 
 AROUND = 6
 """Lines shown on either side of a finding, of a file of more than `WHOLE` lines."""
-WHOLE = 120
+WHOLE = 16  # so many are seen without scrolling
 
 _ALARM, _OPEN, _LEFT_OUT = "▶", "│", "⋯"
 

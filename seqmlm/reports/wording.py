@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,24 +11,29 @@ from seqmlm.anomaly.values import Row, Scored
 
 _UNLIKELY = math.log(0.005)  # alternatives below half a percent are not named
 _LONGEST = 80
+_MOST = 5  # alternatives that are named of a unit that is pointed at
+_IN_TABLE = 3
+_CHANNELS = 4  # p-values that a table names
+_SEEN = str.maketrans({"\n": "↵", "\r": "", " ": "␣", "\t": "⇥"})
 
 
-def told(scored: Scored, unit: int, surface: Callable[[int], str]) -> str:
+def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int = _MOST) -> str:
     """A unit: its text, its surprisal, and what was expected.
 
     Args:
         scored: the record.
         unit: index into it.
         surface: spelling of a letter of `Scored.top_ids`.
+        most: alternatives that are named.
     """
-    text = f"{scored.text(unit).strip()[:_LONGEST]}: {scored.surprisal[unit]:.1f} bits"
+    text = f"{visible(scored.text(unit))[:_LONGEST]}: {scored.surprisal[unit]:.1f} bits"
     if scored.entropy is not None:
         text += f", entropy {scored.entropy[unit]:.1f}"
     if scored.top_ids is None or scored.top_log_probs is None:
         return text
     pairs = zip(scored.top_ids[unit].tolist(), scored.top_log_probs[unit].tolist(), strict=True)
-    likely = [(token, 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY]
-    shares = ", ".join(f"{surface(token)} {share:.0f} %" for token, share in likely)
+    likely = [(token, 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY][:most]
+    shares = ", ".join(f"{visible(surface(token))} {share:.0f} %" for token, share in likely)
     return f"{text}\nexpected: {shares}" if shares else text
 
 
@@ -37,7 +42,26 @@ def standing_out(row: Row, scored: Scored, surface: Callable[[int], str]) -> str
     if not len(row.units):
         return ""
     worst = int(row.units[scored.surprisal[row.units].argmax()])
-    return told(scored, worst, surface).replace("\n", "; ")
+    return told(scored, worst, surface, most=_IN_TABLE).replace("\n", "; ")
+
+
+def visible(text: str) -> str:
+    """A text without the white space around it; white space alone by signs for it.
+
+    >>> visible(" a "), visible("\\n    ")
+    ('a', '↵␣␣␣␣')
+    """
+    return text.strip() or text.translate(_SEEN)
+
+
+def firing(channels: Mapping[str, float]) -> str:
+    """The smallest p-values among channels, in one line; those that say nothing are left out.
+
+    >>> firing({"length": 1.0, "pll": 0.012, "misses": 0.5})
+    'pll 0.012, misses 0.5'
+    """
+    ordered = sorted(channels.items(), key=lambda one: one[1])[:_CHANNELS]
+    return ", ".join(f"{name} {p:.2g}" for name, p in ordered if p < 1 or len(channels) == 1)
 
 
 def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> str:

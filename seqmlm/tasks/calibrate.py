@@ -165,7 +165,7 @@ def _replaced(
     if learnt:
         store_backgrounds(folder, {**_other_backgrounds(model, level), **learnt}, private=private)
     calibrator.keep_correction()
-    store(folder, {**stored, **fitted}, private=private)
+    store(folder, fitted, others=stored, private=private)
     return fitted
 
 

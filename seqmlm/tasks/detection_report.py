@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,10 @@ def alarm_cells(one: Alarms) -> tuple[Cell, ...]:
 
 
 def shown(rate: Rate | None) -> str:
-    """A rate with its interval."""
-    return "withheld" if rate is None else f"{rate.value:.4f} ({rate.low:.4f} to {rate.high:.4f})"
+    """A rate with its interval; of nothing, as the precision where nothing alarmed, there is none."""
+    if rate is None:
+        return "withheld"
+    return "-" if math.isnan(rate.value) else f"{rate.value:.4f} ({rate.low:.4f} to {rate.high:.4f})"
 
 
 def notes(result: Evaluation) -> str:

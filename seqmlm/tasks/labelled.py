@@ -11,6 +11,7 @@ from typing import Any
 
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError
+from seqmlm.tasks.planted import Planted
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5
@@ -83,20 +84,24 @@ def read_labelled(
     Args:
         paths: files of scores (.jsonl, .csv, .parquet ...).
         columns: which fields say what.
-        labels: file with an id and a label a row; None where the scores have the label.
+        labels: file with an id and a label a row, or the truth of a sample; None where the scores have the
+            label.
         partial: labels without a score are counted instead of refused.
         sensitive: as if the scores said so.
 
     Raises:
         DataError: a missing field, a score that is no number, ids without a partner (with their number).
     """
-    known = None if labels is None else _labels(labels, columns, sensitive)
+    planted = None if labels is None else Planted.read(labels)
+    known = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
     found, absent, seen = Labelled(sensitive=sensitive), Counter[str](), set[str]()
     for path in paths:
         for line, row in read_rows(path):
             name = str(required(row, "id", path, line))
             found.sensitive = found.sensitive or _truth(row.get("sensitive")) is True
-            if known is None:
+            if planted is not None:
+                label = planted.shown(row)
+            elif known is None:
                 value = required(row, columns.label, path, line)
                 label = _label(value, columns, path, line, found.sensitive)
             elif name in known:
@@ -108,7 +113,8 @@ def read_labelled(
             _append(found, row, label, columns, path, line)
     if absent:
         raise _without(absent, f"scored ids are not in {labels}", str(labels), found.sensitive)
-    found.missing = _unscored(set(known or ()) - seen, str(labels), partial, found.sensitive)
+    left = set(known or ()) - seen if planted is None else planted.unseen
+    found.missing = _unscored(left, str(labels), partial, found.sensitive)
     if not found.keys:
         raise DataError("there are no scores", source=", ".join(paths), remedy="name a file with rows in it")
     return found

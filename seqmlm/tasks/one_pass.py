@@ -8,6 +8,7 @@ Both stand in the model's folder.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -80,6 +81,19 @@ def derived(model: LoadedModel) -> Correction:
         )
     masker = make_masker(masking, model.tokenizer)
     return derive(masking, masker, model.tokenizer.space, single_tokens=model.tokenizer.single_tokens)
+
+
+def correction_identity(folder: Path, mode: Mode) -> str:
+    """Names what corrects a model's answers in a mode, for what rests on it: other answers, another name.
+
+    "none" for modes that hide units, "derived" where the card says all, else the stored file and its digest.
+    """
+    if mode.kind != "one-pass":
+        return "none"
+    path = folder / (HEAD if mode.head else FIT)
+    if not path.is_file():
+        return "derived"
+    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
 def bias_for(model: LoadedModel) -> Floats | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol, TextIO
 
 from seqmlm.data.problems import Problems
-from seqmlm.engine.signals import StopSignals
+from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import UsageError
 from seqmlm.registry import Registry, resolve
 from seqmlm.streams.cursor import file_facts
@@ -34,9 +33,6 @@ scored by the same process or not; only at its end is the work committed."""
 
 READ_AHEAD_BYTES = 4 << 20
 """Input from which a second process reads; starting one takes longer than reading less."""
-
-GRACE = 3.0
-"""Seconds after a signal in which a batch may still be finished; then it is given up."""
 
 
 class Console(Protocol):
@@ -105,10 +101,6 @@ def _problems(config: ScoreConfig, sensitive: bool) -> Problems:
     return Problems(config.on_error, quarantine=aside, sensitive=sensitive)
 
 
-class _GivenUp(Exception):
-    """A signal came a while ago, and the batch is not done."""
-
-
 class _Scoring:
     """One scoring under way."""
 
@@ -139,7 +131,6 @@ class _Scoring:
         self._leg_began = 0
         self._work = Work.of(chosen.model)
         self._size = batch_size(chosen.model, chosen.mode, self._work, cascade=chosen.judge_cascades)
-        self._signalled: float | None = None
         self._tally = Tally({})
 
     def _request(self) -> dict[str, object]:
@@ -182,10 +173,11 @@ class _Scoring:
         return lambda told: domain.read(config.sources, told, format=config.format, **config.options)
 
     def _files(self, batches: Iterator[Batch]) -> None:
-        hook = self._chosen.model.rows.register_forward_pre_hook(self._between_forwards)
         try:
             for batch in batches:
-                self._one(batch)
+                with self._signals.breaking():  # a resumed scoring begins its leg anew: nothing is lost
+                    rows = self._judged(batch)
+                self._done(batch, rows)
                 if not batch.whole:
                     self._output.keep()  # what is done stays to be seen, but the last leg is not whole
                 elif self._leg_over():
@@ -193,34 +185,26 @@ class _Scoring:
                     self._judge, self._leg_began = self._chosen.judge(), self._records
                 if self._signals.received is not None:
                     break
-        except _GivenUp:
+        except Stopped:
             pass
-        finally:
-            hook.remove()
         if self._signals.received is not None:
             self._output.keep()
 
     def _live(self, batches: Iterator[Batch]) -> None:
         for batch in batches:
-            self._one(batch)
+            self._done(batch, self._judged(batch))
             self._output.commit(self._records, self._tally.snapshot(), self._problems)
-
-    def _between_forwards(self, *_: object) -> None:
-        """Give up the batch some time after a signal: a long record may take minutes."""
-        if self._signals.received is None:
-            return
-        self._signalled = self._signalled or time.monotonic()
-        if time.monotonic() - self._signalled > GRACE:
-            raise _GivenUp
 
     def _leg_over(self) -> bool:
         tokens = self._judge.scorer.conditionals.statistics.tokens
         return tokens >= self._work.leg or self._records - self._leg_began >= LEG_RECORDS
 
-    def _one(self, batch: Batch) -> None:
-        """Judge a batch and write its rows."""
-        if batch:
-            self._write(self._judge.encoded(batch))
+    def _judged(self, batch: Batch) -> list[JudgedRow]:
+        return self._judge.encoded(batch) if batch else []
+
+    def _done(self, batch: Batch, rows: Sequence[JudgedRow]) -> None:
+        """Write a batch's rows."""
+        self._write(rows)
         self._records += batch.read
         self._console.progress(self._records, self._tally.rows, self._tally.alarms)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from seqmlm.errors import StateError
 from seqmlm.evaluation.cascade import CascadeCalibration
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.tasks.bundle import LoadedModel, put_file
+from seqmlm.tasks.one_pass import correction_identity
 
 CALIBRATION, BACKGROUND = "calibration.safetensors", "background.safetensors"
 TRAINED_ON = "trained_on.safetensors"
@@ -49,6 +50,7 @@ class Stored:
         rows_per_day: of normal data with times; None without.
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
+        correction: what corrected the answers (`correction_identity`); None where the file does not say.
     """
 
     calibration: Calibration | None = None
@@ -57,6 +59,7 @@ class Stored:
     rows_per_day: float | None = None
     source: str = ""
     created: str = ""
+    correction: str | None = None
 
     @property
     def fitted(self) -> Calibration | CascadeCalibration:
@@ -64,6 +67,10 @@ class Stored:
         found = self.cascade or self.calibration
         assert found is not None
         return found
+
+    def asked(self, mode: str) -> Mode:
+        """How it asks, of a cascade in its first stage; `mode` is what a person calls it."""
+        return self.screen if self.cascade is not None else Mode.parse(mode)
 
     @property
     def rows(self) -> int:
@@ -94,25 +101,45 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
 
 
 def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | None:
-    """The calibration of a level and mode ("cascade" is one), or None.
+    """A calibration of a level and mode ("cascade" is one), or None.
 
     Raises:
-        StateError: the file cannot be read.
+        StateError: the file cannot be read, or the calibration rests on another one-pass correction than the
+            model has now: two files cannot be replaced in one step, and a kill may have come in between.
     """
-    return stored_calibrations(Path(model.path)).get((level.name, mode))
+    folder = Path(model.path)
+    found = stored_calibrations(folder).get((level.name, mode))
+    if found is not None and found.correction not in (None, correction_identity(folder, found.asked(mode))):
+        raise StateError(
+            f"{folder / CALIBRATION}: level {level.name} in mode {mode} was calibrated with another one-pass "
+            "correction than the model has now, perhaps because a calibration was cut short: calibrate again "
+            f"('seqmlm calibrate MODEL NORMAL --level {level.name}'), or ask with --mode exact"
+        )
+    return found
 
 
 def stored_background(model: LoadedModel, level: Level) -> Background | None:
     """What a level knows of normal data; None where it needs nothing, or the model holds nothing.
 
+    Levels with one kind of background know the same (that of training, where it is from there): any of them
+    lends its own to the others, where what it learnt from scores was seen in the same way.
+
     Raises:
         StateError: the file cannot be read.
     """
-    file = Path(model.path) / BACKGROUND
-    if level.background is None or not file.is_file():
+    kind, file = level.background, Path(model.path) / BACKGROUND
+    if kind is None or not file.is_file():
         return None
-    arrays = _under(_read(file)[0], f"{level.name}/")
-    return level.background.load(arrays, model.tokenizer) if arrays else None
+    arrays = _read(file)[0]
+    alike = (
+        one
+        for one in model.domain.levels
+        if one.background is kind and (one.view == level.view or not kind.needs_scores)
+    )
+    for one in (level, *alike):
+        if own := _under(arrays, f"{one.name}/"):
+            return kind.load(own, model.tokenizer)
+    return None
 
 
 def stored_trained_on(folder: Path) -> TrainedOn | None:
@@ -130,12 +157,19 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
         raise _broken(file, error) from None
 
 
-def store(folder: Path, entries: Mapping[tuple[str, str], Stored], *, private: bool = False) -> None:
+def store(
+    folder: Path,
+    made: Mapping[tuple[str, str], Stored],
+    *,
+    others: Mapping[tuple[str, str], Stored] | None = None,
+    private: bool = False,
+) -> None:
     """Replace the calibrations of a model by these, by level and mode.
 
     Args:
         folder: of the model.
-        entries: all it shall have.
+        made: with the correction that stands in the folder now.
+        others: made before; those of `made` take their place.
         private: only the owner may read them.
 
     Raises:
@@ -143,7 +177,11 @@ def store(folder: Path, entries: Mapping[tuple[str, str], Stored], *, private: b
     """
     arrays: Arrays = {}
     facts = []
-    for (level, mode), one in entries.items():
+    current = {
+        (level, mode): replace(one, correction=correction_identity(folder, one.asked(mode)))
+        for (level, mode), one in made.items()
+    }
+    for (level, mode), one in {**(others or {}), **current}.items():
         state, own = one.fitted.to_state()
         arrays |= {f"{level}/{mode}/{name}": values for name, values in own.items()}
         facts.append(
@@ -155,6 +193,7 @@ def store(folder: Path, entries: Mapping[tuple[str, str], Stored], *, private: b
                 "rows": one.rows,
                 "rows_per_day": one.rows_per_day,
                 "source": one.source,
+                "correction": one.correction,
                 "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
                 "state": state,
             }
@@ -193,6 +232,7 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         rows_per_day=facts["rows_per_day"],
         source=facts["source"],
         created=facts["created"],
+        correction=facts.get("correction"),
     )
 
 

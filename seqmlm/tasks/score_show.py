@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
+from seqmlm.errors import UsageError
 from seqmlm.reports.genome_track import GenomeTrack
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.judging import JudgedRow
@@ -27,11 +28,19 @@ class Shown:
         chosen: level, mode and model.
         workspace: where runs are.
         say: told about a tracking server that does not answer.
+
+    Raises:
+        UsageError: a track along a genome of rows that have no place in one.
     """
 
     def __init__(
         self, config: ScoreConfig, chosen: Chosen, workspace: Workspace, say: Callable[[str], None]
     ) -> None:
+        if config.track is not None and not chosen.level.placed:
+            raise UsageError(
+                f"--track shows scores along a genome, and rows of level {chosen.level.name} of a "
+                f"{chosen.model.card.domain} model have no place in one; --report draws them"
+            )
         self._config, self._chosen, self._workspace, self._say = config, chosen, workspace, say
         self._run: TrackedRun | None = None
         self._private = private = chosen.model.card.sensitive
@@ -79,11 +88,7 @@ class Shown:
         )
 
     def add(self, judged: JudgedRow) -> bool:
-        """Take a row; whether it is to be written: with a baseline, only what is new.
-
-        Raises:
-            UsageError: a track was asked for, and the row has no place in a contig.
-        """
+        """Take a row; whether it is to be written: with a baseline, only what is new."""
         if self._report is not None:
             self._report.add(judged)
         if self._track is not None:
@@ -96,7 +101,7 @@ class Shown:
         if chosen.alpha is None or chosen.stored is None:
             return {}
         rows = tellable({"rows": chosen.stored.rows}, self._private)["rows"]
-        return {"alarms at p of at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
+        return {"alarm p at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
 
     def finish(self, summary: ScoreSummary) -> None:
         """Write what is shown, and keep it with the run; of sensitive data counts alone, and no small ones.

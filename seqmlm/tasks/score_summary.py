@@ -58,7 +58,7 @@ class ScoreSummary:
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
             f"{reasons}scored {self.records:,} records, {self.units:,} {self.unit}s in {self.seconds:.1f} s"
-            f" ({self.rate:,.0f} records/s){alarms}{bad}{stopped}"
+            f" ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,3 +130,8 @@ def _alarm(judged: JudgedRow) -> Alarm:
     start, end = (lines[0], lines[-1]) if lines and row.id == record.id else (row.start, row.end)
     p_value = 1.0 if judged.p_value is None else judged.p_value
     return Alarm(id=row.id, place=place, start=float(start), end=float(end), p_value=p_value)
+
+
+def _rate(rate: float) -> str:
+    """Records a second; of slow ones, as with long records, more than "0"."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -75,6 +75,13 @@ def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list
     return [found.row for found in judge.judged([one], Problems())]
 
 
+@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+def test_a_level_that_says_its_rows_are_placed_places_each(level: DnaLevel) -> None:
+    assert level.placed
+    rows = judged(BaseTokenizer(), level, record(TEXT[:120]))
+    assert all(row.extra["contig"] == "r" for row in rows)
+
+
 @every
 @pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
 def test_a_sequence_and_its_reverse_complement_have_the_same_scores(

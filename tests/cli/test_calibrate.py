@@ -16,6 +16,7 @@ from seqmlm.data.events import iso
 from seqmlm.data.problems import Problems
 from seqmlm.registry import Registry
 from seqmlm.tasks import bundle
+from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.judging import Judge
 from seqmlm.tasks.privacy import PERSONAL
 from seqmlm.tasks.score_calibration import CALIBRATION, CASCADE, stored_calibrations, stored_trained_on
@@ -85,6 +86,35 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert only.code == 0, only.err
     assert f"{level}\tpartition:4\t60" in only.out
     assert len(stored_calibrations(folder)) == 7
+
+
+def test_a_calibration_cut_short_between_its_two_files_is_named(
+    seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, normal = fasta(workspace / "mine.fasta", 200, 1), fasta(workspace / "normal.fasta", 90, 2)
+    trained = seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3")
+    assert trained.code == 0, trained.err
+    folder = workspace / "runs/mine/model"
+    ask = ("score", "mine", normal, "--fpr", 0.1, "--mode")
+    assert seqmlm(*ask, "one-pass").code == 0
+    before = (folder / "one_pass.json").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr("seqmlm.tasks.calibrate.store", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate_files(CalibrateConfig(model="mine", paths=(str(normal),)), print)
+    assert (folder / "one_pass.json").read_bytes() != before, "else nothing was cut short"
+    for mode in ("one-pass", "cascade"):
+        refused = seqmlm(*ask, mode)
+        assert refused.code == 4
+        assert f"in mode {mode} was calibrated with another one-pass correction" in refused.err
+        assert "seqmlm calibrate MODEL NORMAL" in refused.err
+    assert seqmlm(*ask, "exact").code == 0, "which rests on no correction"
+    assert seqmlm("calibrate", "mine", normal).code == 0
+    assert seqmlm(*ask, "one-pass").code == seqmlm(*ask, "cascade").code == 0
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_alarms_on_fresh_normals_are_as_rare_as_asked(seqmlm: Run, workspace: Path) -> None:

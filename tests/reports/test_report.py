@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ class Judged:
     p_value: float | None = None
     alarm: bool | None = None
     channels: dict[str, float] = field(default_factory=dict)
+    extrapolated: bool = False
 
 
 def scored(name: str, raw: str, bits: list[float]) -> Scored:
@@ -73,7 +74,7 @@ def test_p_values_order_rows_before_scores_and_alarms_are_counted() -> None:
     assert "<dt>alarms</dt><dd>2</dd>" in html
     assert "<dt>alarm rate asked</dt><dd>0.01</dd>" in html
     assert re.findall(r'data-value="(high|odd|odder)"', html) == ["odder", "odd", "high"]
-    assert "a 0.001, b 1" in html
+    assert ">a 0.001<" in html
     assert "the line is the lowest score of an alarm" in html
 
 
@@ -149,3 +150,26 @@ def test_nothing_to_score_is_said_and_data_are_escaped(tmp_path: Path) -> None:
 
 def _fields(row: Row) -> dict[str, object]:
     return {name: getattr(row, name) for name in Row.__slots__}
+
+
+def test_an_extrapolated_p_value_is_called_so() -> None:
+    report = ScoreReport("R")
+    report.add(judged("plain", 1.0, 0.2, False))
+    told = report.page().html()
+    assert "extrapolated" not in told
+    report.add(replace(judged("far", 9.0, 1e-9, True), extrapolated=True))
+    told = report.page().html()
+    assert "<th" in told
+    assert ">extrapolated" in told
+    assert "a ranking, not a guarantee" in told
+
+
+def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out() -> None:
+    one = scored("x", "ACDEF", [1.0, 2.0, 3.0, 4.0, 9.0])
+    object.__setattr__(one.record, "raw", "A\nC \n\0t1709532002.139718")
+    report = ScoreReport("R", surface=lambda token: "\n    ")
+    report.add(Judged(record_row(one, {"bits_per_unit": 1.0}), one))
+    told = report.page().html()
+    assert "↵: 9.0 bits" in told
+    assert "↵␣␣␣␣ 50 %" in told
+    assert "1709532002" not in told

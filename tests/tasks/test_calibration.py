@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_domain_models import code_model
 from tiny_models import RESIDUES, protein_model
 
 from seqmlm.anomaly.background import Background
+from seqmlm.anomaly.code_norms import ClassNorms
 from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel, mean, record_row
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
@@ -203,6 +205,17 @@ def test_what_teaches_a_background_does_not_calibrate(model: LoadedModel, tmp_pa
     assert stored_background(model, RecordLevel("protein")) is None
 
 
+def test_levels_with_one_kind_of_background_share_it(tmp_path: Path) -> None:
+    code = replace(code_model(), path=str(tmp_path))
+    norms = ClassNorms(np.zeros((17, 4, 3)))
+    store_backgrounds(tmp_path, {"line": norms})
+    for name in ("line", "token", "function"):
+        found = stored_background(code, code.domain.level(name))
+        assert isinstance(found, ClassNorms)
+        assert all((found.arrays()[k] == v).all() for k, v in norms.arrays().items())
+    assert stored_background(code, code.domain.level("file")) is None, "which needs none"
+
+
 def test_records_without_scores_are_no_calibration(model: LoadedModel) -> None:
     empty = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
     for mode in ("exact", CASCADE):
@@ -259,7 +272,7 @@ def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_pat
     found = stored_trained_on(tmp_path)
     assert found is not None
     assert "anything" not in found
-    store(tmp_path, {("a", "b"): _one(model)})
+    store(tmp_path, {("a", "exact"): _one(model)})
     content = (tmp_path / CALIBRATION).read_bytes()
     (tmp_path / CALIBRATION).write_bytes(content.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
     with pytest.raises(StateError, match="format"):

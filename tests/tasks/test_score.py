@@ -13,7 +13,7 @@ import pytest
 from tiny_models import protein_model, residues
 
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.tasks import bundle, encoding, score, score_judge
+from seqmlm.tasks import bundle, encoding, score, score_judge, score_output
 from seqmlm.tasks.judging import Judge
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
@@ -89,17 +89,33 @@ def test_a_stopped_scoring_goes_on_to_the_same_bytes(
     assert not out.with_name(out.name + ".resume.json").exists()
 
 
-def test_a_signal_ends_after_the_batch_and_tells(
+def test_a_signal_ends_within_the_batch_and_nothing_is_lost(
     model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out.jsonl"
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    _score(model, fasta, out=whole)
     with monkeypatch.context() as patched:
         _stop_after(patched, 5, None)
         summary = _score(model, fasta, out=out)
-    assert (summary.stopped, summary.records) == (signal.SIGTERM, 20)
+    assert (summary.stopped, summary.records) == (signal.SIGTERM, 16)
+    assert out.read_bytes() == b"".join(whole.read_bytes().splitlines(keepends=True)[:16])
     assert _score(model, fasta, out=out, resume=True).records == 40
-    ids = [json.loads(line)["id"] for line in out.read_text().splitlines()]
-    assert ids == [f"p{n}" for n in range(40)]
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_signal_while_rows_are_written_writes_them_all(
+    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = score_output.Output.write
+
+    def write(self: score_output.Output, rows: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        written(self, rows)
+
+    monkeypatch.setattr(score_output.Output, "write", write)
+    summary = _score(model, fasta, out=tmp_path / "out.jsonl")
+    assert (summary.stopped, summary.records) == (signal.SIGINT, 4)
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
 
 
 def test_another_request_does_not_go_on(
@@ -198,6 +214,17 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
         with pytest.raises(UsageError, match=f"--{name}"):
             _score(model, fasta, **{name: fasta})
     assert fasta.read_bytes() == before
+
+
+def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
+    model: str, workspace: Path, tmp_path: Path
+) -> None:
+    bad, out, track = workspace / "bad.fasta", tmp_path / "o.jsonl", tmp_path / "t.bedgraph"
+    bad.write_text(">p\n1234\n")
+    with pytest.raises(UsageError, match="level protein of a protein model have no place"):
+        _score(model, bad, out=out, track=track)
+    assert not out.exists()
+    assert list(workspace.iterdir()) == [bad]
 
 
 def test_large_inputs_are_screened_where_the_model_is_calibrated(
