@@ -47,8 +47,8 @@ def infer(
         asked: (R,) rows wanted, or None for all.
         heads: of the attention. eps: of the norms.
         projected: (T, 3 H) turned queries, keys and values where they are known, or None.
-        weights: with the rows of queries and keys interleaved; matrices in the type that products run in, fp32
-            or bfloat16, norms in fp32.
+        weights: with the rows of queries and keys interleaved; matrices in the type of the products, fp32 or
+            bfloat16, norms in fp32.
 
     Returns:
         (T, H), or (R, H), fp32.
