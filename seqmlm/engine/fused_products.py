@@ -1,8 +1,9 @@
 """What a fused layer without gradients does in the type of its weights: float32, or bfloat16 products.
 
-In float32 these are the operations of `seqmlm.engine.fused_layer`. With bfloat16 weights the operands and results
-of matrix products are rounded to bfloat16; the residual stream, norms, rotations, softmax and the sums inside
-products stay float32. Processors that multiply bfloat16 (avx512_bf16, amx) do so at twice the speed or more.
+In float32 these are the operations of `seqmlm.engine.fused_layer`. With bfloat16 weights the operands and
+results of matrix products are rounded to bfloat16; the residual stream, norms, rotations, softmax and the sums
+inside products stay float32. Processors that multiply bfloat16 (avx512_bf16, amx) do so at twice the speed or
+more.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor
         for row in range(0, group.queries, rows):
             part = slice(row, row + rows)
             asked = query[some, :, part]
-            scores = torch.baddbmm(
-                query.new_empty(()), asked.flatten(0, 1), across, beta=0, alpha=size**-0.5
-            )
+            scores = torch.baddbmm(query.new_empty(()), asked.flatten(0, 1), across, beta=0, alpha=size**-0.5)
             # torch's softmax of bfloat16 takes three times as long where keys are no multiple of 32.
             shares = scores.view(*asked.shape[:3], group.keys).float()
             if group.bias is not None:  # (blocks, 1, 1 or queries, keys)
