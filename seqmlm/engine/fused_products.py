@@ -1,9 +1,9 @@
 """What a fused layer without gradients does in the type of its weights: float32, or bfloat16 products.
 
 In float32 these are the operations of `seqmlm.engine.fused_layer`. With bfloat16 weights the operands and
-results of matrix products are rounded to bfloat16; the residual stream, norms, rotations, softmax and the sums
-inside products stay float32. Processors that multiply bfloat16 (avx512_bf16, amx) do so at twice the speed or
-more.
+results of matrix products are rounded to bfloat16; the residual stream, norms, rotations, softmax and the
+sums inside products stay float32. Processors that multiply bfloat16 (avx512_bf16, amx) do so at twice the
+speed or more.
 """
 
 from __future__ import annotations
