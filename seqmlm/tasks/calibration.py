@@ -166,7 +166,8 @@ class Calibrator:
     ) -> Stored | None:
         mode = Mode.parse(name)
         correction = self._correction() if mode == ONE_PASS else None
-        share, cost = _EXACT_SHARE, self._exact_cost
+        share = _EXACT_SHARE
+        cost: Callable[[int], float] = self._exact_cost
         if mode == ONE_PASS:
             share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, float
         records = self._affordable(normal.records, share, cost)
