@@ -2,9 +2,10 @@
 
 One model of the `small` size with random weights, saved as a Hugging Face folder, is asked by all for the
 same sequences in float32 with the same threads: text (V = 16,384) of any length and proteins (V = 33) of 50
-to 160 residues. Beside each ratio stands what counting multiply-adds says of it. Each arm runs in a process of its own, which gives its peak memory; batch sizes are swept and
+to 160 residues. Each arm runs in a process of its own, which gives its peak memory; batch sizes are swept and
 each arm's best counts; arms take turns. All must give the same scores. Rates are per second of processor
-time over the number of threads, which a busy machine changes little; wall time is kept beside.
+time over the number of threads, which a busy machine changes little; wall time is kept beside. Beside each
+ratio stands what counting multiply-adds says at equal precision (`scoring_operations`).
 
     ours      packed rows of distinct masked copies, the head at asked tokens
     ours-bf16 ours with bfloat16 products: no goal, and other scores, by so much as is printed
