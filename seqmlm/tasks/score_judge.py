@@ -128,11 +128,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
     if mode == ONE_PASS and correction is not None:
         notes.append(f"one-pass answers are corrected {_CORRECTED[correction.kind]}")
     precision = resolved(config.precision)
-    if stored is not None and stored.precision != precision:
-        notes.append(
-            f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
-            "log-probabilities are apart by some hundredths"
-        )
+    notes += _other_precision(stored, precision)
     return Chosen(
         model=model,
         level=level,
@@ -158,6 +154,15 @@ def choose_mode(sources: Sequence[str], model: LoadedModel, level: Level) -> tup
     if stored_calibration(model, level, CASCADE) is None:
         return str(EXACT), f"{large}, but the model has no cascade calibrated for the level {level.name}"
     return CASCADE, large
+
+
+def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
+    if stored is None or stored.precision == precision:
+        return []
+    return [
+        f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
+        "log-probabilities are apart by some hundredths"
+    ]
 
 
 def _alpha(
