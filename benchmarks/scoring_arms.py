@@ -1,4 +1,4 @@
-"""One arm of scoring_throughput.py in one process: the same model, sequences, threads and precision.
+"""One arm of scoring_throughput.py in one process: the same model, sequences and threads for all.
 
 The model and its tokenizer are a plain Hugging Face folder. The arms `minicons` and `loop` import nothing of
 this package, so `minicons` may run in an environment of its own. Text is tokenized before the clock starts;
@@ -25,7 +25,7 @@ class Arm:
     """One run.
 
     Args:
-        kind: "ours" (exact), "one-pass" (ours), "loop" (plain transformers) or "minicons".
+        kind: "ours" (exact), "ours-bf16", "one-pass" (ours), "loop" (plain transformers) or "minicons".
         batch: tokens of a forward pass (ours), masked copies (loop) or sequences (minicons).
         tokens: masked tokens, the sum of squared lengths, that the sequences come to.
         folder: the model.
@@ -70,8 +70,9 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     tokenizer = (WordPieceTokenizer if arm.field == "text" else ResidueTokenizer).load(Path(arm.folder))
     model = AutoModelForMaskedLM.from_pretrained(arm.folder)
     rows = MaskedRows(model, tokenizer.space, probability="full")
-    ask = Conditionals(rows, tokens_per_batch=arm.batch)
-    mode = EXACT if arm.kind == "ours" else ONE_PASS
+    precision = "bf16" if arm.kind == "ours-bf16" else "fp32"
+    ask = Conditionals(rows, tokens_per_batch=arm.batch, precision=precision)
+    mode = ONE_PASS if arm.kind == "one-pass" else EXACT
     scorer = Scorer(ask, tokenizer.units, mode=mode, correction=Correction())
     encodings = tokenizer.encode_batch(list(texts))
     return lambda: [score.pll for score in scorer.windows((one, None) for one in encodings)]
@@ -148,7 +149,7 @@ def main() -> None:
     arm = Arm(**json.loads(sys.argv[1]))
     torch.set_num_threads(arm.threads)
     texts = sequences(arm)
-    kinds = {"ours": ours, "one-pass": ours, "loop": loop, "minicons": minicons}
+    kinds = {"ours": ours, "ours-bf16": ours, "one-pass": ours, "loop": loop, "minicons": minicons}
     run = kinds[arm.kind](arm, texts)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     before = pages * resource.getpagesize() / 2**20

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from seqmlm.cli.words import PRECISION
+
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="A model: name, name@alias, name:version or folder.")],
@@ -35,6 +37,7 @@ def calibrate(
     tokens_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
     ] = None,
+    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Learn from normal data what is usual, in place of what training set aside; no labels are used.
@@ -63,6 +66,7 @@ def calibrate(
             "options": parse_options(option or []),
             "on_error": on_error,
             "tokens_per_batch": tokens_per_batch,
+            "precision": precision,
         },
     )
     result = calibrate_files(config, lambda text: print(text, file=sys.stderr))

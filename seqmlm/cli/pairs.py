@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seqmlm.cli.words import PRECISION
+
 if TYPE_CHECKING:
     from seqmlm.tasks.pairs import PairsResult
 
@@ -41,6 +43,7 @@ def pairs(
     tokens_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
     ] = None,
+    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare minimal pairs: the share in which the better sequence has the higher pseudo-log-likelihood.
@@ -69,6 +72,7 @@ def pairs(
             "out": out,
             "domain": domain,
             "tokens_per_batch": tokens_per_batch,
+            "precision": precision,
         },
     )
     result = compare_pairs(config)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seqmlm.cli.words import PRECISION
+
 if TYPE_CHECKING:
     from seqmlm.tasks.rescore import RescoreResult
 
@@ -43,6 +45,7 @@ def rescore(
     tokens_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
     ] = None,
+    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object of results instead of the lists.")
     ] = False,
@@ -83,6 +86,7 @@ def rescore(
             "out": out,
             "domain": domain,
             "tokens_per_batch": tokens_per_batch,
+            "precision": precision,
         },
     )
     result, lines = rescore_file(config)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from seqmlm.cli.words import PRECISION
+
 
 def score(
     model: Annotated[str, typer.Argument(help="A model: name, name@alias, name:version, folder or hub id.")],
@@ -79,6 +81,7 @@ def score(
         int | None,
         typer.Option(min=1, help="Tokens of one forward pass, halved when memory runs out [as the device]."),
     ] = None,
+    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout; needs --out.")
     ] = False,
@@ -133,6 +136,7 @@ def score(
             "options": parse_options(option or []),
             "on_error": on_error,
             "tokens_per_batch": tokens_per_batch,
+            "precision": precision,
         },
     )
     if since is not None or diff is not None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
 from seqmlm.engine.correction import Correction, Corrector
-from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory
+from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reduction import Reduced, Wanted, reduce
@@ -58,8 +58,8 @@ class Conditionals:
         tokens_per_batch: token budget of one forward, None for what suits the device; halved when memory
             runs out, and kept at that.
         device: where to compute; the model is moved there. Default: where the model is.
-        precision: "fp32" is exact to rounding; "auto" is bfloat16 where the device has it, which changes
-            log-probabilities by up to some hundredths.
+        precision: "fp32" is exact to rounding; "bf16" changes log-probabilities by up to some hundredths;
+            "auto" is bfloat16 on a GPU that has it, else float32.
         lookahead: masked copies considered together for de-duplication and packing; also how far the input is
             read ahead of the answers.
     """
@@ -78,7 +78,8 @@ class Conditionals:
         self.rows = rows if device is None else rows.to(device)
         self.space = rows.space
         self.device = next(rows.parameters()).device
-        self.dtype = compute_dtype(precision, self.device)
+        self.precision = resolved(precision, self.device)
+        self.dtype = compute_dtype(self.precision, self.device)
         self.tokens_per_batch = tokens_per_batch or TOKENS[self.device.type == "cpu"]
         self.lookahead = lookahead
         self.statistics = Statistics()

@@ -14,6 +14,18 @@ Precision = Literal["auto", "fp32", "bf16"]
 _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
 
 
+def best_device() -> torch.device:
+    """Where models are asked: the accelerator, or the processor of a machine that has none."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if found is None else found
+
+
+def resolved(precision: Precision, device: torch.device | None = None) -> Precision:
+    """What "auto" means on a device, `best_device` by default: "fp32" or "bf16", as `compute_dtype`."""
+    dtype = compute_dtype(precision, best_device() if device is None else device)
+    return "bf16" if dtype == torch.bfloat16 else "fp32"
+
+
 def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """The type matrix products run in: "auto" is bfloat16 on CUDA where the device has it, else float32."""
     if precision == "auto":

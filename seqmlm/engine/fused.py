@@ -14,7 +14,8 @@ Without gradients nothing is kept (`fused_inference`), and more is left out:
 
 * the first layer's queries, keys and values are those of its distinct pairs of token and position: the masked
   copies of a sequence have few of them;
-* rows out of reach of all asked ones are dropped once no later layer reads them (`receptive`).
+* rows out of reach of all asked ones are dropped once no later layer reads them (`receptive`);
+* under autocast to bfloat16 the products run in it, and only they (`fused_products`).
 
 `FusedEncoder.applies` says whether a model can run this way right now; otherwise transformers' own forward
 runs, with `packed_attention`.
@@ -30,7 +31,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from seqmlm.engine.fused_inference import infer
-from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, rotate
+from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer
+from seqmlm.engine.fused_products import turn
 from seqmlm.engine.grouping import Layout
 from seqmlm.engine.memory import keep_freed_memory
 from seqmlm.engine.receptive import stages
@@ -65,8 +67,13 @@ class FusedEncoder:
         return plain and rotary and config.hidden_activation == "gelu"
 
     def applies(self) -> bool:
-        """Whether this call may go this way: fp32 on a CPU, no dropout, plain layers nobody listens to."""
-        if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        """Whether this call may go this way: on a CPU, no dropout, plain layers nobody listens to.
+
+        In fp32, or without gradients also under autocast to bfloat16.
+        """
+        if torch.compiler.is_compiling():
+            return False
+        if torch.is_autocast_enabled("cpu") and (torch.is_grad_enabled() or _products() != torch.bfloat16):
             return False
         body = self._model.model
         if self._model.training and (self._drops or body.gradient_checkpointing):
@@ -89,14 +96,16 @@ class FusedEncoder:
             asked: (Q,) indices into the T tokens.
 
         Returns:
-            (Q, hidden).
+            (Q, hidden) fp32.
         """
         keep_freed_memory()
         body = self._model.model
         if torch.is_grad_enabled():
             hidden = self._differentiable(input_ids, position_ids, layout, asked)
         else:
-            hidden = self._inferred(input_ids, position_ids, layout, asked)
+            dtype = _products()
+            with torch.autocast("cpu", enabled=False):  # what is rounded is decided here
+                hidden = self._inferred(input_ids, position_ids, layout, asked, dtype)
         out: Tensor = body.final_norm(hidden)
         return out
 
@@ -121,12 +130,15 @@ class FusedEncoder:
             )
         return hidden
 
-    def _inferred(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor) -> Tensor:
+    def _inferred(
+        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         layers = self._model.model.layers
         steps = stages(layout, asked, [_window(layer) for layer in layers])
-        rotations, hidden, projected = self._embedded(input_ids, position_ids)
+        rotations, hidden, projected = self._embedded(input_ids, position_ids, dtype)
         for layer, stage in zip(layers, steps, strict=True):
-            norm, qkv, *rest = _weights(layer)
+            # Rounding a layer's weights takes less than a thousandth of a full row's time: they are not kept.
+            norm, qkv, out, norm_mlp, *mlp = _weights(layer)
             hidden = infer(
                 hidden,
                 rotations[layer.attention_type],
@@ -135,24 +147,30 @@ class FusedEncoder:
                 self._heads,
                 self._eps,
                 projected,
-                (norm, qkv.index_select(0, self._interleave), *rest),
+                (norm, self._turned(qkv, dtype), out.to(dtype), norm_mlp, *(one.to(dtype) for one in mlp)),
             )
             projected = None
             if stage.rows is not None:
-                rotations = {kind: turn.index_select(0, stage.rows) for kind, turn in rotations.items()}
+                rotations = {kind: angle.index_select(0, stage.rows) for kind, angle in rotations.items()}
         return hidden
 
+    def _turned(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """(3 H, H) weights of queries, keys and values in `dtype`, those of pairs beside each other."""
+        return weight.to(dtype).index_select(0, self._interleave)
+
     def _embedded(
-        self, input_ids: Tensor, position_ids: Tensor
+        self, input_ids: Tensor, position_ids: Tensor, dtype: torch.dtype = torch.float32
     ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         """Rotations; embeddings (T, H); the first layer's turned queries, keys, values (T, 3 H), or None.
+
+        The last are in `dtype`, all else in fp32.
 
         All depend on a token and its position alone, so distinct pairs are computed once.
         """
         body, layers = self._model.model, self._model.model.layers
         positions, place = torch.unique(position_ids[0], return_inverse=True)
         angles = self._rotations(body.embeddings.norm.weight, positions[None])
-        rotations = {kind: turn.index_select(0, place) for kind, turn in angles.items()}
+        rotations = {kind: angle.index_select(0, place) for kind, angle in angles.items()}
         pairs, same = torch.unique(input_ids[0] * len(positions) + place, return_inverse=True)
         if 2 * len(pairs) > len(same):
             return rotations, body.embeddings(input_ids=input_ids)[0], None
@@ -161,9 +179,9 @@ class FusedEncoder:
         hidden = embedded.index_select(0, same)
         if not isinstance(layers[0].attn_norm, nn.Identity) or len(layers) == 1:
             return rotations, hidden, None
-        projected = embedded @ layers[0].attn.Wqkv.weight.index_select(0, self._interleave).t()
-        turn = angles[layers[0].attention_type].index_select(0, pairs % len(positions))
-        rotate(projected, turn, self._heads, 2)
+        projected = embedded.to(dtype) @ self._turned(layers[0].attn.Wqkv.weight, dtype).t()
+        angle = angles[layers[0].attention_type].index_select(0, pairs % len(positions))
+        turn(projected, angle, self._heads, 2)
         return rotations, hidden, projected.index_select(0, same)
 
     def _rotations(self, like: Tensor, position_ids: Tensor) -> dict[str, Tensor]:
@@ -176,6 +194,11 @@ class FusedEncoder:
         cos, sin = self._model.model.rotary_emb(hidden, position_ids, kind)
         half = cos.shape[-1] // 2
         return torch.complex(cos[0, :, :half], sin[0, :, :half])
+
+
+def _products() -> torch.dtype:
+    """The type that matrix products on a CPU run in here."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def _window(layer: Any) -> int | None:

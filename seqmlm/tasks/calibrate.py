@@ -15,6 +15,7 @@ from seqmlm.data.fingerprint import combined, file_fingerprint
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.device import Precision, resolved
 from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import DataError, StateError, UsageError
@@ -61,6 +62,7 @@ class CalibrateConfig:
     records: int = 2_000
     seed: int = 0
     tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +74,8 @@ class CalibrateResult:
         level: judged at.
         records: normal records that were used; left_out: those the model was trained on.
         modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
-            ones are extrapolated), rows_per_day, of one-pass modes the correction ("derived", or "fitted":
-            an approximation) and, where a rate was asked for, what it rests on.
+            ones are extrapolated), rows_per_day, precision, of one-pass modes the correction ("derived", or
+            "fitted": an approximation) and, where a rate was asked for, what it rests on.
         problems: by reason.
     """
 
@@ -115,13 +117,8 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
     level = model.domain.level(config.level)
     with Problems(config.on_error, sensitive=model.card.sensitive) as problems:
         normal, left_out = _normal(config, model, problems)
-        calibrator = Calibrator(
-            model=model,
-            problems=problems,
-            seed=config.seed,
-            tokens_per_batch=config.tokens_per_batch,
-            say=say,
-        )
+        asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": resolved(config.precision)}
+        calibrator = Calibrator(model=model, problems=problems, seed=config.seed, say=say, **asking)
         fitted = _replaced(calibrator, level, config.mode, normal)
         counts = problems.counts
     if found.entry is not None:
@@ -291,6 +288,7 @@ def _facts(model: bundle.LoadedModel, mode: str, stored: Stored, alpha: float | 
         "smallest_rate": fitted.smallest_rate,
         "tail": fitted.has_tail,
         "rows_per_day": stored.rows_per_day,
+        "precision": stored.precision,
     }
     if mode in _ONE_PASS:
         facts["correction"] = correction_for(model).kind

@@ -16,6 +16,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.small_cells import SMALLEST
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.correction_fit import Fit
+from seqmlm.engine.device import Precision
 from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.windows import windows
@@ -67,7 +68,7 @@ class Calibrator:
         problems: receives records that the model cannot read.
         seed: of all draws.
         budget: forward tokens to spend; None for as many as all records take.
-        tokens_per_batch: of a forward pass.
+        tokens_per_batch: of a forward pass. precision: of its matrix products, "fp32" or "bf16".
         say: told what could not be done.
     """
 
@@ -76,6 +77,7 @@ class Calibrator:
     seed: int = 0
     budget: int | None = None
     tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
     say: Callable[[str], None] = field(default=lambda text: None)
     _fit: Fit | None = field(default=None, init=False)
 
@@ -139,9 +141,7 @@ class Calibrator:
         """
         teach = normal.records[::_TEACH][:_MOST_TEACH]
         try:
-            self._fit = fitted(
-                self.model, self._encodings(teach), seed=self.seed, tokens_per_batch=self.tokens_per_batch
-            )
+            self._fit = fitted(self.model, self._encodings(teach), seed=self.seed, **self._asking())
             self._correction()
         except (UsageError, DataError) as error:
             self._fit = None
@@ -166,9 +166,10 @@ class Calibrator:
     ) -> Stored | None:
         mode = Mode.parse(name)
         correction = self._correction() if mode == ONE_PASS else None
-        share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, _length
-        if mode != ONE_PASS:
-            share, cost = _EXACT_SHARE, self._exact_cost
+        share = _EXACT_SHARE
+        cost: Callable[[int], float] = self._exact_cost
+        if mode == ONE_PASS:
+            share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, float
         records = self._affordable(normal.records, share, cost)
         judge = Judge(self._scorer(correction), level, mode=mode, background=background)
         judged = [one for one in judge.judged(records, self.problems) if one.row.score is not None]
@@ -207,7 +208,10 @@ class Calibrator:
         return self.model.card.sensitive and 0 < len(found) < SMALLEST
 
     def _scorer(self, correction: Correction | None) -> RecordScorer:
-        return RecordScorer(self.model, correction=correction, tokens_per_batch=self.tokens_per_batch)
+        return RecordScorer(self.model, correction=correction, **self._asking())
+
+    def _asking(self) -> dict[str, Any]:
+        return {"tokens_per_batch": self.tokens_per_batch, "precision": self.precision}
 
     def _scored(self, judge: Judge, batch: Sequence[Record]) -> list[Scored]:
         return judge.scored(judge.scorer.encoded(batch, self.problems))
@@ -217,10 +221,8 @@ class Calibrator:
         if self.model.card.sensitive and len(times) < SMALLEST:
             times = []  # the first and the last of few are dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
-        return {
-            "rows_per_day": None if rate is None else rate * normal.of / taken,
-            "source": normal.source,
-        }
+        daily = None if rate is None else rate * normal.of / taken
+        return {"rows_per_day": daily, "source": normal.source, "precision": self.precision}
 
     def _encodings(self, records: Sequence[Record]) -> InMemory:
         """Windows of the records that the model can read."""
@@ -289,10 +291,6 @@ class _Stage:
 
 def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:
     return {name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]}
-
-
-def _length(length: int) -> float:
-    return float(length)
 
 
 def _evenly(total: int, count: int) -> list[int]:

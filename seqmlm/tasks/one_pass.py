@@ -22,6 +22,7 @@ from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
 from seqmlm.engine.correction_fit import Fit, fit
+from seqmlm.engine.device import Precision
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.mode import Mode
 from seqmlm.engine.types import Encoding, Floats, Sequences
@@ -111,6 +112,7 @@ def fitted(
     n: int = 256,
     seed: int = 0,
     tokens_per_batch: int | None = None,
+    precision: Precision = "fp32",
 ) -> Fit | None:
     """Fit a correction to normal sequences, and measure beside it what the model's training gives.
 
@@ -119,6 +121,7 @@ def fitted(
         sequences: windows, none longer than the model's.
         n: positions to ask exactly.
         seed: of their choice.
+        tokens_per_batch: budget of a forward pass. precision: of its matrix products.
 
     Returns:
         The fit; None where units are shown by several tokens.
@@ -131,7 +134,7 @@ def fitted(
     given = None
     with suppress(UsageError):
         given = derived(model)
-    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
+    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, precision=precision)
     return fit(ask, sequences, bias=bias_for(model), derived=given, n=n, seed=seed)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair, read_pairs
+from seqmlm.engine.device import Precision
 from seqmlm.engine.mode import Mode
 from seqmlm.engine.scoring import SequenceScore
 from seqmlm.errors import UsageError
@@ -39,6 +40,7 @@ class PairsConfig:
     out: Path | None = None
     domain: str | None = None
     tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class PairsResult:
     """How all pairs came out.
 
     Args:
-        metric, mode: of the main figures.
+        metric, mode, precision: of the main figures.
         overall: all pairs; macro: mean over groups.
         groups: by name.
         beside: other metrics of the same scores, and the floor: the shorter text, in characters, is better.
@@ -98,6 +100,7 @@ class PairsResult:
 
     metric: str
     mode: str
+    precision: str
     overall: Accuracy
     macro: float
     groups: Mapping[str, Accuracy]
@@ -112,6 +115,7 @@ class PairsResult:
         return {
             "metric": self.metric,
             "mode": self.mode,
+            "precision": self.precision,
             **self.overall.to_dict(),
             "macro": self.macro,
             "groups": {name: part.to_dict() for name, part in self.groups.items()},
@@ -145,7 +149,8 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = bundle.load(where, domain=config.domain)
-    scorer = TextScorer(model, mode=mode, tokens_per_batch=config.tokens_per_batch)
+    asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
+    scorer = TextScorer(model, mode=mode, **asking)
     found = list(score_pairs(scorer, read, config.metric))
     result = _summary(found, config, scorer, time.monotonic() - began)
     if config.out is not None:
@@ -189,6 +194,7 @@ def _summary(found: list[ScoredPair], config: PairsConfig, scorer: TextScorer, s
     return PairsResult(
         metric=config.metric,
         mode=config.mode,
+        precision=scorer.precision,
         overall=overall,
         macro=macro(groups),
         groups=groups if len(groups) > 1 else {},

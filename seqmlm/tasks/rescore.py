@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.data.nbest import NBest, read_nbest
+from seqmlm.engine.device import Precision
 from seqmlm.engine.mode import Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.intervals import Difference
@@ -47,6 +48,7 @@ class RescoreConfig:
     out: Path | None = None
     domain: str | None = None
     tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         if not self.weights or any(not 0 <= weight < float("inf") for weight in self.weights):
@@ -150,6 +152,7 @@ class RescoreResult:
             everything where nothing was chosen; both empty without references.
         gain: how much lower the error rate of the chosen weight is than the first pass's, on `test`.
         unknown: tokens that the vocabulary does not have, which no score counts.
+        precision: "fp32" or "bf16".
     """
 
     lists: int
@@ -159,6 +162,7 @@ class RescoreResult:
     test: tuple[Errors, ...]
     gain: Difference | None
     unknown: int
+    precision: str
 
 
 def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[str, Any]]]:
@@ -185,9 +189,10 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = bundle.load(where, domain=config.domain)
-    scorer = TextScorer(model, mode=mode, tokens_per_batch=config.tokens_per_batch)
+    asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
+    scorer = TextScorer(model, mode=mode, **asking)
     found = list(rescored(scorer, lists, config))
-    result = _result(found, config, scorer.unknown, referred)
+    result = _result(found, config, scorer, referred)
     if config.out is not None:
         config.out.parent.mkdir(parents=True, exist_ok=True)
         with config.out.open("w", encoding="utf-8") as file:
@@ -222,7 +227,7 @@ def chooses(name: str, share: float) -> bool:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) < share * 2**64
 
 
-def _result(found: Part, config: RescoreConfig, unknown: int, referred: bool) -> RescoreResult:
+def _result(found: Part, config: RescoreConfig, scorer: TextScorer, referred: bool) -> RescoreResult:
     weight = config.weights[0] if len(config.weights) == 1 else None
     dev: Part = []
     test: Part = found
@@ -248,7 +253,8 @@ def _result(found: Part, config: RescoreConfig, unknown: int, referred: bool) ->
         dev=tuple(_table(dev, config.weights)) if dev else (),
         test=tuple(_table(test, config.weights)) if referred else (),
         gain=gain,
-        unknown=unknown,
+        unknown=scorer.unknown,
+        precision=scorer.precision,
     )
 
 

@@ -140,8 +140,8 @@ class _Scoring:
         if config.latency is None and "-" not in config.sources:
             read = chosen.model.domain.files(config.sources, format=config.format, options=config.options)
             files = file_facts(read)
-        settings = {**config.decisive(), "mode": chosen.mode_name, "level": chosen.level.name}
-        return {**settings, "input": files, "model file": file_facts(chosen.files)}
+        choice = {"mode": chosen.mode_name, "level": chosen.level.name, "precision": chosen.precision}
+        return {**config.decisive(), **choice, "input": files, "model file": file_facts(chosen.files)}
 
     def run(self) -> None:
         """Score to the end of the input, or until a signal comes."""
@@ -237,6 +237,7 @@ class _Scoring:
             unit=chosen.model.tokenizer.unit,
             level=chosen.level.name,
             mode=chosen.mode_name,
+            precision=chosen.precision,
             alarms=tellable_count(tally.alarms, sensitive=sensitive) if asked else None,
             incidents=tellable_count(tally.incidents(), sensitive=sensitive) if asked else None,
             stopped=self._signals.received,

@@ -48,6 +48,7 @@ class Stored:
         calibration: of a mode.
         cascade: of a cascade, whose first stage asks in the mode `screen`.
         rows_per_day: of normal data with times; None without.
+        precision: "fp32" or "bf16", that the normal data were asked in.
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
         correction: what corrected the answers (`correction_identity`); None where the file does not say.
@@ -57,6 +58,7 @@ class Stored:
     cascade: CascadeCalibration | None = None
     screen: Mode = ONE_PASS
     rows_per_day: float | None = None
+    precision: str = "fp32"
     source: str = ""
     created: str = ""
     correction: str | None = None
@@ -192,6 +194,7 @@ def store(
                 "screen": str(one.screen),
                 "rows": one.rows,
                 "rows_per_day": one.rows_per_day,
+                "precision": one.precision,
                 "source": one.source,
                 "correction": one.correction,
                 "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
@@ -230,6 +233,7 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         cascade=CascadeCalibration.from_state(facts["state"], arrays) if cascade else None,
         screen=Mode.parse(facts["screen"]),
         rows_per_day=facts["rows_per_day"],
+        precision=facts.get("precision", "fp32"),
         source=facts["source"],
         created=facts["created"],
         correction=facts.get("correction"),

@@ -161,6 +161,7 @@ def _summary(chosen: Chosen, tally: Tally, files: int, problems: Problems) -> Sc
         unit=chosen.model.card.unit,
         level=RULE,
         mode=chosen.mode_name,
+        precision=chosen.precision,
         alarms=tally.alarms if chosen.alpha is not None else None,
         incidents=tally.incidents() if chosen.alpha is not None else None,
         quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,

@@ -11,6 +11,7 @@ from typing import Any
 from seqmlm.data.files import expand
 from seqmlm.data.problems import OnError
 from seqmlm.data.timestamps import duration
+from seqmlm.engine.device import Precision
 from seqmlm.errors import UsageError
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
@@ -42,6 +43,7 @@ class ScoreConfig:
         baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.
         domain, format, options, on_error: as reading data takes them.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
+        precision: of the matrix products; "auto" is "bf16" on a GPU that has it, else "fp32".
     """
 
     model: str
@@ -67,6 +69,7 @@ class ScoreConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     on_error: OnError = "raise"
     tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
 
     @property
     def sources(self) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level
 from seqmlm.engine.correction import Correction
+from seqmlm.engine.device import Precision, resolved
 from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
@@ -45,6 +46,7 @@ class Chosen:
         background: what the level knows of normal data, or None.
         correction: of the model's answers in this mode, or None.
         alpha: share of normal rows that may raise an alarm, or None.
+        precision: of the matrix products, "fp32" or "bf16".
         notes: what a person should know about the choice.
     """
 
@@ -58,6 +60,7 @@ class Chosen:
     alpha: float | None
     per_unit: bool
     tokens_per_batch: int | None
+    precision: Precision
     notes: tuple[str, ...]
 
     @property
@@ -81,7 +84,11 @@ class Chosen:
         """A judge that remembers no answers yet."""
         stored = self.stored
         scorer = RecordScorer(
-            self.model, correction=self.correction, top=EXPECTED, tokens_per_batch=self.tokens_per_batch
+            self.model,
+            correction=self.correction,
+            top=EXPECTED,
+            tokens_per_batch=self.tokens_per_batch,
+            precision=self.precision,
         )
         return Judge(
             scorer,
@@ -120,6 +127,8 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
     correction = correction_in(model, mode)
     if mode == ONE_PASS and correction is not None:
         notes.append(f"one-pass answers are corrected {_CORRECTED[correction.kind]}")
+    precision = resolved(config.precision)
+    notes += _other_precision(stored, precision)
     return Chosen(
         model=model,
         level=level,
@@ -131,6 +140,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> Chosen:
         alpha=_alpha(config, model, level, name, stored),
         per_unit=config.per_unit,
         tokens_per_batch=config.tokens_per_batch,
+        precision=precision,
         notes=tuple(notes),
     )
 
@@ -144,6 +154,15 @@ def choose_mode(sources: Sequence[str], model: LoadedModel, level: Level) -> tup
     if stored_calibration(model, level, CASCADE) is None:
         return str(EXACT), f"{large}, but the model has no cascade calibrated for the level {level.name}"
     return CASCADE, large
+
+
+def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
+    if stored is None or stored.precision == precision:
+        return []
+    return [
+        f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
+        "log-probabilities are apart by some hundredths"
+    ]
 
 
 def _alpha(

@@ -79,6 +79,7 @@ class Shown:
             "model": config.model,
             "level": chosen.level.name,
             "mode": chosen.mode_name,
+            "precision": chosen.precision,
             "alpha": chosen.alpha,
             "inputs": len(config.paths),
         }

@@ -23,7 +23,7 @@ class ScoreSummary:
         seconds: of this process.
         rate: records a second of this process.
         unit: what the model's domain counts.
-        level, mode: of the rows.
+        level, mode, precision: of the rows.
         alarms, incidents: rows that alarmed, and groups of those that overlap; None where no rate was asked.
         stopped: the signal that ended it early, or None.
         quarantine: where bad records went, or None.
@@ -40,6 +40,7 @@ class ScoreSummary:
     unit: str
     level: str
     mode: str
+    precision: str
     alarms: int | str | None = None
     incidents: int | str | None = None
     stopped: int | None = None

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from seqmlm.anomaly.values import Bools, Scored, scored
 from seqmlm.anomaly.view import WHOLE, View
@@ -16,6 +15,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
+from seqmlm.engine.device import Precision, best_device
 from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
@@ -46,6 +46,7 @@ class RecordScorer:
             (`seqmlm.tasks.one_pass`); what other modes need follows from the model.
         top: expected alternatives kept of each unit.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
+        precision: of the matrix products, for all that this scorer is asked and remembers.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class RecordScorer:
         correction: Correction | None = None,
         top: int = 0,
         tokens_per_batch: int | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         self.model, self._correction, self._top = model, correction, top
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        self.conditionals = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, device=device)
+        self.conditionals = Conditionals(
+            model.rows, tokens_per_batch=tokens_per_batch, device=best_device(), precision=precision
+        )
         self._memory = PriceMemory()
         self._scorers: dict[_Asking, Scorer] = {}
 
@@ -131,7 +134,10 @@ class RecordScorer:
             ask, head = self.conditionals, asking.mode.head
             if head:
                 ask = Conditionals(
-                    head_for(self.model), tokens_per_batch=ask.tokens_per_batch, device=ask.device
+                    head_for(self.model),
+                    tokens_per_batch=ask.tokens_per_batch,
+                    device=ask.device,
+                    precision=ask.precision,
                 )
             made = self._scorers[asking] = Scorer(
                 ask,

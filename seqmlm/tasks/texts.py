@@ -9,11 +9,11 @@ from difflib import SequenceMatcher
 from itertools import islice
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Statistics
 from seqmlm.engine.correction import Correction
+from seqmlm.engine.device import Precision, best_device
 from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
@@ -36,6 +36,7 @@ class TextScorer:
         mode: how units are hidden.
         correction: of the model's outputs; None for what its training asks for in the mode.
         tokens_per_batch: budget of a forward pass.
+        precision: of the matrix products.
 
     Attributes:
         unknown: tokens met that the vocabulary does not have, which no score can count.
@@ -52,6 +53,7 @@ class TextScorer:
         mode: Mode = EXACT,
         correction: Correction | None = None,
         tokens_per_batch: int | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         if not model.tokenizer.reads("text"):
             raise UsageError(
@@ -59,13 +61,19 @@ class TextScorer:
             )
         if model.card.sensitive:
             raise UsageError("the model is of sensitive data: scores of its records are not to be shown")
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self.model, self.mode = model, mode
         self._correction = correction_in(model, mode) if correction is None else correction
         rows = head_for(model) if mode.head else model.rows
-        self._ask = Conditionals(rows, tokens_per_batch=tokens_per_batch, device=device)
+        self._ask = Conditionals(
+            rows, tokens_per_batch=tokens_per_batch, device=best_device(), precision=precision
+        )
         self._unfamiliar = np.array(model.tokenizer.unfamiliar, dtype=np.int32)
         self.unknown = 0
+
+    @property
+    def precision(self) -> Precision:
+        """What is computed in, "fp32" or "bf16"."""
+        return self._ask.precision
 
     @property
     def statistics(self) -> Statistics:

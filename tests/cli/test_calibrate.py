@@ -212,3 +212,29 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
 def _registered(workspace: Path) -> list[tuple[str, str, int]]:
     with Registry(Workspace.locate()) as registry:
         return [(one.level, one.mode, one.rows) for one in registry.calibrations(registry.get("mine"))]
+
+
+def test_a_calibration_knows_its_precision_and_scores_in_another_say_so(seqmlm: Run, workspace: Path) -> None:
+    mine, normal = fasta(workspace / "mine.fasta", 60, 1), fasta(workspace / "n.fasta", 60, 2)
+    assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
+    folder = workspace / "runs/mine/model"
+    assert {one.precision for one in stored_calibrations(folder).values()} == {"fp32"}
+    done = seqmlm("calibrate", "mine", normal, "--mode", "exact", "--precision", "bf16", "--json")
+    assert done.code == 0, done.err
+    assert done.json["modes"]["exact"]["precision"] == "bf16"
+    kept = {mode: one.precision for (_, mode), one in stored_calibrations(folder).items()}
+    assert kept == {"exact": "bf16", "one-pass": "fp32", "cascade": "fp32"}
+    out, rows = workspace / "out.jsonl", {}
+    for precision in ("fp32", "bf16"):
+        asked = ("score", "mine", normal, "--out", out, "--json", "--precision", precision)
+        done = seqmlm(*asked)
+        assert done.code == 0, done.err
+        assert done.json["precision"] == precision
+        assert ("the calibration was made in bf16, this scoring is in fp32" in done.err) == (
+            precision == "fp32"
+        )
+        rows[precision] = [json.loads(line) for line in out.read_text().splitlines()]
+    plls = [[row["pll"] for row in part] for part in rows.values()]
+    assert plls[0] != plls[1]
+    assert plls[0] == pytest.approx(plls[1], abs=0.5)
+    assert all(0 < row["p_value"] <= 1 for part in rows.values() for row in part)

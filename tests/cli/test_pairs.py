@@ -152,3 +152,17 @@ def test_what_is_wrong_is_named(
     assert (done.code, message in done.err) == (code, True), done.err
     assert "--on-error" not in done.err
     assert Path("good.csv").read_text().startswith("good,bad")
+
+
+def test_precision_is_chosen_and_told(seqmlm: Run, model: Path, blimp: Path) -> None:
+    found = {}
+    for precision in ("fp32", "bf16"):
+        done = seqmlm("pairs", model, blimp, "--precision", precision, "--json")
+        assert done.code == 0, done.err
+        assert done.json["precision"] == precision
+        found[precision] = done.json["mean_margin"] if "mean_margin" in done.json else done.json["margin"]
+    assert found["fp32"] != found["bf16"]
+    assert found["fp32"] == pytest.approx(found["bf16"], abs=0.2)
+    refused = seqmlm("pairs", model, blimp, "--precision", "fp16")
+    assert refused.code == 2
+    assert "precision" in refused.err

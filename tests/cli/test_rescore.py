@@ -133,3 +133,15 @@ def test_a_weight_is_not_chosen_without_references(seqmlm: Run, model: Path, tmp
     done = seqmlm("rescore", model, tmp_path / "lists.tsv", "--dev", 0.5)
     assert done.code == 2
     assert "--ref" in done.err
+
+
+def test_precision_is_chosen_and_told(seqmlm: Run, model: Path, lists: Path) -> None:
+    found = {}
+    for precision in ("fp32", "bf16"):
+        done = seqmlm("rescore", model, lists, "--precision", precision, "--weights", "0.5")
+        assert done.code == 0, done.err
+        found[precision] = [hyp["pll"] for line in done.out.splitlines() for hyp in json.loads(line)["hyps"]]
+        told = seqmlm("rescore", model, lists, "--precision", precision, "--json").json
+        assert told["precision"] == precision
+    assert found["bf16"] != found["fp32"]
+    assert found["bf16"] == pytest.approx(found["fp32"], abs=0.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from encoders import SPACE, encoder
+from encoders import SPACE, asked_logits, documents, encoder
 
 from seqmlm.engine.grouping import Layout
 from seqmlm.engine.model import MaskedRows
@@ -69,3 +69,73 @@ def test_sorted_documents_of_few_lengths_are_not_gathered() -> None:
         rows = torch.arange(sum(lengths), dtype=torch.float32)[:, None]
         slots = rows if plan.queries is None else rows[plan.queries]
         torch.testing.assert_close(plan.to_rows(slots), rows)
+
+
+def _hidden(rows: MaskedRows, packed: list[Document]) -> torch.Tensor:
+    with torch.no_grad():
+        return rows(pack(packed), output="hidden")
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["few-tokens", "many-tokens"])
+@pytest.mark.parametrize("name", ["modernbert", "modernbert-global"])
+def test_bfloat16_is_as_near_to_float32_as_transformers_own(
+    name: str, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both round the operands of the same products: errors are alike, though not equal."""
+    torch.set_num_threads(1)
+    rows = MaskedRows(encoder(name), SPACE).eval()
+    ids = np.random.default_rng(0).integers(4, 20, 60)
+    packed = [
+        Document(ids=ids[: len(one.ids)] if alike else one.ids, asked=np.arange(2, len(one.ids), step))
+        for one, step in zip(documents(), (1, 40, 40, 40, 40, 3, 40, 40, 40), strict=True)
+    ]
+    exact = _hidden(rows, packed)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = _hidden(rows, packed)
+        monkeypatch.setattr(type(rows._fused), "applies", lambda self: False)
+        theirs = _hidden(rows, packed)
+    assert found.dtype == torch.float32
+    assert 0 < (found - exact).abs().max() < 0.1
+    assert not torch.equal(found, theirs)
+    assert (found - exact).square().mean() < 2 * (theirs - exact).square().mean()
+
+
+def test_bfloat16_logits_are_those_of_transformers_under_autocast() -> None:
+    torch.set_num_threads(1)
+    model, packed = encoder("modernbert"), documents()
+    rows = MaskedRows(model, SPACE, probability="full").eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = rows(pack(packed), output="logits")
+        # sdpa: the oracle asks each document alone, without this package's attention.
+        model.set_attn_implementation("sdpa")
+        expected = asked_logits(model, packed).float()
+    # Two ways of rounding: DESIGN's bound for bfloat16, of the largest logit.
+    assert (found - expected).abs().max() < 2e-2 * expected.abs().max()
+
+
+def test_which_calls_go_this_way() -> None:
+    rows = MaskedRows(encoder("modernbert"), SPACE).eval()
+    assert rows._fused is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not rows._fused.applies(), "with gradients training's own way is kept"
+        with torch.no_grad():
+            assert rows._fused.applies()
+    with torch.no_grad(), torch.autocast("cpu", torch.float16):
+        assert not rows._fused.applies()
+
+
+def test_changed_weights_are_rounded_anew() -> None:
+    torch.set_num_threads(1)
+    rows, packed = MaskedRows(encoder("modernbert"), SPACE).eval(), documents()
+    with torch.autocast("cpu", torch.bfloat16):
+        before = _hidden(rows, packed)
+        with torch.no_grad():
+            rows.model.model.layers[1].mlp.Wo.weight.zero_()
+        after = _hidden(rows, packed)
+    fresh = MaskedRows(encoder("modernbert"), SPACE).eval()
+    with torch.no_grad():
+        fresh.model.model.layers[1].mlp.Wo.weight.zero_()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = _hidden(fresh, packed)
+    assert torch.equal(after, expected)
+    assert not torch.equal(after, before)

@@ -128,6 +128,8 @@ def test_another_request_does_not_go_on(
             _score(model, fasta, out=out)
     with pytest.raises(StateError, match="mode was exact and is whole-unit"):
         _score(model, fasta, out=out, resume=True, mode="whole-unit")
+    with pytest.raises(StateError, match="precision was fp32 and is bf16"):
+        _score(model, fasta, out=out, resume=True, precision="bf16")
     with fasta.open("a") as file:
         file.write(">more\nMKV\n")
     with pytest.raises(StateError, match=r"input .*p\.fasta has changed"):

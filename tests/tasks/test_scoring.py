@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tiny_models import protein_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.lexicon import Lexicon
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.mode import EXACT, ONE_PASS_HEAD, Mode
 from seqmlm.engine.types import Floats, TokenSpace
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.scoring import RecordScorer
@@ -98,3 +99,32 @@ def _reweighted(model: LoadedModel, mode: Mode, sequence: str, place: int, rates
             weighted = np.divide(row, rates, out=np.zeros_like(row), where=rates > 0)
             return (weighted / weighted.sum()).astype(np.float32)
     raise AssertionError(f"residue {place} is not asked")
+
+
+def test_each_precision_has_answers_of_its_own(model: LoadedModel) -> None:
+    records = [Record(id="a", raw=residues(33), source="x.fasta", line=1)]
+    found = {}
+    for precision in ("fp32", "bf16", "auto"):
+        scorer = RecordScorer(model, precision=precision)
+        asked = scorer.encoded(records, Problems())
+        found[precision] = [scorer.scored(asked)[0].surprisal for _ in range(2)]
+        [text] = TextScorer(model, precision=precision).scores([str(records[0].raw)])
+        assert text.pll == pytest.approx(-math.log(2) * float(found[precision][0].sum()), abs=1e-4)
+        assert found[precision][0].tolist() == found[precision][1].tolist()
+        assert scorer.conditionals.precision == TextScorer(model, precision=precision).precision
+    apart = np.abs(found["bf16"][0] - found["fp32"][0])
+    assert 0 < apart.max() < 0.2
+    if not torch.accelerator.is_available():
+        assert found["auto"][0].tolist() == found["fp32"][0].tolist()
+
+
+def test_a_one_pass_head_is_asked_in_the_scorers_precision(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.tasks.scoring.head_for", lambda model: model.rows)
+    scorer = RecordScorer(model, precision="bf16")
+    records = [Record(id="a", raw=residues(9), source="x.fasta", line=1)]
+    scorer.scored(scorer.encoded(records, Problems()), ONE_PASS_HEAD)
+    [made] = scorer._scorers.values()
+    assert made.conditionals is not scorer.conditionals
+    assert made.conditionals.precision == "bf16"
