@@ -119,9 +119,11 @@ class Output:
                 self.notes.append(f"going on with {self._config.out} after {found.records:,} records")
                 return found
         elif (unfinished := self._cursor.unfinished()) is not None:
-            self.notes.append(
-                f"an unfinished scoring of {self._config.out} is started over (--resume would go on with it)"
-            )
+            if unfinished.records:  # else nothing of it is lost
+                out = self._config.out
+                self.notes.append(
+                    f"an unfinished scoring of {out} is started over (--resume would go on with it)"
+                )
             problems.cut_quarantine(int(unfinished.counts.get("quarantined_before", 0)))
         self._cursor.remove()
         self._quarantined = problems.quarantined
