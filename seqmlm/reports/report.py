@@ -265,7 +265,10 @@ class ScoreReport:
 
     def _colour(self, page: Page, heading: str, note: str, rows: Sequence[Judged], scale: float) -> None:
         scored = rows[0].scored
-        text = str(scored.record.raw).partition("\0")[0]  # behind it, log lines have their times
+        raw = scored.record.raw
+        text = (
+            raw if isinstance(raw, str) else str(raw).partition("\0")[0]
+        )  # log lines have their times behind
         low, high = 0, len(text)
         if len(text) > _LONG:
             low = max(0, min(one.row.start for one in rows) - _AROUND)

@@ -23,9 +23,12 @@ class Planted:
 
     Args:
         anomalies: as the truth lists them.
+        file: of the sample, beside its truth; where it is a folder and the one above it was scored, ids of
+            records begin with it.
     """
 
-    def __init__(self, anomalies: list[dict[str, Any]]) -> None:
+    def __init__(self, anomalies: list[dict[str, Any]], file: str = "") -> None:
+        self._prefix = f"{file}/"
         self._of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for number, one in enumerate(anomalies):
             self._of.setdefault(_record(one), []).append((number, one))
@@ -52,11 +55,11 @@ class Planted:
                 source=path,
                 remedy="samples of dna, code, ehr and logs have anomalies; give labels of your own",
             )
-        return cls(truth["anomalies"])
+        return cls(truth["anomalies"], str(truth.get("file", "")))
 
     def shown(self, row: Mapping[str, Any]) -> bool:
         """Whether a row shows an anomaly."""
-        name = str(row["id"])
+        name = str(row["id"]).removeprefix(self._prefix)
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])
         row = {**row, **_parsed(row.get("extra"), {})} if found else row
@@ -96,7 +99,7 @@ def _overlap(start: int, end: int, anomaly: Mapping[str, Any]) -> bool:
 
 def _integer(value: Any) -> int:
     """A number of a row; tables may have it as text, or not at all."""
-    return int(value) if value not in (None, "") else -1
+    return int(float(value)) if value not in (None, "") else -1  # columns with gaps become "1.0"
 
 
 def _parsed(value: Any, absent: Any) -> Any:

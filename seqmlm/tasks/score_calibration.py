@@ -114,8 +114,8 @@ def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | 
     if found is not None and found.correction not in (None, correction_identity(folder, found.asked(mode))):
         raise StateError(
             f"{folder / CALIBRATION}: level {level.name} in mode {mode} was calibrated with another one-pass "
-            "correction than the model has now, perhaps because a calibration was cut short: calibrate again "
-            f"('seqmlm calibrate MODEL NORMAL --level {level.name}'), or ask with --mode exact"
+            "correction than the model has now: calibrate again ('seqmlm calibrate MODEL NORMAL --level "
+            f"{level.name} --mode {mode}'), or ask with --mode exact"
         )
     return found
 

@@ -40,7 +40,7 @@ def test_the_formula() -> None:
     cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=1)
     ranked = ~teaching_part(800, 1)
     n = int(ranked.sum())
-    cheap = fisher(screening.calibration.marginals.p_values(screen, lengths)[0])[ranked]
+    cheap = fisher(screening.calibration.turns[0].p_values(screen, lengths)[0])[ranked]
     near = cascade.near(screen, lengths)[ranked]
     dear = fisher(cascade.exact.p_values(exact, lengths)[0])[ranked]
     assert near.mean() == pytest.approx(0.2, abs=0.01)
@@ -48,7 +48,7 @@ def test_the_formula() -> None:
     new_screen, new_exact, sizes = rows(rng, 300)
     escalated = cascade.near(new_screen, sizes)
     found = cascade.judge(new_screen, sizes, escalated, new_exact)
-    new_cheap = fisher(screening.calibration.marginals.p_values(new_screen, sizes)[0])
+    new_cheap = fisher(screening.calibration.turns[0].p_values(new_screen, sizes)[0])
     new_dear = fisher(cascade.exact.p_values(new_exact, sizes)[0])
     for p, beyond, up, low, high in zip(
         found.p_value, found.extrapolated, escalated, new_cheap, new_dear, strict=True

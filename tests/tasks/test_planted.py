@@ -32,6 +32,8 @@ LOGS = {"kind": "reordered", "session": "ab12", "lines": [14, 19]}
         (DNA, {"id": "contig-5", "contig_start": 0, "contig_end": 900}, True),
         (DNA, {"id": "contig-55#100-200", "contig_start": 100, "contig_end": 200}, False),
         (CODE, {"id": "a_0/b.py#L3", "start": "16", "end": "40"}, True),
+        (CODE, {"id": "code/a_0/b.py#L3", "start": "16.0", "end": "40.0"}, True),
+        (CODE, {"id": "code/a_0/b.py#L4", "start": "41.0", "end": "50.0"}, False),
         (CODE, {"id": "a_0/b.py#L4", "start": "41", "end": "50"}, False),
         (CODE, {"id": "a_0/b.py#7", "start": 20, "end": 23}, True),
         (CODE, {"id": "a_0/b.py#C.f", "start": 0, "end": 90, "kind": "function"}, True),
@@ -49,7 +51,7 @@ LOGS = {"kind": "reordered", "session": "ab12", "lines": [14, 19]}
 def test_rows_show_the_anomalies_of_their_place(
     anomaly: dict[str, Any], row: dict[str, Any], shown: bool
 ) -> None:
-    planted = Planted([anomaly])
+    planted = Planted([anomaly], "code")
     assert planted.shown(row) is shown
     assert bool(planted.unseen) is not shown
 
