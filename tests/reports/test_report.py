@@ -164,12 +164,21 @@ def test_an_extrapolated_p_value_is_called_so() -> None:
     assert "a ranking, not a guarantee" in told
 
 
+class Lines:
+    """Stands for a record that is no text, with what only a model reads behind its text."""
+
+    def __str__(self) -> str:
+        return "A\nC \n\0t1709532002.139718"
+
+
 def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out() -> None:
     one = scored("x", "ACDEF", [1.0, 2.0, 3.0, 4.0, 9.0])
-    object.__setattr__(one.record, "raw", "A\nC \n\0t1709532002.139718")
+    object.__setattr__(one.record, "raw", Lines())
     report = ScoreReport("R", surface=lambda token: "\n    ")
     report.add(Judged(record_row(one, {"bits_per_unit": 1.0}), one))
     told = report.page().html()
     assert "↵: 9.0 bits" in told
     assert "↵␣␣␣␣ 50 %" in told
     assert "1709532002" not in told
+    object.__setattr__(one.record, "raw", "A\0CD\n")  # of a text, everything is shown
+    assert report.page().html().count("9.0 bits") == told.count("9.0 bits")
