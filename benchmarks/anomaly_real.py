@@ -13,7 +13,7 @@ core makes.
 
     python benchmarks/anomaly_real.py --data ../shared/data                       # 2 minutes a model, 3 seeds
     python benchmarks/anomaly_real.py --data ../shared/data --quick               # 1 minute, one seed
-    python benchmarks/anomaly_real.py --data ../shared/data --only blind --seeds 3
+    python benchmarks/anomaly_real.py --data ../shared/data --only blind --minutes 8 --records 600
 
 Results are kept per data set and seed under --out, so an interrupted benchmark goes on where it was.
 """
