@@ -28,6 +28,7 @@ from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.score_calibration import (
     CASCADE,
     Stored,
+    kept_calibrations,
     store,
     store_backgrounds,
     store_trained_on,
@@ -145,7 +146,7 @@ def _replaced(
     """
     model = calibrator.model
     folder, private = Path(model.path), model.card.sensitive
-    stored = stored_calibrations(folder)
+    stored = kept_calibrations(folder, calibrator.say)
     background = stored_background(model, level)
     learnt: dict[str, Background] = {}
     if level.background is not None and background is None:

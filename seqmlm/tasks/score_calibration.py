@@ -9,7 +9,7 @@ trained_on.safetensors    keyed hashes of the records the model was trained on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,8 +98,19 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
             (one["level"], one["mode"]): _stored(one, _under(arrays, f"{one['level']}/{one['mode']}/"))
             for one in facts["entries"]
         }
+    except StateError as error:
+        raise StateError(f"{file}: {error} ('seqmlm calibrate')") from None
     except (ValueError, KeyError, TypeError) as error:
         raise _broken(file, error) from None
+
+
+def kept_calibrations(folder: Path, say: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
+    """What stays beside a new calibration: all there is, or nothing of a file this version cannot read."""
+    try:
+        return stored_calibrations(folder)
+    except StateError as error:
+        say(f"{error}; the calibrations in it, of other levels too, are given up")
+        return {}
 
 
 def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | None:

@@ -87,6 +87,20 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert f"{level}\tpartition:4\t60" in only.out
     assert len(stored_calibrations(folder)) == 7
 
+    # A file of another version is refused, and calibrating takes its place.
+    written = (folder / CALIBRATION).read_bytes()
+    older = written.replace(b'\\"format\\": 3', b'\\"format\\": 2')
+    assert older != written
+    (folder / CALIBRATION).write_bytes(older)
+    refused = seqmlm("score", "mine", normal, "--fpr", "0.2")
+    assert refused.code == 4
+    assert f"{CALIBRATION}: the calibration has format 2" in refused.err
+    assert "seqmlm calibrate" in refused.err
+    mended = seqmlm("calibrate", "mine", normal, "--json")
+    assert mended.code == 0, mended.err
+    assert "are given up" in mended.err
+    assert seqmlm("score", "mine", normal, "--fpr", "0.2").code == 0
+
 
 def test_a_calibration_cut_short_between_its_two_files_is_named(
     seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
