@@ -122,7 +122,7 @@ def fused_rows(
     ]
 
 
-def floor_rows(task: SessionTask, fused: Doubles | None = None) -> list[Row]:
+def floor_rows(task: SessionTask, fused: Doubles) -> list[Row]:
     """Every floor at every rate, its threshold the largest that so many calibration sessions exceed.
 
     Args:
@@ -138,14 +138,13 @@ def floor_rows(task: SessionTask, fused: Doubles | None = None) -> list[Row]:
             alarms = scores > threshold_on(normal, rate) if name != "flag everything" else scores > 0
             found = alarmed(task.labels, alarms, task.prevalence)
             rows.append({"set": task.name, "detector": f"floor {name}", "rate": rate, **whole, **found})
-    if fused is not None:
-        best = max(areas, key=lambda name: areas[name][0])
-        number: dict[tuple[int, ...], int] = {}
-        groups = [number.setdefault(session, len(number)) for session in task.test]
-        over = gain(task.labels, fused, areas[best][1], groups)
-        rows.append(
-            {"set": task.name, "detector": f"fused against {best}", "floor_auroc": areas[best][0], **over}
-        )
+    best = max(areas, key=lambda name: areas[name][0])
+    number: dict[tuple[int, ...], int] = {}
+    groups = [number.setdefault(session, len(number)) for session in task.test]
+    over = gain(task.labels, fused, areas[best][1], groups)
+    rows.append(
+        {"set": task.name, "detector": f"fused against {best}", "floor_auroc": areas[best][0], **over}
+    )
     return rows
 
 

@@ -38,7 +38,7 @@ from seqmlm.tasks import bundle
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.one_pass import correction_for, fit_and_store
+from seqmlm.tasks.one_pass import correction_for, fitted, keep
 from seqmlm.tasks.pairs import score_pairs
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.tasks.texts import TextScorer
@@ -95,7 +95,9 @@ def masked_scores(
 
 def corrected(model: bundle.LoadedModel, corpus: Corpus) -> Correction:
     """What one-pass scores take: derived from the masking, else fitted to exact conditionals."""
-    fit_and_store(model, corpus.validation)
+    found = fitted(model, corpus.validation)
+    if found is not None:
+        keep(model, found)
     return correction_for(model)
 
 

@@ -167,21 +167,6 @@ def keep(model: LoadedModel, found: Fit) -> None:
     _write(model, FIT, json.dumps(content, indent=2).encode() + b"\n")
 
 
-def fit_and_store(
-    model: LoadedModel,
-    sequences: Sequences | Sequence[Encoding],
-    *,
-    n: int = 256,
-    seed: int = 0,
-    tokens_per_batch: int | None = None,
-) -> Fit | None:
-    """`fitted` and `keep` for a model without calibrations; the fit, whether kept or not."""
-    found = fitted(model, sequences, n=n, seed=seed, tokens_per_batch=tokens_per_batch)
-    if found is not None:
-        keep(model, found)
-    return found
-
-
 def train_and_store_head(
     model: LoadedModel,
     sequences: Sequences | Sequence[Encoding],

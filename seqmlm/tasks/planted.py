@@ -58,7 +58,7 @@ class Planted:
         return cls(truth["anomalies"], str(truth.get("file", "")))
 
     def shown(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row shows an anomaly."""
+        """Whether a row shows an anomaly, which is from then on none of the `unseen`."""
         name = str(row["id"]).removeprefix(self._prefix)
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])

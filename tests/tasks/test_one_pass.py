@@ -15,6 +15,7 @@ from tiny_models import protein_model, residues
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction_fit import Fit
 from seqmlm.engine.mode import EXACT, ONE_PASS, ONE_PASS_HEAD
 from seqmlm.engine.one_pass_head import HeadConfig
 from seqmlm.engine.types import Encoding
@@ -25,8 +26,9 @@ from seqmlm.tasks.one_pass import (
     bias_for,
     correction_for,
     correction_in,
-    fit_and_store,
+    fitted,
     head_for,
+    keep,
     train_and_store_head,
 )
 from seqmlm.tasks.scoring import RecordScorer
@@ -42,6 +44,13 @@ def normal(model: LoadedModel) -> list[Encoding]:
     return model.tokenizer.encode_batch([residues(n) for n in (18, 9, 20, 14, 5)])
 
 
+def fitted_and_kept(model: LoadedModel, *, n: int = 256) -> Fit:
+    found = fitted(model, normal(model), n=n)
+    assert found is not None
+    keep(model, found)
+    return found
+
+
 @pytest.mark.parametrize("masker", ["uniform.v1", "whole_unit.v1", "span.v1"])
 def test_one_token_units_give_a_derived_correction(tmp_path: Path, masker: str) -> None:
     model = model_with(tmp_path, masker=masker)
@@ -52,8 +61,7 @@ def test_one_token_units_give_a_derived_correction(tmp_path: Path, masker: str) 
     np.testing.assert_allclose(correction.seen[ordinary], np.log1p(len(ordinary)), rtol=1e-6)
     assert bias_for(model) is None
     # A random model knows nothing of the tokens it sees: taking so much off is far from exact.
-    found = fit_and_store(model, normal(model))
-    assert found is not None
+    found = fitted_and_kept(model)
     assert found.derived_rmse is not None
     assert found.rmse < found.derived_rmse
     assert correction_for(model).kind == "fitted"
@@ -63,11 +71,11 @@ def test_a_fit_no_better_than_what_is_derived_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_with(tmp_path, masker="uniform.v1")
-    assert fit_and_store(model, normal(model)) is not None
+    fitted_and_kept(model)
     assert (tmp_path / "one_pass.json").exists()
     found = one_pass.fit(Conditionals(model.rows), normal(model), derived=correction_for(model))
     monkeypatch.setattr(one_pass, "fit", lambda *_, **__: replace(found, derived_rmse=found.rmse))
-    assert fit_and_store(model, normal(model)) is not None
+    fitted_and_kept(model)
     assert not (tmp_path / "one_pass.json").exists()
     assert correction_for(model).kind == "derived"
 
@@ -85,8 +93,7 @@ def test_others_need_a_fit_which_is_kept(tmp_path: Path, masking: dict[str, Any]
     model = model_with(tmp_path, sensitive=bool(masking), **masking)
     with pytest.raises(UsageError, match=r"seqmlm calibrate MODEL NORMAL.*--mode exact"):
         correction_for(model)
-    found = fit_and_store(model, normal(model), n=30)
-    assert found is not None
+    found = fitted_and_kept(model, n=30)
     assert found.correction.seen is not None
     kept = correction_for(model)
     assert kept.kind == "fitted"
@@ -121,7 +128,7 @@ def test_units_in_several_tokens_are_refused(tmp_path: Path) -> None:
     for ask in (correction_for, head_for):
         with pytest.raises(UsageError, match=r"each base in 3 tokens.*--mode exact"):
             ask(model)
-    assert fit_and_store(model, []) is None
+    assert fitted(model, []) is None
 
 
 def test_a_head_is_trained_kept_and_asked(tmp_path: Path) -> None:
