@@ -17,6 +17,9 @@ from seqmlm.errors import DataError
 MAX_BYTES = 64 << 20
 """Longest line, or longest record of several lines, that is taken for data rather than for a mistake."""
 
+REFERENCE = "hf:"
+"""What a data set of the Hugging Face hub, or a folder that `datasets` can load, begins with: hf:NAME."""
+
 COMPRESSED = (".gz", ".bgz", ".zst")
 
 _BLOCK = 1 << 20
@@ -24,14 +27,16 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def expand(paths: Iterable[str | Path]) -> list[str]:
-    """Turn what the user named into files: folders are walked (sorted, hidden names left out), "-" stays.
+    """Turn what the user named into files: folders are walked (sorted, hidden names left out).
+
+    "-" and references to data sets (hf:NAME) stay.
 
     Raises:
         DataError: a path that does not exist, or a folder without files.
     """
     files: list[str] = []
     for path in map(str, paths):
-        if path == "-":
+        if path == "-" or is_reference(path):
             files.append(path)
         elif Path(path).is_dir():
             found = sorted(
@@ -47,6 +52,11 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
         else:
             raise DataError("no such file or folder", source=path, remedy="check the path")
     return files
+
+
+def is_reference(path: str | Path) -> bool:
+    """Whether a path names a data set (hf:NAME) rather than a file."""
+    return str(path).startswith(REFERENCE)
 
 
 def stem_suffix(source: str | Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.files import is_reference
 from seqmlm.errors import DataError
 
 WHOLE_BYTES = 64 << 20
@@ -21,7 +22,7 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
     """SHA-256, in hex, of the contents of some files in their order; names and folders do not count.
 
     A file above `WHOLE_BYTES` counts by its size, the time of its last change and 16 samples of 1 MiB spread
-    evenly over it, so that any size takes a moment.
+    evenly over it, so that any size takes a moment. A data set (hf:NAME@COMMIT) counts by its name.
 
     Raises:
         DataError: a file is missing, or is "-": a stream has no fingerprint before it has been read.
@@ -30,6 +31,9 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
     for path in map(str, paths):
         if path == "-":
             raise DataError("a stream has no fingerprint", source=path, remedy="save it to a file first")
+        if is_reference(path):
+            digest.update(path.encode())
+            continue
         try:
             digest.update(_one(Path(path)))
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.levels_code import LEVELS
@@ -12,7 +12,8 @@ from seqmlm.data.readers.code_json import read_code_json
 from seqmlm.data.readers.notebook import read_notebook
 from seqmlm.data.readers.source import read_source
 from seqmlm.data.readers.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.tokenizers.lexers.source import LANGUAGES
 
@@ -34,6 +35,8 @@ class CodeDomain(Domain):
         "json": Format(read=read_code_json, suffixes=JSON),
         "worktree": Format(read=read_worktree, folder=Path.is_dir, files=worktree_files),
     }
+    dataset: ClassVar[Format] = dataset_format(read_code_json)
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "language": "string"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="code.v1",
         masking=MaskingConfig(masker="token_class.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
@@ -46,6 +49,10 @@ class CodeDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Line (what a reviewer reads), token, function, file."""
         return LEVELS
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The text and its language."""
+        return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Python modules of small packages with a few planted bugs; n modules, 400 by default."""

@@ -27,7 +27,7 @@ from seqmlm.data.readers.ehr import (
     read_wide,
 )
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
@@ -55,6 +55,7 @@ class EHRDomain(Domain):
         "wide": Format(read=read_wide),
         "diabetes130": Format(read=read_diabetes130, folder=is_diabetes130),
     }
+    dataset: ClassVar[Format] = dataset_format(read_long)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="events.v1",
         masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),

@@ -9,8 +9,8 @@ from typing import ClassVar
 from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.levels_text import SentenceLevel, WordLevel
 from seqmlm.data.readers.conllu import read_conllu
+from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.jsonl import read_jsonl
-from seqmlm.data.readers.parquet import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_tsv
 from seqmlm.data.readers.text import read_txt
 from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from seqmlm.data.files import is_reference
+from seqmlm.data.readers.huggingface import Reference
 from seqmlm.data.stdin import save_stdin
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.registry import Registry, resolve
@@ -43,5 +45,10 @@ def _kept(source: str, workspace: Workspace) -> str:
     """A source that will still mean the same tomorrow and elsewhere."""
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
-    kept = save_stdin(workspace.runs / ".inputs") if path == "-" else Path(path).expanduser().resolve()
-    return f"{name}={kept}" if name else str(kept)
+    if path == "-":
+        kept = str(save_stdin(workspace.runs / ".inputs"))
+    elif is_reference(path):
+        kept = str(Reference.parse(path).fixed())
+    else:
+        kept = str(Path(path).expanduser().resolve())
+    return f"{name}={kept}" if name else kept

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import expand
+from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import OnError
 from seqmlm.data.timestamps import duration
 from seqmlm.engine.device import Precision
@@ -169,11 +169,11 @@ class ScoreConfig:
 def input_bytes(paths: Sequence[str]) -> int | None:
     """Size of all input files together, as they lie on the disk; None where some is no file."""
     files = expand(paths)
-    if "-" in files or any(map(_flows, files)):
+    if any(map(is_reference, files)) or any(map(_flows, files)):
         return None
     return sum(Path(path).stat().st_size for path in files)
 
 
 def _flows(path: str) -> bool:
     """Whether a path can be read only once."""
-    return path == "-" or not stat.S_ISREG(Path(path).stat().st_mode)
+    return path == "-" or not (is_reference(path) or stat.S_ISREG(Path(path).stat().st_mode))

@@ -6,8 +6,8 @@ from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.fastq import read_fastq
 from seqmlm.data.readers.genbank import read_genbank
 from seqmlm.data.readers.genome import read_genome
+from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.jsonl import read_jsonl
-from seqmlm.data.readers.parquet import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_tsv
 from seqmlm.data.readers.text import read_txt
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.parquet import read_parquet
+from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_tsv
 from seqmlm.errors import DataError
 

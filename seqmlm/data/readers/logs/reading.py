@@ -13,7 +13,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.logs import headers, objects
 from seqmlm.data.readers.logs.detect import KEYS, kind_of
 from seqmlm.data.readers.logs.events import Continues, Events, filled, joined, unsplit
-from seqmlm.data.readers.logs.fields import LISTS, Fields, Found
+from seqmlm.data.readers.logs.fields import LISTS, Fields, Found, read_time
 from seqmlm.data.readers.logs.pieces import Piece, Window, windows
 from seqmlm.data.readers.logs.sessions import (
     Ids,
@@ -221,7 +221,13 @@ class Reading:
             meta: dict[str, object] = {"lines": (line,) * len(texts)}
             if found.label is not None and row.get(found.label) is not None:
                 meta["label"] = str(row[found.label])
-            raw = LogLines(lines=tuple(map(str, texts)), keys=all(str(t).isdecimal() for t in texts))
+            times = row.get(found.times[0]) if len(found.times) == 1 else None
+            known = isinstance(times, list) and len(times) == len(texts)
+            raw = LogLines(
+                lines=tuple(map(str, texts)),
+                times=tuple(read_time(one, self._clock) for one in times or ()) if known else None,
+                keys=all(str(t).isdecimal() for t in texts),
+            )
             name = None if session is None else str(session)
             yield self._made(raw, name, line, f"{self._name}:{line}", meta)
 
