@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from seqmlm.cli import words
 
 _SHOWN = 12  # endings of a format that are listed
 
-app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+app = typer.Typer(no_args_is_help=True, help="Look at data before training on it, and write it for others.")
 
 
 @app.command("formats")
@@ -52,12 +53,60 @@ def formats(
             typer.echo(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="        "))
 
 
+@app.command("export")
+def export(
+    domain: Annotated[str, typer.Option("--domain", "-d", help=words.DOMAIN)],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not exist yet.")],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH|-]...", help=words.PATHS),
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
+    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of a saved tokenizer or model; the domain's own, fitted to the data, if absent."
+        ),
+    ] = None,
+    on_error: Annotated[str, typer.Option("--on-error", help="A bad record: raise or skip.")] = "raise",
+    sensitive: Annotated[
+        bool, typer.Option("--sensitive", help="The data hold secrets: refuse to export them.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Write records, with token ids and groups, as a folder that datasets.load_from_disk loads.
+
+    Splits are those of a training. Read the folder again, as files or as hf:FOLDER:SPLIT, with the options
+    id_column=id and document_column=document. Sensitive data are refused.
+
+    Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.config import from_dict, parse_options
+    from seqmlm.tasks.export import ExportConfig
+    from seqmlm.tasks.export import export as write
+
+    given = {"paths": [*(paths or []), *(data or [])], "options": parse_options(option or [])}
+    chosen = {"domain": domain, "out": out, "format": format, "tokenizer": tokenizer, "on_error": on_error}
+    found = write(from_dict(ExportConfig, {**given, **chosen, "sensitive": sensitive}))
+    if json_output:
+        print_json(found.to_dict())
+        return
+    for name, count in found.splits.items():
+        typer.echo(f"{name:<26} {count:,}")
+    typer.echo(f"{'columns':<26} {', '.join(found.columns)}")
+    for reason, count in found.problems.items():
+        typer.echo(f"{count:,} x {reason}", err=True)
+
+
 @app.command("inspect")
 def inspect(
     domain: Annotated[str, typer.Option("--domain", "-d", help=words.DOMAIN)],
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH|-]...", help="Files or folders; - is standard input.")
-    ] = None,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH|-]...", help=words.PATHS)] = None,
     data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
     format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
     option: Annotated[

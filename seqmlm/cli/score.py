@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from seqmlm.cli.words import PRECISION
+from seqmlm.cli.words import PATHS, PRECISION
 
 
 def score(
     model: Annotated[str, typer.Argument(help="A model: name, name@alias, name:version, folder or hub id.")],
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH|-]...", help="Files or folders; - is standard input.")
-    ] = None,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH|-]...", help=PATHS)] = None,
     data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
     mode: Annotated[
         str | None,

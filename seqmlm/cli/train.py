@@ -14,7 +14,8 @@ def train(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH]...", help="Files or folders to train on; the built-in sample if none."
+            metavar="[PATH]...",
+            help="Files, folders or data sets (hf:NAME) to train on; the built-in sample if none.",
         ),
     ] = None,
     domain: Annotated[

@@ -2,8 +2,8 @@
 
 A file is cut into its entries here, and Biopython is given one at a time: a bad entry is named by the line it
 begins on and takes no other with it, and memory holds one entry (of an alignment, all its rows). The formats
-that carry most of the data (FASTA, FASTQ, GenBank) have readers of our own, which are several times faster;
-each says at its head by how much.
+that carry most of the data (FASTA, FASTQ, GenBank) have readers of our own, which are faster; each says at
+its head by how much.
 """
 
 from __future__ import annotations
