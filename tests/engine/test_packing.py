@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.packing import Document, PackedBatch, Row, RowDataset, pack, split
 from seqmlm.engine.types import Encoding, TokenSpace

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.span import Span
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.packing import PackedBatch, Row, RowDataset, RowPlanner
