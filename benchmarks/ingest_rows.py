@@ -22,7 +22,7 @@ from typing import Any
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.nucleotides import Contig, spelled
+from seqmlm.domains.dna.nucleotides import Contig, spelled
 from seqmlm.data.record import Record
 from seqmlm.tokenizers.base import Tokenizer
 

@@ -22,9 +22,9 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS
 from seqmlm.domains.base import Domain
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tasks.complete import complete
-from seqmlm.tasks.config import resolve
+from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
+from seqmlm.tasks.launch import complete
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
@@ -112,7 +112,7 @@ def export(config: ExportConfig) -> Exported:
         "on_error": config.on_error,
     }
     tokenizer = {"tokenizer": {"path": config.tokenizer}} if config.tokenizer else {}
-    settings = complete(resolve(domain, {"data": data, "seed": config.seed}, tokenizer), workspace)
+    settings = complete(resolve_config(domain, {"data": data, "seed": config.seed}, tokenizer), workspace)
     reader = CorpusReader(settings, domain, workspace)
     problems = Problems(config.on_error)
     with _built(config.out) as building:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from seqmlm.data.files import REFERENCE, expand, is_reference
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.fields import missing, record_from
+from seqmlm.data.readers.tables import missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 
