@@ -47,7 +47,8 @@ def read_stockholm(
     Args:
         path: the file.
         problems: receives alignments that cannot be read or have no end; notes rows of gaps only.
-        gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length.
+        gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length, every gap
+            as "-".
         max_bytes: largest alignment.
     """
     for entry in entries(str(path), problems, max_bytes, "alignment"):
@@ -112,6 +113,8 @@ def parsed(
         warnings.simplefilter("always")
         try:
             found = list(parse(StringIO(entry.text)))
+            if not found:
+                raise ValueError("nothing of this format is in it")
         # Its parsers raise whatever a line they do not expect leads to: AssertionError, KeyError, IndexError.
         except Exception as error:
             at = _AT_LINE.search(str(error))

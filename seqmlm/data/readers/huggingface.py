@@ -64,8 +64,9 @@ class Reference:
         Reference(name='nyu-mll/glue', revision='main', subset='sst2', split='train')
         """
         body = text.removeprefix(REFERENCE)
-        name, colon, part = (body, "", "") if Path(body).is_dir() else body.rpartition(":")
-        name = name if colon else body
+        name, colon, part = body, "", ""
+        if ":" in body and not Path(body).is_dir():
+            name, colon, part = body.rpartition(":")
         subset, _, split = part.rpartition("/")
         revision = ""
         if not Path(name).is_dir():
