@@ -21,10 +21,9 @@ from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
 from seqmlm.tasks.corpus import sequence_indices
 from seqmlm.tasks.launch import Plan
 from seqmlm.tasks.models import register_model
-from seqmlm.tasks.observers import METRICS, MetricsFile, read_metrics
 from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.reporting import loss_plot, sample_predictions
-from seqmlm.tracking import TrackedRun
+from seqmlm.tracking import METRICS, TrackedRun, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
@@ -50,8 +49,6 @@ def conclude(
     """
     directory = plan.directory
     values = parts.evaluator.final(parts.rows)
-    with MetricsFile(directory / METRICS) as metrics:
-        metrics.write(outcome.steps, values)
     run.log_metrics(outcome.steps, values)
     with _disk_errors(plan):
         folder = _model_folder(directory, outcome.steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +25,10 @@ from seqmlm.tasks.conclude import conclude
 from seqmlm.tasks.config import PretrainConfig
 from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
-from seqmlm.tasks.observers import METRICS, Console, MetricsFile, Recorder
+from seqmlm.tasks.observers import Console, Recorder
 from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.result import PretrainResult, finished_result, keep_result, make_result
-from seqmlm.tracking import TrackedRun, Tracker
-from seqmlm.tracking.ledger import LEDGER
+from seqmlm.tracking import LEDGER, TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 
@@ -60,13 +58,11 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     parts = assemble(agreed.config, corpus)
     _check_rows(parts, processes)
-    with ExitStack() as stack:
-        if not processes.is_main:
-            outcome = _run_loop(agreed, parts, NullObserver())
-            return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
-        run = stack.enter_context(_tracked(agreed, workspace, parts, console))
-        metrics = stack.enter_context(MetricsFile(agreed.directory / METRICS))
-        recorder = Recorder(metrics, run, console, partial(_expected_steps, parts))
+    if not processes.is_main:
+        outcome = _run_loop(agreed, parts, NullObserver())
+        return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
+    with _tracked(agreed, workspace, parts, console) as run:
+        recorder = Recorder(run, console, partial(_expected_steps, parts))
         outcome = _run_loop(agreed, parts, recorder)
         if outcome.status == "killed":
             run.end("KILLED")
