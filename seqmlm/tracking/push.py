@@ -281,8 +281,8 @@ def open_run(store: Store, ledger: Ledger) -> None:
 def push(store: Store, ledger: Ledger, directory: Path) -> int:
     """Send MLflow what it lacks of an opened run, and note that in the ledger, which the caller writes.
 
-    It may be interrupted anywhere and repeated. Another thread may go on recording into the folder and the
-    ledger: it only adds there what is not sent yet.
+    It may be interrupted anywhere and repeated. Another thread may go on recording, and writing the ledger:
+    here no dict of it grows, only values are exchanged.
 
     Args:
         store: where to send; what it raises passes through.
@@ -296,7 +296,7 @@ def push(store: Store, ledger: Ledger, directory: Path) -> int:
     assert run_id is not None, "open_run comes first"
     tags = {key: value for key, value in dict(ledger.tags).items() if ledger.tags_sent.get(key) != value}
     store.set_tags(run_id, tags)
-    ledger.tags_sent |= tags
+    ledger.tags_sent = {**ledger.tags_sent, **tags}
     for entry in list(ledger.datasets):
         if not entry["sent"]:
             store.log_dataset(run_id, entry)

@@ -45,7 +45,6 @@ _LOCK_SECONDS = 2.0
 _PUSH_SECONDS = 5.0
 _SYSTEM_SECONDS = 5.0
 _RETRY_SECONDS = 60.0
-_LONGEST_RETRY_SECONDS = 900.0
 _SIGNAL_EXITS = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 
 
@@ -70,7 +69,7 @@ class TrackedRun:
 
     What happens to it is written to its folder, and a thread sends that to MLflow every few seconds, so that
     a training never waits for MLflow. No method raises because MLflow is unreachable: that is one warning,
-    then a new attempt every few minutes and at the end.
+    then a new attempt every minute and at the end.
 
     An exception ends the run as FAILED, Ctrl-C and exits by signal as KILLED, `end("KILLED")` says so
     explicitly, and anything else is FINISHED. Use from one process (rank 0) and one thread.
@@ -91,7 +90,7 @@ class TrackedRun:
         psutil.cpu_percent()  # the start of the first interval
         self._store: Store | None = None
         self._warned = False
-        self._pause, self._retry_seconds = _PUSH_SECONDS, _RETRY_SECONDS
+        self._pause = _PUSH_SECONDS
         self._writing, self._pushing, self._stop = threading.Lock(), threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -167,7 +166,7 @@ class TrackedRun:
                         self._store = store
                     if not connect_only:
                         push(self._store, self._ledger, self.directory)
-                self._pause, self._retry_seconds = _PUSH_SECONDS, _RETRY_SECONDS
+                self._pause = _PUSH_SECONDS
             except Exception as error:
                 self._lost(error)
             # What is not noted as sent is sent again; of a full disk the training hears from its own writing.
@@ -309,14 +308,12 @@ class TrackedRun:
             self.flush()
 
     def _lost(self, error: Exception) -> None:
-        self._store = None
-        self._pause = self._retry_seconds
-        self._retry_seconds = min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
+        self._store, self._pause = None, _RETRY_SECONDS
         if not self._warned:
             self._warned = True
-            reason = str(error) if isinstance(error, TrackerDown) else type(error).__name__ + f": {error}"
+            what = "" if isinstance(error, TrackerDown) else "MLflow failed: "
             self._warn(
-                f"{reason.strip().splitlines()[0][:300]}; the run continues, its metrics are kept in "
+                f"{what}{first_line(error)}; the run continues, its metrics are kept in "
                 f"{self.directory / METRICS}, and MLflow is synchronised once it is reachable"
             )
 
@@ -391,46 +388,50 @@ class Tracker:
         """
         return connect(self.workspace)
 
-    def sync(self) -> dict[str, int]:
-        """Complete in MLflow every run that is not being trained now; returns points uploaded by run name.
+    def sync(self, *, dead_only: bool = False) -> dict[str, int]:
+        """Complete in MLflow the runs that are not being trained now; returns points uploaded by run name.
 
         A run whose process is gone without a word (kill -9, power) becomes KILLED.
 
+        Args:
+            dead_only: only runs that still seem to be RUNNING.
+
         Raises:
-            StateError: MLflow does not answer, or no longer.
+            StateError: MLflow does not answer, or no longer; the runs became KILLED nevertheless.
         """
         uploaded: dict[str, int] = {}
-
-        def complete(ledger: Ledger, directory: Path) -> None:
-            _note_death(ledger, directory)
-            store = self.ensure()
-            try:
-                with quiet():
-                    open_run(store, ledger)
-                    uploaded[ledger.name] = push(store, ledger, directory)
-            except Exception as error:
-                reason = hide_password(first_line(error), self.workspace.tracking_uri)
-                raise StateError(
-                    f"run {ledger.name} was not sent to MLflow ({reason}); sync again"
-                ) from error
-            finally:
+        failure: StateError | None = None
+        store: Store | None = None
+        for directory in self._folders():
+            ledger = Ledger.read(directory)
+            if ledger.complete or (dead_only and ledger.status != "RUNNING"):
+                continue
+            with suppress(InUseError), FileLock(directory / LOCK, wait=0):
+                # Only now, under the lock, is the ledger ours to change.
+                ledger = Ledger.read(directory)
+                _note_death(ledger, directory)
+                try:
+                    if failure is None:
+                        store = store or self.ensure()
+                        uploaded[ledger.name] = self._send(store, ledger, directory)
+                except StateError as error:
+                    failure = error
                 ledger.write(directory)
-
-        self._for_idle(lambda ledger: not ledger.complete, complete)
+        if failure is not None:
+            raise failure
         return uploaded
 
     def mark_killed(self) -> list[str]:
-        """End as KILLED the runs whose process is gone, also in MLflow if possible; returns their names."""
-        marked: list[str] = []
+        """End the runs whose process is gone as KILLED, here and, if it can be reached, in MLflow.
 
-        def mark(ledger: Ledger, directory: Path) -> None:
-            _note_death(ledger, directory)
-            ledger.write(directory)
-            self._show_status(ledger)
-            marked.append(ledger.name)
-
-        self._for_idle(lambda ledger: ledger.status == "RUNNING", mark)
-        return marked
+        Returns:
+            Names of those that MLflow shows so now.
+        """
+        try:
+            return list(self.sync(dead_only=True))
+        except StateError as error:
+            self._warn(str(error))
+            return []
 
     def runs(self) -> list[RunInfo]:
         """All runs, newest first: MLflow's, and those of run folders that it does not have.
@@ -522,23 +523,14 @@ class Tracker:
         runs = self.workspace.runs
         return [path.parent for path in sorted(runs.glob(f"*/{LEDGER}"))] if runs.is_dir() else []
 
-    def _for_idle(self, wanted: Callable[[Ledger], bool], action: Callable[[Ledger, Path], None]) -> None:
-        """Do something with the wanted runs that no process is using, each locked meanwhile."""
-        for directory in self._folders():
-            if wanted(Ledger.read(directory)):
-                with suppress(InUseError), FileLock(directory / LOCK, wait=0):
-                    # Only now, under the lock, is the ledger ours to change.
-                    action(Ledger.read(directory), directory)
-
-    def _show_status(self, ledger: Ledger) -> None:
-        if ledger.run_id is None:
-            return
+    def _send(self, store: Store, ledger: Ledger, directory: Path) -> int:
         try:
-            store = self.connect()
             with quiet():
-                store.terminate(ledger.run_id, ledger.status, ledger.ended)
+                open_run(store, ledger)
+                return push(store, ledger, directory)
         except Exception as error:
-            self._say(f"run {ledger.name} could not be marked {ledger.status} in MLflow: {error}")
+            reason = hide_password(first_line(error), self.workspace.tracking_uri)
+            raise StateError(f"run {ledger.name} was not sent to MLflow ({reason}); sync it again") from error
 
     def _say(self, text: str) -> None:
         self._warn(hide_password(text, self.workspace.tracking_uri))

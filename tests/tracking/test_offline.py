@@ -201,6 +201,25 @@ def test_sync_ends_dead_runs_and_leaves_living_ones(
     alive.end()
 
 
+def test_all_dead_runs_are_marked_where_mlflow_is_away(
+    cable: Cable,
+    start: Start,
+    tracker: Tracker,
+    die: Callable[[TrackedRun], None],
+    home: Workspace,
+    warnings_given: list[str],
+) -> None:
+    dead = [start("a"), start("b")]
+    for run in dead:
+        die(run)
+    cable.plugged = False
+    assert tracker.mark_killed() == []
+    assert [Ledger.read(run.directory).status for run in dead] == ["KILLED", "KILLED"]
+    assert len(warnings_given) == 1
+    cable.plugged = True
+    assert tracker.sync() == {"a": 0, "b": 0}
+
+
 @pytest.mark.parametrize(
     "uri",
     [

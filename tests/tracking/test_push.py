@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -259,72 +251,3 @@ def test_a_run_of_an_earlier_version_is_continued_and_what_it_sent_is_not_double
     assert [step for step, _, _ in _points(home, run.run_id)] == [1, 2, 3, 4]
     tags = MlflowClient(tracking_uri=home.tracking_uri).get_run(run.run_id).data.tags
     assert ("seqmlm.gaps" in tags) is not complete
-
-
-@pytest.fixture
-def server(home: Workspace, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A tracking server on this machine, over a SQLite database."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder = home.root / "server"
-    folder.mkdir()
-    shutil.copyfile(empty_store, folder / "mlflow.db")
-    options = ("--host", "127.0.0.1", "--port", str(port), "--workers", "1")
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--backend-store-uri",
-            f"sqlite:///{folder}/mlflow.db",
-            *options,
-        ],
-        cwd=folder,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _await(f"{address}/health", process)
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        yield address
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _await(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the server ended"
-        try:
-            with urlopen(address, timeout=5):
-                return
-        except (URLError, OSError):
-            time.sleep(0.2)
-    raise AssertionError("the server does not answer")
-
-
-@pytest.mark.slow
-def test_a_server_keeps_points_that_are_sent_again_once(
-    server: str, steps: Steps, warnings_given: list[str]
-) -> None:
-    home = Workspace.locate()
-    tracker = Tracker(home, warn=warnings_given.append)
-    with tracker.start("r", experiment="e", params={"a": 1}) as run:
-        steps(run, range(1, 20))
-        run.flush()
-        assert _points(home, run.run_id) == _recorded(run)
-        run._ledger.offset = 0
-        run.log_metrics(20, {"train/loss": 1 / 20})  # new among those it has
-        run.flush()
-        assert _points(home, run.run_id) == _recorded(run)
-        run.log_metrics(20, {"train/loss": 5.0})
-    assert _points(home, run.run_id) == _recorded(run)
-    (found,) = tracker.runs()
-    assert (found.status, found.metrics["train/loss"]) == ("FINISHED", 5.0)
-    assert warnings_given == []

@@ -73,6 +73,16 @@ def test_status_after_an_exception(
     assert ("seqmlm.error" in found.data.tags) == (status == "FAILED")
 
 
+def test_no_thread_runs_before_there_are_metrics(start: Start) -> None:
+    """Reading ahead forks, which it does in a process with one thread."""
+    with start() as run:
+        run.set_tag("k", "v")
+        assert "mlflow" not in {thread.name for thread in threading.enumerate()}
+        run.log_metrics(1, {"train/loss": 1.0})
+        assert "mlflow" in {thread.name for thread in threading.enumerate()}
+    assert "mlflow" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_killed_is_said_explicitly_and_stays(start: Start, client: MlflowClient) -> None:
     with start() as run:
         run.end("KILLED")
@@ -104,27 +114,28 @@ def _then(method: Callable[..., None], action: Callable[[], object]) -> Callable
 
 
 def test_a_slow_tracker_stops_no_training(
-    start: Start, steps: Steps, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+    start: Start, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    under_way, go_on = threading.Event(), threading.Event()
+    under_way, go_on, answered = threading.Event(), threading.Event(), []
     logged = Store.log_points
 
     def slow(*arguments: Any, **named: Any) -> None:
         under_way.set()
-        assert go_on.wait(60)
+        answered.append(go_on.wait(60))
         logged(*arguments, **named)
 
     monkeypatch.setattr("seqmlm.tracking.run._PUSH_SECONDS", 0.01)
     monkeypatch.setattr(Store, "log_points", slow)
     with start() as run:
-        steps(run, range(1, 4))
+        run.log_metrics(1, {"train/loss": 1.0})
         assert under_way.wait(60)
-        steps(run, range(4, 8))  # while MLflow has not answered
+        run.log_metrics(2, {"train/loss": 0.5})  # while MLflow has not answered
         run.set_tag("k", "v")
         run.artifact(run.directory / "metrics.jsonl")
         assert Ledger.read(run.directory).tags["k"] == "v"
         go_on.set()
-    assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 8)]
+    assert all(answered)
+    assert sorted(_history(client, run)) == [(1, 1.0), (2, 0.5)]
     assert client.get_run(run.run_id).data.tags["k"] == "v"
 
 
