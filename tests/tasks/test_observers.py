@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seqmlm.engine.observer import StepReport
+from seqmlm.engine.loop import StepReport
 from seqmlm.tasks.observers import EVENTS, Recorder
 from seqmlm.tracking import MetricsFile, read_metrics
 
