@@ -131,7 +131,7 @@ def better(metric: str) -> Better | None:
 
 
 def sync_runs(warn: Warn, workspace: Workspace | None = None) -> dict[str, int]:
-    """Complete in MLflow what runs recorded while it was away; points uploaded by run name.
+    """Send MLflow what runs recorded while it could not be reached; points uploaded by run name.
 
     Raises:
         StateError: MLflow still does not answer.

@@ -80,7 +80,7 @@ class Ledger:
             return cls(**values)
         except FileNotFoundError:
             raise StateError(f"{directory} is not a run: it has no {LEDGER}") from None
-        except (ValueError, TypeError, OSError) as error:
+        except (ValueError, TypeError, KeyError, OSError) as error:
             raise StateError(f"{path} is damaged ({error}); remove it and start the run anew") from None
 
     def write(self, directory: Path) -> None:
