@@ -113,7 +113,7 @@ def compare(
 
 @app.command("sync")
 def sync(json_output: Json = False) -> None:
-    """Complete in MLflow what runs recorded while it was away.
+    """Send MLflow what runs recorded while it could not be reached.
 
     Example: seqmlm runs sync
     """

@@ -117,7 +117,7 @@ def _tracking(found: Examination, home: Workspace) -> None:
         tracker.connect()
     except TrackerDown as error:
         found.tracking |= {"reachable": False, "state": str(error)}
-        found.problems.append(f"{error}; training goes on without it, `seqmlm runs sync` catches up")
+        found.problems.append(f"{error}; training works without it, and `seqmlm runs sync` synchronises it later")
         return
     incomplete = tracker.incomplete()
     found.tracking |= {"reachable": True, "incomplete_runs": incomplete}
@@ -228,7 +228,7 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
     port = _free(port)
     tracker = Tracker(home)
     tracker.ensure()
-    tracker.bury_dead()
+    tracker.mark_killed()
     command = (
         *(sys.executable, "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,16 +36,12 @@ from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus, 
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
 from seqmlm.tasks.models import register_model
 from seqmlm.tasks.observers import (
-    METRICS,
     Console,
-    MetricsFile,
     Recorder,
     loss_plot,
-    read_metrics,
     sample_predictions,
 )
-from seqmlm.tracking import TrackedRun, Tracker
-from seqmlm.tracking.ledger import LEDGER
+from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
 
@@ -75,13 +71,11 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     parts = assemble(agreed.config, corpus)
     _check_rows(parts, processes)
-    with ExitStack() as stack:
-        if not processes.is_main:
-            outcome = _run_loop(agreed, parts, NullObserver())
-            return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
-        run = stack.enter_context(_tracked(agreed, workspace, parts, console))
-        metrics = stack.enter_context(MetricsFile(agreed.directory / METRICS))
-        recorder = Recorder(metrics, run, console, partial(_expected_steps, parts))
+    if not processes.is_main:
+        outcome = _run_loop(agreed, parts, NullObserver())
+        return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
+    with _tracked(agreed, workspace, parts, console) as run:
+        recorder = Recorder(run, console, partial(_expected_steps, parts))
         outcome = _run_loop(agreed, parts, recorder)
         if outcome.status == "killed":
             run.end("KILLED")
@@ -265,8 +259,6 @@ def finalize(
     """
     directory = plan.directory
     values = parts.evaluator.final(parts.rows)
-    with MetricsFile(directory / METRICS) as metrics:
-        metrics.write(outcome.steps, values)
     run.log_metrics(outcome.steps, values)
     with _disk_errors(plan):
         folder = _model_folder(directory, outcome.steps)
