@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Protocol, Self, cast
 
 from seqmlm.data.compressed import MAGIC_BYTES, RESAVE, compression, decompress, may_begin, refuse_foreign
-from seqmlm.data.live import LiveInput, live_input
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 
@@ -23,6 +22,45 @@ _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
+class Live(Protocol):
+    """Bytes that come while they are read."""
+
+    stopped: bool
+    """Whether the end was asked for, so that what came last may be torn."""
+
+    def read(self, size: int) -> bytes | None:
+        """Up to `size` bytes; b"" at the end, None at a pause: what was read should be handed on."""
+
+
+class Source(str):
+    """The name of an input together with the object to read it from, where it is not a file to be opened.
+
+    It is a string, so that readers pass it on, and name it in messages, as they do with the path of a file.
+    `str(source)` is the name alone: a reader that turns its path into a string does so with `source_of`.
+
+    Args:
+        name: "-" for standard input.
+        live: where its bytes come from.
+    """
+
+    live: Live
+
+    def __new__(cls, name: str, live: Live) -> Self:
+        source = super().__new__(cls, name)
+        source.live = live
+        return source
+
+
+def source_of(path: str | Path) -> str:
+    """The path as a string; a `Source` stays one."""
+    return path if isinstance(path, str) else str(path)
+
+
+def live_of(source: str | Path) -> Live | None:
+    """Where the bytes of a live source come from; None for files and for standard input read as a file."""
+    return source.live if isinstance(source, Source) else None
+
+
 def expand(paths: Iterable[str | Path]) -> list[str]:
     """Turn what the user named into files: folders are walked (sorted, hidden names left out), "-" stays.
 
@@ -30,7 +68,7 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
         DataError: a path that does not exist, or a folder without files.
     """
     files: list[str] = []
-    for path in map(str, paths):
+    for path in map(source_of, paths):
         if path == "-":
             files.append(path)
         elif Path(path).is_dir():
@@ -63,14 +101,14 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
     gzip (also of several members, as bgzip writes it) and Zstandard are known by their first bytes.
 
     Args:
-        source: the file.
-        pauses: where standard input is live (`seqmlm.data.stdin`), yield b"" at each of its pauses.
+        source: the file, or a `Source`.
+        pauses: yield b"" at each pause of a live source.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
             be decompressed before the fault has been yielded by then.
     """
-    if (live := live_input(str(source))) is not None:
+    if (live := live_of(source)) is not None:
         yield from (block for block in _live_blocks(live, str(source)) if block or pauses)
         return
     with _opened(source) as handle:
@@ -90,7 +128,7 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
             head = _read(handle, _BLOCK, str(source))
 
 
-def _live_blocks(live: LiveInput, source: str) -> Iterator[bytes]:
+def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
     """The bytes of a live input as they come; b"" is a pause."""
     head: bytes | None = b""  # until it is known what comes
     while (part := live.read(_BLOCK)) != b"":
@@ -128,8 +166,8 @@ def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES)
 def lines_and_pauses(
     source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, pauses: bool = True
 ) -> Iterator[tuple[int, str] | None]:
-    """The same as `lines`, and None at each pause of a live standard input."""
-    name = str(source)
+    """The same as `lines`, and None at each pause of a live source."""
+    name = source_of(source)
     number = 0
     stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses)
     for chunk in _chunks_of_lines(stream, max_bytes):
@@ -192,7 +230,7 @@ class TextBlocks:
             self.broken = True
             at = self._line() if started else None
             self._problems.bad(DataError(error.reason, source=self._source, line=at, remedy=error.remedy))
-        live = live_input(self._source)
+        live = live_of(self._source)
         self.broken = self.broken or (live is not None and live.stopped)
 
 

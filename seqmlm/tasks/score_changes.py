@@ -16,8 +16,7 @@ from seqmlm.data.readers.changes import Change, changes_of_diff, changes_since
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.registry import Registry, resolve
-from seqmlm.streams.schema import Schema
-from seqmlm.streams.sinks import open_sink
+from seqmlm.streams.sinks import Schema, open_sink
 from seqmlm.tasks import bundle
 from seqmlm.tasks.judging import Judge, JudgedRow
 from seqmlm.tasks.score_config import ScoreConfig

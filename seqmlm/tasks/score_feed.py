@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from seqmlm.data.live import LiveInput, live_stdin
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.errors import StateError
 from seqmlm.streams.cursor import Position
-from seqmlm.streams.live import ReadAhead
+from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tasks.encoding import BATCH_RECORDS, Size
 from seqmlm.tasks.read_ahead import Batch, Read, encoded_batches
 from seqmlm.tokenizers.base import Tokenizer
@@ -114,4 +113,4 @@ def from_live(
 
 def live_input(latency: float | None) -> AbstractContextManager[LiveInput | Any]:
     """Standard input as it comes, where a latency is asked for."""
-    return nullcontext() if latency is None else live_stdin(_TICK_SHARE * latency)
+    return nullcontext() if latency is None else closing(LiveInput(_TICK_SHARE * latency))

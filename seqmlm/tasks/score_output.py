@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,7 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError
 from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.schema import Kind, Schema
-from seqmlm.streams.sinks import Row, Sink, open_sink, unwritable
+from seqmlm.streams.sinks import Kind, Row, Schema, Sink, is_stream, open_sink, unwritable
 from seqmlm.tasks.score_config import ScoreConfig
 
 _COLUMNS: dict[str, Kind] = {
@@ -77,7 +75,7 @@ class Output:
     ) -> None:
         self._config, self._columns, self._private, self._stdout = config, columns, private, stdout
         out = config.out
-        kept = out is not None and (not out.exists() or stat.S_ISREG(out.stat().st_mode))
+        kept = out is not None and not is_stream(out)
         self._cursor = Cursor(out, request, private=private) if out is not None and kept else None
         self._sink: Sink | None = None
         self._rows = 0

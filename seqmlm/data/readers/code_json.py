@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines, too_long
+from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
 from seqmlm.data.near_duplicates import NearDuplicates
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import missing, record_from
@@ -52,7 +52,7 @@ def read_code_json(
             (0, 1]; 0 keeps all.
         max_bytes: longest line or object.
     """
-    source = str(path)
+    source = source_of(path)
     named = Path(source).name.split(".")[0].lower()
     known = NearDuplicates(near_duplicates) if near_duplicates else None
     for number, row in _objects(source, problems, max_bytes):

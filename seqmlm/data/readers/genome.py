@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from seqmlm.data.files import MAX_BYTES
+from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import parts
 from seqmlm.data.readers.nucleotides import BLOCK, LONGEST_GAP, Contig
@@ -25,7 +25,7 @@ def read_genome(
         block: longest record; a longer contig gives several, see `Contig`.
         max_n: longest run of N that stays in a record.
     """
-    source, name = str(path), Path(path).name
+    source, name = source_of(path), Path(path).name
     contig: Contig | None = None
     for line, part, first, last in parts(source, problems, MAX_BYTES, spill=_SPILL):
         body = part

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
@@ -34,7 +34,7 @@ def read_jsonl(
         keep: further keys that go into `meta`, where present.
         max_bytes: longest line.
     """
-    source = str(path)
+    source = source_of(path)
     for number, text in lines(source, problems, max_bytes=max_bytes):
         if not text or text.isspace():
             continue

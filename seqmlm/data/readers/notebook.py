@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, blocks, too_long
+from seqmlm.data.files import MAX_BYTES, blocks, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import torn, torn_text
 from seqmlm.data.readers.source import broken_line
@@ -30,7 +30,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
         problems: receives a file that is no notebook; counts those without code.
         max_bytes: of the largest file.
     """
-    source = str(path)
+    source = source_of(path)
     try:
         notebook = _loaded(source, max_bytes)
         cells = [text for text in _cells(notebook) if text.strip()]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
@@ -32,7 +33,7 @@ def read_parquet(
     """
     import pyarrow as pa
 
-    source, number = str(path), 0
+    source, number = source_of(path), 0
     try:
         file = _open(source)
         names = file.schema_arrow.names

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from seqmlm.data.files import blocks
+from seqmlm.data.files import blocks, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.source_rules import is_generated, is_minified, package_of_file
 from seqmlm.data.record import Record
@@ -47,7 +47,7 @@ def read_source(
         unparsed: "refuse" hands Python that does not parse to `problems`, with its line.
         max_bytes: of the largest file.
     """
-    source = str(path)
+    source = source_of(path)
     text = text_of(source, problems, language=language, generated=generated, max_bytes=max_bytes)
     if text is None:
         return

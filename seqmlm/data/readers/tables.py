@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
@@ -41,7 +41,7 @@ def read_csv(
     """
     names = (column, id_column, document_column)
     style = {"delimiter": delimiter}
-    yield from _read(str(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
 
 
 def read_tsv(
@@ -63,7 +63,7 @@ def read_tsv(
     """
     names = (column, id_column, document_column)
     style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    yield from _read(str(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
 
 
 class _Feed:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.events import BIRTH, DEATH
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, too_long
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import cells
 from seqmlm.data.readers.ehr.grouping import Row
@@ -54,7 +54,7 @@ def read_fhir(
         max_bytes: longest line, and longest bundle.
     """
     folder = Path(path)
-    sources = [str(f) for f in _files(folder)] if folder.is_dir() else [str(path)]
+    sources = [str(f) for f in _files(folder)] if folder.is_dir() else [source_of(path)]
     histories = Histories(problems, sources, until=until)
 
     def rows() -> Iterator[Row]:

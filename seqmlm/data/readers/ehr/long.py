@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seqmlm.data.events import BIRTH, DEATH
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import cells
 from seqmlm.data.readers.ehr.grouping import Row
@@ -69,7 +70,7 @@ def read_long(
     columns = {field: (name,) if name else tuple(_NAMES[field].split()) for field, name in chosen.items()}
     needed = ["patient", "time", "code", *(f for f in ("value", "text", "visit") if chosen[f])]
     histories = Histories(problems, [str(path)], until=until, in_order=True)
-    rows = _rows(str(path), problems, columns, needed, vocabulary or "CODE", delimiter)
+    rows = _rows(source_of(path), problems, columns, needed, vocabulary or "CODE", delimiter)
     yield from histories.records(rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.ehr import cells
 from seqmlm.data.readers.ehr.grouping import (
@@ -88,8 +89,9 @@ def read_wide(
     fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
-    rows = _rows(str(path), problems, fields, needed, wanted, kinds, frozenset(_listed(absent)), delimiter)
-    histories = Histories(problems, [str(path)], until=until, in_order=time is not None)
+    source, not_given = source_of(path), frozenset(_listed(absent))
+    rows = _rows(source, problems, fields, needed, wanted, kinds, not_given, delimiter)
+    histories = Histories(problems, [source], until=until, in_order=time is not None)
     if time is not None:
         yield from histories.records(rows)
         return
