@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError
 
 
@@ -34,7 +35,7 @@ def save_stdin(folder: Path, suffix: str = "") -> Path:
             if not out.tell():
                 raise DataError("nothing came in", source="-", remedy="pipe sequences in, or name a file")
         path = folder / f"stdin-{digest.hexdigest()[:32]}{suffix}"
-        os.replace(name, path)
+        move_into_place(Path(name), path)
     except BaseException:
         os.unlink(name)
         raise

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from seqmlm.config import to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.durable import move_into_place
 from seqmlm.engine.loop import LoopResult
 from seqmlm.errors import StateError
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
@@ -61,7 +62,7 @@ def conclude(
         bundle.write(building, parts.rows, parts.corpus.tokenizer, card)
         _calibrate(plan, domain, parts, outcome, building, card, say)
         shutil.rmtree(folder, ignore_errors=True)
-        building.replace(folder)
+        move_into_place(building, folder)
     version = _register(plan, workspace, parts, folder, run, values)
     with _disk_errors(plan):
         _artifacts(plan, domain, parts, run)

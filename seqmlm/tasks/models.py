@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.tasks.privacy import PERSONAL
@@ -234,7 +235,7 @@ def _copy_whole(files: Iterable[Path], target: Path) -> None:
         temporary.chmod(0o755)
         if target.exists():
             target.rmdir()
-        temporary.rename(target)
+        move_into_place(temporary, target)
     except OSError as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from seqmlm.engine.durable import replace_file
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.errors import StateError
 from seqmlm.tracking import TrackedRun
@@ -77,10 +78,8 @@ class MetricsFile:
         """Drop the lines of later steps (they are run again), if any, and a last line torn by a kill."""
         lines = _whole_lines(self.path)
         kept = lines if step is None else [line for line in lines if json.loads(line)["step"] <= step]
-        temporary = self.path.with_suffix(".tmp")
         with _disk_errors(self.path):
-            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            temporary.replace(self.path)
+            replace_file(self.path, "".join(line + "\n" for line in kept).encode())
         self._file.close()
         self._file = self.path.open("a", encoding="utf-8")
 

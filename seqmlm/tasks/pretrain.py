@@ -17,6 +17,7 @@ from seqmlm.config import from_dict, to_dict
 from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
+from seqmlm.engine.durable import replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
@@ -138,9 +139,7 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     directory.mkdir(parents=True, exist_ok=True)
     # The settings come first: with them in place, a run killed at any moment can be resumed.
     settings = directory / RUN_CONFIG
-    temporary = settings.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    temporary.replace(settings)
+    replace_file(settings, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
     (directory / FINISHED).unlink(missing_ok=True)
     _keep_quarantined(corpus, directory / QUARANTINE)
     run = Tracker(workspace, warn=console.message).start(

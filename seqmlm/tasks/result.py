@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from seqmlm.config import to_dict
+from seqmlm.engine.durable import replace_file
 from seqmlm.engine.loop import LoopResult
 from seqmlm.tasks.config import LIMITS
 from seqmlm.tasks.launch import FINISHED, Plan
@@ -52,7 +53,7 @@ def finished_result(plan: Plan) -> PretrainResult | None:
 def keep_result(plan: Plan, result: PretrainResult) -> None:
     """Mark the run as finished."""
     saved = {"limits": _limits(plan), "result": asdict(result)}
-    (plan.directory / FINISHED).write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+    replace_file(plan.directory / FINISHED, (json.dumps(saved, indent=2) + "\n").encode())
 
 
 def _limits(plan: Plan) -> dict[str, Any]:
