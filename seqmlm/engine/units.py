@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import number_units
-from seqmlm.engine.masking.corrupt import uniform_units
+from seqmlm.engine.masking.base import number_units, uniform_units
 from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace

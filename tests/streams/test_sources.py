@@ -14,8 +14,8 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.files import Source, blocks, expand, lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.logs.read import read_logs
 from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers import read_logs
 from seqmlm.errors import DataError
 from seqmlm.streams.sources import LiveInput, ReadAhead
 
