@@ -23,6 +23,7 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
+from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
@@ -147,9 +148,7 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     directory.mkdir(parents=True, exist_ok=True)
     # The settings come first: with them in place, a run killed at any moment can be resumed.
     settings = directory / RUN_CONFIG
-    temporary = settings.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    temporary.replace(settings)
+    replace_file(settings, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
     (directory / FINISHED).unlink(missing_ok=True)
     _keep_quarantined(corpus, directory / QUARANTINE)
     run = Tracker(workspace, warn=console.message).start(
@@ -268,7 +267,7 @@ def finalize(
         model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
         _calibrate(plan, domain, parts, outcome, building, card, say)
         shutil.rmtree(folder, ignore_errors=True)
-        building.replace(folder)
+        move_into_place(building, folder)
     version = _register(plan, workspace, parts, folder, run, values)
     with _disk_errors(plan):
         _artifacts(plan, domain, parts, run)
@@ -441,7 +440,7 @@ def finished_result(plan: Plan) -> PretrainResult | None:
 def keep_result(plan: Plan, result: PretrainResult) -> None:
     """Mark the run as finished."""
     saved = {"limits": _limits(plan), "result": asdict(result)}
-    (plan.directory / FINISHED).write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+    replace_file(plan.directory / FINISHED, (json.dumps(saved, indent=2) + "\n").encode())
 
 
 def _limits(plan: Plan) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,8 +19,7 @@ from seqmlm.errors import StateError
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.schema import Kind, Schema
-from seqmlm.streams.sinks import Row, Sink, open_sink, unwritable
+from seqmlm.streams.sinks import Kind, Row, Schema, Sink, is_stream, open_sink, unwritable
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -177,7 +175,7 @@ class Output:
     ) -> None:
         self._config, self._columns, self._private, self._stdout = config, columns, private, stdout
         out = config.out
-        kept = out is not None and (not out.exists() or stat.S_ISREG(out.stat().st_mode))
+        kept = out is not None and not is_stream(out)
         self._cursor = Cursor(out, request, private=private) if out is not None and kept else None
         self._sink: Sink | None = None
         self._rows = 0
