@@ -91,7 +91,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     from seqmlm.anomaly.logs_fit import counts_of
     from seqmlm.data.problems import Problems
     from seqmlm.engine.correction import Correction
-    from seqmlm.engine.mode import ONE_PASS
+    from seqmlm.engine.units import ONE_PASS
     from seqmlm.evaluation.cascade import CascadeCalibration, Screening
     from seqmlm.tasks.judging import Judge, table
     from seqmlm.tasks.scoring import RecordScorer
@@ -122,7 +122,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
 
     from seqmlm.data.problems import Problems
     from seqmlm.engine.correction import Correction
-    from seqmlm.engine.mode import ONE_PASS
+    from seqmlm.engine.units import ONE_PASS
     from seqmlm.tasks import bundle, score_rows
     from seqmlm.tasks.judging import Judge
     from seqmlm.tasks.read_ahead import encoded_batches

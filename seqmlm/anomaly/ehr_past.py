@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import Bools, Longs
 from seqmlm.anomaly.view import View
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.query import Query
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
 

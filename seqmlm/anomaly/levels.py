@@ -12,7 +12,8 @@ from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.values import Longs, Row, Scored
 from seqmlm.anomaly.view import WHOLE, View
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.reductions import Reduction
+from seqmlm.engine.units import Mode
 from seqmlm.evaluation.fusion import Fusion
 
 
@@ -28,8 +29,8 @@ class Level(ABC):
         fusion: how their p-values become one statistic.
         screen: those of them that need no further pass, for the first stage of a cascade.
         also: further modes whose scores its channels read (`Scored.also`).
-        entropy, ranks: whether it reads them of every unit.
-        top: how many expected alternatives of every unit it reads.
+        want: what it reads of every unit beside the surprisal (`Scored.values`).
+        also_want: what it reads so in those further modes.
         view: what of a record the model is shown when a unit is asked.
         background: what it must know of normal data, or None.
         pictures: how a report shows its rows: "coloured", "track", "timeline", "source", "history".
@@ -40,9 +41,8 @@ class Level(ABC):
     channels: tuple[str, ...]
     fusion: Fusion = "fisher"
     also: tuple[Mode, ...] = ()
-    entropy: bool = False
-    ranks: bool = False
-    top: int = 0
+    want: tuple[Reduction, ...] = ()
+    also_want: tuple[Reduction, ...] = ()
     view: View = WHOLE
     background: ClassVar[type[Background] | None] = None
     pictures: tuple[str, ...] = ("coloured",)

@@ -27,6 +27,7 @@ from seqmlm.anomaly.ehr_past import PastView, visits
 from seqmlm.anomaly.levels import Level, part_row, record_row
 from seqmlm.anomaly.values import Doubles, Longs, Row, Scored
 from seqmlm.anomaly.view import WHOLE
+from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.events_layout import UNK
 
@@ -97,7 +98,8 @@ class PatientUnits:
         Likely: 1 - prod(1 - p) over the visit's events is above `MISSING`; of each event only the `EXPECTED`
         most probable codes are known, so a code just above it may be passed over.
         """
-        ids, log_probs = self.scored.top_ids, self.scored.top_log_probs
+        values = self.scored.values
+        ids, log_probs = values.get(TopIds.name), values.get(TopLogProbs.name)
         if ids is None or log_probs is None or not len(units):
             return []
         own = ids[units]
@@ -120,7 +122,7 @@ class PatientLevel(Level):
 
     background: ClassVar[type[Background] | None] = CodeCounts
     pictures = ("timeline", "history")
-    top = EXPECTED
+    want = top(EXPECTED)
     kind: ClassVar[str]
 
     def __init__(self, *, past: bool = True) -> None:

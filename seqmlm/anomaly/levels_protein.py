@@ -13,6 +13,7 @@ from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level, mean, part_row, record_row
 from seqmlm.anomaly.unexpected import excess, highest_mean
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -82,7 +83,7 @@ class ProteinLevel(Level):
 
     name = "protein"
     channels = ("bits_per_unit", "unexpected", "segment")
-    entropy = True
+    want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
     pictures = ("coloured", "track")
 
@@ -102,7 +103,7 @@ class ResidueLevel(Level):
 
     name = "residue"
     channels = ("unexpected", "surprisal")
-    entropy = True
+    want = (Entropy(),)
     pictures = ("coloured", "track")
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:

@@ -12,6 +12,7 @@ from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level, mean, part_row, record_row
 from seqmlm.anomaly.unexpected import excess
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -67,7 +68,7 @@ class SentenceLevel(Level):
 
     name = "sentence"
     channels = ("bits_per_unit", "slor", "unexpected")
-    entropy = True
+    want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
@@ -90,7 +91,7 @@ class WordLevel(Level):
 
     name = "word"
     channels = ("surprisal", "unexpected")
-    entropy = True
+    want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         above = excess(scored)

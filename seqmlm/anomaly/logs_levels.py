@@ -14,7 +14,8 @@ from seqmlm.anomaly.logs_background import Counted, LogBackground
 from seqmlm.anomaly.logs_channels import ASKED, COUNTED, MISSES, asked, floored, misses
 from seqmlm.anomaly.logs_lines import Doubles, line_at
 from seqmlm.anomaly.values import Bools, Row, Scored
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.reductions import Rank
+from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 
 PARTITION = Mode("partition", 2)
@@ -46,7 +47,7 @@ class SessionLevel(Level):
 
     channels = (*ASKED, MISSES, *COUNTED)
     fusion = "harmonic"
-    also = (PARTITION,)
+    also, also_want = (PARTITION,), (Rank(),)
     background = LogBackground
     pictures = ("coloured", "timeline")
 
@@ -67,9 +68,9 @@ class SessionLevel(Level):
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
         again = scored.also.get(str(PARTITION))
-        if again is not None and again.rank is not None:
+        if again is not None and Rank.name in again.values:
             whole = np.array([0, len(again)])
-            statistics[MISSES] = float(misses(again.rank, whole, known.counts.candidates)[0])
+            statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
         row = record_row(scored, {**statistics, **counted.statistics})
         extra = _told(scored, counted, known, bits)
         return [replace(row, length=1, time=_time(scored, 0), extra=extra)]

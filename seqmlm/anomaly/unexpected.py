@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from seqmlm.anomaly.values import Doubles, Scored
+from seqmlm.engine.reductions import Entropy
 
 
 def excess(scored: Scored) -> Doubles | None:
@@ -12,7 +13,8 @@ def excess(scored: Scored) -> Doubles | None:
 
     None where entropies were not asked for.
     """
-    return None if scored.entropy is None else scored.surprisal - scored.entropy
+    entropy = scored.values.get(Entropy.name)
+    return None if entropy is None else scored.surprisal - entropy
 
 
 def highest_mean(values: Doubles, width: int) -> float:

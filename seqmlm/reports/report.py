@@ -55,7 +55,7 @@ class ScoreReport:
         title, subtitle: of the page.
         pictures: of the level (`seqmlm.anomaly.levels.Level`).
         unit: what the field counts.
-        surface: spelling of a letter of `Scored.top_ids`.
+        surface: spelling of a letter.
     """
 
     def __init__(

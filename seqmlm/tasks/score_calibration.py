@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.identity import TrainedOn
-from seqmlm.engine.mode import ONE_PASS, Mode
+from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.cascade import CascadeCalibration
 from seqmlm.evaluation.conformal import Calibration

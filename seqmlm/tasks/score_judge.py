@@ -10,7 +10,7 @@ from seqmlm.anomaly.background import Background
 from seqmlm.anomaly.levels import Level
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, resolved
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.tasks.bundle import LoadedModel
@@ -18,6 +18,7 @@ from seqmlm.tasks.judging import Judge
 from seqmlm.tasks.one_pass import correction_in
 from seqmlm.tasks.score_calibration import CASCADE, Stored, stored_background, stored_calibration
 from seqmlm.tasks.score_config import ScoreConfig, input_bytes
+from seqmlm.tasks.score_rows import EXPECTED, PER_UNIT
 from seqmlm.tasks.scoring import RecordScorer
 
 LARGE = 64 << 20
@@ -28,9 +29,6 @@ _CORRECTED = {
     "derived": "as the masking of the training implies, which is exact for a model that learnt it perfectly",
     "fitted": "as fitted to exact answers: an approximation",
 }
-
-EXPECTED = 3
-"""Alternatives that a row names for its most surprising units."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,7 +84,6 @@ class Chosen:
         scorer = RecordScorer(
             self.model,
             correction=self.correction,
-            top=EXPECTED,
             tokens_per_batch=self.tokens_per_batch,
             precision=self.precision,
         )
@@ -98,7 +95,7 @@ class Chosen:
             calibration=None if stored is None else stored.calibration,
             cascade=None if stored is None else stored.cascade,
             alpha=self.alpha,
-            per_unit=self.per_unit,
+            want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
         )
 
 

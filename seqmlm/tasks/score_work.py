@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.calibration import ESCALATE
 from seqmlm.tasks.encoding import Size

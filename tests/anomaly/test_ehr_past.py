@@ -14,8 +14,8 @@ from seqmlm.data.events import History
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.query import Query
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.scoring import RecordScorer
 from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts

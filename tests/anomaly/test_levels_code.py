@@ -14,7 +14,7 @@ from seqmlm.anomaly.levels_code import CodeLevel, FunctionLevel, LineLevel, Toke
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.scoring import RecordScorer

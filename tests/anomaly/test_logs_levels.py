@@ -14,7 +14,7 @@ from seqmlm.anomaly.logs_fit import counts_of
 from seqmlm.anomaly.logs_levels import PARTITION, LineLevel, SessionLevel
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import EXACT
+from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.encoding import Encoded

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from seqmlm.engine import conditionals as module
-from seqmlm.engine import reduction
 from seqmlm.engine.conditionals import Answer, Conditionals, Query
-from seqmlm.engine.documents import Documents
-from seqmlm.engine.layout import lay_out
+from seqmlm.engine.layout import Documents, lay_out
 from seqmlm.engine.packing import Document, PackedBatch, pack
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import TrainingError, UsageError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction_fit import fit, least_squares, spearman
+from seqmlm.engine.one_pass import fit, least_squares, spearman
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError
 

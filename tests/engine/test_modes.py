@@ -9,12 +9,11 @@ import torch
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import Mode
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.units import partition, unit_numbers
+from seqmlm.engine.units import Mode, partition, unit_numbers
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=20, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))

@@ -9,11 +9,11 @@ import torch
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.one_pass_head import HeadConfig, HeadRows, restored, train
+from seqmlm.engine.one_pass import HeadConfig, HeadRows, restored, train
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import DataError
 
 SPACE = TokenSpace(size=17, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))

@@ -15,7 +15,7 @@ from seqmlm.anomaly.ehr_codes import CodeCounts
 from seqmlm.anomaly.levels_code import LineLevel
 from seqmlm.anomaly.levels_ehr import VisitLevel
 from seqmlm.data.problems import Problems
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.judging import JudgedRow
 from seqmlm.tasks.scoring import RecordScorer

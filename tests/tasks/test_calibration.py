@@ -19,8 +19,8 @@ from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Sequences
+from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError
 from seqmlm.tasks import calibration as calibration_module
 from seqmlm.tasks.bundle import LoadedModel

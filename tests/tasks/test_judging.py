@@ -11,8 +11,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.tasks import one_pass
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.judging import Judge

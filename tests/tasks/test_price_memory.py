@@ -12,8 +12,8 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.price_memory import PriceMemory, digest
 from seqmlm.tasks.scoring import RecordScorer

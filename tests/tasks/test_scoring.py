@@ -14,8 +14,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.lexicon import Lexicon
-from seqmlm.engine.mode import EXACT, ONE_PASS_HEAD, Mode
 from seqmlm.engine.types import Floats, TokenSpace
+from seqmlm.engine.units import EXACT, ONE_PASS_HEAD, Mode
 from seqmlm.tasks.bundle import LoadedModel
 from seqmlm.tasks.scoring import RecordScorer
 from seqmlm.tasks.texts import TextScorer

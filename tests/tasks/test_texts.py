@@ -12,9 +12,9 @@ from seqmlm.config import to_dict
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.mode import ONE_PASS, ONE_PASS_HEAD, Mode
-from seqmlm.engine.one_pass_head import HeadConfig
+from seqmlm.engine.one_pass import HeadConfig
 from seqmlm.engine.scoring import Scorer, pseudo_log_likelihood
+from seqmlm.engine.units import ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tasks import bundle
 from seqmlm.tasks.one_pass import head_for, train_and_store_head

@@ -12,12 +12,11 @@ import torch
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import Mode
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import partition
+from seqmlm.engine.units import Mode, partition
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer import KmerTokenizer
