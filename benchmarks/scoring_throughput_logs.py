@@ -131,9 +131,10 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = bundle.load(asked["model"])
     known, cascade = calibrated(model, Path(asked["normal"]))
-    scorer = RecordScorer(model, correction=Correction(), top=3)
+    scorer = RecordScorer(model, correction=Correction())
     level = model.domain.level(None)
-    judge = Judge(scorer, level, mode=ONE_PASS, background=known, cascade=cascade, alpha=ALPHA)
+    how = {"mode": ONE_PASS, "want": score_rows.EXPECTED}
+    judge = Judge(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
     problems = Problems()
     start, own = time.perf_counter(), time.process_time()
     found = {"windows": 0, "lines": 0, "alarms": 0}

@@ -133,7 +133,8 @@ class Entropy(Reduction):
     over_unit = "sum"
 
     def apply(self, block: Block) -> Tensor:
-        return torch.special.entr(torch.softmax(block.logits, -1)).sum(-1)
+        entropy: Tensor = torch.special.entr(torch.softmax(block.logits, -1)).sum(-1)
+        return entropy
 
 
 @dataclass(frozen=True)

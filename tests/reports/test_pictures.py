@@ -75,7 +75,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     record = patients(4)[3]
     level = VisitLevel()
     scorer = RecordScorer(model)
-    [one] = scorer.scored(scorer.encoded([record], Problems()), top=10, view=level.view)
+    [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
     report = ScoreReport("Patients", pictures=level.pictures, unit="event", surface=model.tokenizer.surface)
     rows = list(level.rows(one, counts))
