@@ -51,8 +51,6 @@ class PackedModel(Protocol):
     def space(self) -> TokenSpace: ...
     @property
     def probability(self) -> Literal["ordinary", "full"]: ...
-    @property
-    def training(self) -> bool: ...
 
     def __call__(
         self,
@@ -165,7 +163,7 @@ class Conditionals:
             compute=compute,
             per={one.name: one.per for one in reductions},
             rows_limit=max(1, LOGITS // self.space.size),
-            width=sum(one.width(self.space.size) for one in reductions),
+            width=max(1, sum(one.width(self.space.size) for one in reductions)),
             drawn=any(one.drawn for one in reductions),
         )
         return self._answers(queries, request)
@@ -223,7 +221,7 @@ class Conditionals:
             count = query.variants
             variants, asked = variants + count, asked + len(query.asked)
             tokens += count * len(query.encoding)
-            crowded = tokens >= WINDOW_TOKENS or asked * request.width >= LOGITS
+            crowded = tokens >= WINDOW_TOKENS or asked >= LOGITS // request.width
             if variants >= self.lookahead or len(window) >= self.lookahead or crowded:
                 yield from self._answer(window, variants, number, request)
                 number += len(window)

@@ -1,8 +1,8 @@
 """Queries become the distinct documents of a forward pass; every asked position learns where its answer is.
 
 All of it is arithmetic on flat arrays: a masked copy costs a few microseconds, not an object and its calls.
-The price is that documents are slices of those arrays (`Documents`) instead of `packing.Document`s; a test
-holds that both make the same batches.
+In return, documents are slices of those arrays (`Documents`) instead of `packing.Document`s; a test holds
+that both make the same batches.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class MaskedRows(nn.Module):
             UsageError: a document longer than the model's learned positions; an input channel the model
                 cannot read; a loss without targets; a layer that the model does not have.
         """
-        if layers is not None:
+        if output == "hidden" and layers is not None:
             return self._layers(batch, layers)
         hidden = self._hidden(batch)
         if output == "hidden":

@@ -242,14 +242,16 @@ class Sample(Reduction):
 
     def apply(self, block: Block) -> Tensor:
         assert block.draw is not None
-        numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1]))
-        numbers = numbers.to(block.logits.device)
-        found = torch.empty(len(block.row), dtype=torch.int64, device=block.logits.device)
+        own = block.logits.device
+        # In fp64: sums over a large vocabulary in fp32 would move the borders by more than rare tokens. Apple's
+        # devices have none.
+        device = torch.device("cpu") if own.type == "mps" else own
+        numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1])).to(device)
+        found = torch.empty(len(block.row), dtype=torch.int64, device=own)
         for some in block.pieces():
-            # In fp64: sums over a large vocabulary in fp32 would move the borders by more than rare tokens.
-            sums = torch.softmax(block.logits[block.row[some]].double(), -1).cumsum(-1)
+            sums = torch.softmax(block.logits[block.row[some]].to(device).double(), -1).cumsum(-1)
             column = torch.searchsorted(sums, numbers[some, None] * sums[:, -1:], right=True)[:, 0]
-            found[some] = block.named(column)
+            found[some] = block.named(column.to(own))
         return found
 
 

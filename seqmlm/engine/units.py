@@ -219,8 +219,9 @@ class Units:
         """
         if (hidden_in is None) is not (asked_in is None):
             raise UsageError("hidden_in, asked_in: both or neither")
-        masked, masked_in = of_units(*self._tokens(encoding), hidden, hidden_in)
-        read, read_in = of_units(*self._tokens(encoding), asked, asked_in)
+        first, tokens = self._tokens(encoding)
+        masked, masked_in = of_units(first, tokens, hidden, hidden_in)
+        read, read_in = of_units(first, tokens, asked, asked_in)
         if not len(read):
             raise UsageError("none of the asked units has a token that can be asked")
         return Query(
