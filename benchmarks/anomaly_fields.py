@@ -24,8 +24,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.evaluation.ngram import NGram
-from seqmlm.tasks.bundle import LoadedModel
-from seqmlm.tasks.scoring import Encoded, RecordScorer
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import Encoded, RecordScorer
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.background import Background
-from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import Calibration, Judgement
-from seqmlm.evaluation.fusion import FUSIONS, Fusion
-from seqmlm.tasks import bundle
-from seqmlm.tasks.bundle import LoadedModel
-from seqmlm.tasks.judging import Judge, table
+from seqmlm.evaluation.conformal import FUSIONS, Calibration, Fusion, Judgement
+from seqmlm.inference import model_folder
+from seqmlm.inference.detector import Detector as ModelDetector
+from seqmlm.inference.detector import table
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer, batches
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
-from seqmlm.tasks.scoring import RecordScorer, batches
 from seqmlm.workspace import Workspace
 
 Doubles = NDArray[np.float64]
@@ -72,7 +71,7 @@ def trained(
         pretrain(request, SilentConsole())
     if not (where / "result.json").exists():
         raise SystemExit(f"training {run} was stopped; start again to go on with it")
-    return bundle.load(where / "model")
+    return model_folder.load(where / "model")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,9 @@ class Detector:
 
     def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:
         """Each record with its rows."""
-        judge = Judge(RecordScorer(self.model, tokens_per_batch=8192), self.level, background=self.background)
+        judge = ModelDetector(
+            RecordScorer(self.model, tokens_per_batch=8192), self.level, background=self.background
+        )
         found: list[tuple[Scored, list[Any]]] = []
         for batch in batches(iter(records)):
             scored = judge.scored(judge.scorer.encoded(batch, Problems("skip")))

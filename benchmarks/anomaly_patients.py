@@ -21,13 +21,13 @@ from anomaly_models import trained
 from numpy.typing import NDArray
 from planted_ehr import CodeFrequencies, WrongCode, wrong_code
 
-from seqmlm.anomaly.ehr_codes import CodeCounts
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.tasks.bundle import LoadedModel
-from seqmlm.tasks.judging import Judge
-from seqmlm.tasks.scoring import RecordScorer
+from seqmlm.domains.ehr.levels import CodeCounts
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
 
 Doubles = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ def _compared(
     company: Company,
     planted: Sequence[tuple[int, WrongCode]],
 ) -> list[dict[str, Any]]:
-    judge = Judge(RecordScorer(model, tokens_per_batch=8192), model.domain.level(level), background=counts)
+    judge = Detector(RecordScorer(model, tokens_per_batch=8192), model.domain.level(level), background=counts)
     records = [
         Record(id=str(i), raw=wrong.history, source="planted", line=i + 1)
         for i, (_, wrong) in enumerate(planted)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm import plugins
-from seqmlm.data.loglines import LogLines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers.events import LogLines
 
 Session = tuple[int, ...]
 Bools = NDArray[np.bool_]

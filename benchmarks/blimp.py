@@ -34,11 +34,11 @@ from seqmlm.engine.units import Mode
 from seqmlm.evaluation.intervals import mean_difference
 from seqmlm.evaluation.ngram import NGram
 from seqmlm.evaluation.pairs import accuracy, outcomes
-from seqmlm.tasks import bundle
+from seqmlm.inference import model_folder
+from seqmlm.inference.one_pass import correction_for, fitted, keep
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.one_pass import correction_for, fitted, keep
 from seqmlm.tasks.pairs import score_pairs
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.tasks.texts import TextScorer
@@ -63,7 +63,7 @@ def chosen_pairs(data: Path, per_paradigm: int) -> list[Pair]:
     return found
 
 
-def trained(out: Path, text: Path, seed: int, minutes: float) -> tuple[bundle.LoadedModel, Corpus]:
+def trained(out: Path, text: Path, seed: int, minutes: float) -> tuple[model_folder.LoadedModel, Corpus]:
     """The model of one seed, and what it was trained on."""
     os.environ["SEQMLM_HOME"] = str(out / "workspace")
     name = f"blimp-{minutes:g}min-seed{seed}"
@@ -77,11 +77,11 @@ def trained(out: Path, text: Path, seed: int, minutes: float) -> tuple[bundle.Lo
     workspace = Workspace.locate()
     config = plan(TrainRequest(resume=name), workspace).config
     corpus = build_corpus(CorpusReader(config, plugins.domain("text"), workspace), lambda text: None)
-    return bundle.load(workspace.run_dir(name) / "model"), corpus
+    return model_folder.load(workspace.run_dir(name) / "model"), corpus
 
 
 def masked_scores(
-    model: bundle.LoadedModel, pairs: Sequence[Pair], mode: str, correction: Correction | None
+    model: model_folder.LoadedModel, pairs: Sequence[Pair], mode: str, correction: Correction | None
 ) -> tuple[Scores, Scores]:
     """Sums of log-probabilities and means per unit of both sentences of each pair."""
     scorer = TextScorer(model, mode=Mode.parse(mode), correction=correction)
@@ -93,7 +93,7 @@ def masked_scores(
     return both[0], both[1]
 
 
-def corrected(model: bundle.LoadedModel, corpus: Corpus) -> Correction:
+def corrected(model: model_folder.LoadedModel, corpus: Corpus) -> Correction:
     """What one-pass scores take: derived from the masking, else fitted to exact conditionals."""
     found = fitted(model, corpus.validation)
     if found is not None:
@@ -101,7 +101,7 @@ def corrected(model: bundle.LoadedModel, corpus: Corpus) -> Correction:
     return correction_for(model)
 
 
-def ngram_scores(model: bundle.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]) -> Scores:
+def ngram_scores(model: model_folder.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]) -> Scores:
     """Log-probabilities of both sentences by a 5-gram of the same units on the same training sentences."""
     units = corpus.tokenizer.units
     ngram = NGram(order=ORDER, unigram=units.frequencies(corpus.token_counts))
@@ -137,7 +137,7 @@ def run(data: Path, out: Path, seed: int, minutes: float, per_paradigm: int) -> 
 
 
 def _work(
-    model: bundle.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]
+    model: model_folder.LoadedModel, corpus: Corpus, pairs: Sequence[Pair]
 ) -> list[tuple[tuple[str, ...], Callable[[], Sequence[Scores]]]]:
     lengths = {side: [-float(len(getattr(pair, side))) for pair in pairs] for side in ("good", "bad")}
     return [

@@ -48,11 +48,11 @@ from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import UsageError
-from seqmlm.tasks import bundle
+from seqmlm.inference import model_folder
+from seqmlm.inference.one_pass import bias_for, derived
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.one_pass import bias_for, derived
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.workspace import Workspace
 
@@ -89,7 +89,7 @@ def trained(name: str, masker: str, options: argparse.Namespace, seed: int) -> t
     workspace = Workspace.locate()
     config = plan(TrainRequest(resume=run), workspace).config
     reader = CorpusReader(config, plugins.domain(chosen.domain), workspace)
-    return bundle.load(workspace.run_dir(run) / "model"), build_corpus(reader, lambda text: None)
+    return model_folder.load(workspace.run_dir(run) / "model"), build_corpus(reader, lambda text: None)
 
 
 def windows(sequences: Any, masked: int, seed: int) -> tuple[list[Encoding], list[Encoding]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seqmlm.data.events import History, is_birth, is_death
-from seqmlm.tokenizers.events_codes import vocabulary_of
+from seqmlm.domains.ehr.readers.histories import History, is_birth, is_death
+from seqmlm.tokenizers.events_vocabulary import vocabulary_of
 
 
 @dataclass(frozen=True, kw_only=True)

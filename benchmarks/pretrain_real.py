@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 from seqmlm import plugins
-from seqmlm.data.dataset import EncodedDataset
+from seqmlm.data.store import EncodedDataset
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.evaluation.ngram import NGram
 from seqmlm.evaluation.ngram_cache import cached_bits
-from seqmlm.tasks import bundle
+from seqmlm.inference import model_folder
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
@@ -116,7 +116,7 @@ def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
     config = plan(TrainRequest(resume=run_name), workspace).config
     reader = CorpusReader(config, plugins.domain(chosen.domain), workspace)
     corpus = build_corpus(reader, lambda text: None)
-    loaded = bundle.load(workspace.run_dir(run_name) / "model")
+    loaded = model_folder.load(workspace.run_dir(run_name) / "model")
     indices = sequence_indices(corpus.validation, records)
     ask = Conditionals(loaded.rows, tokens_per_batch=8192)
     units = corpus.tokenizer.units

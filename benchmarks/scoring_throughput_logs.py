@@ -38,7 +38,7 @@ READER = {"session": "none"}
 
 def walk(rng: np.random.Generator) -> list[str]:
     """The templates of one request."""
-    from seqmlm.domains.logs_sample_machine import END, START, TEMPLATE_OF, TRANSITIONS
+    from seqmlm.domains.logs.sample import END, START, TEMPLATE_OF, TRANSITIONS
 
     states, state = [], START
     while True:
@@ -62,8 +62,7 @@ def window(rng: np.random.Generator) -> list[str]:
 
 def write(path: Path, windows: int, share: float, seed: int) -> None:
     """A log of so many windows, `share` of them distinct; each is there at least once."""
-    from seqmlm.domains.logs_sample import _filled
-    from seqmlm.domains.logs_sample_machine import TEXT_OF
+    from seqmlm.domains.logs.sample import TEXT_OF, _filled
 
     rng = np.random.default_rng(seed)
     texts = {
@@ -87,21 +86,21 @@ def write(path: Path, windows: int, share: float, seed: int) -> None:
 
 def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     """What the session level knows of normal windows, and the calibration of its cascade."""
-    from seqmlm.anomaly.logs_background import LogBackground
-    from seqmlm.anomaly.logs_fit import counts_of
     from seqmlm.data.problems import Problems
+    from seqmlm.domains.logs.counts import counts_of
+    from seqmlm.domains.logs.levels import LogBackground
     from seqmlm.engine.correction import Correction
     from seqmlm.engine.units import ONE_PASS
-    from seqmlm.evaluation.cascade import CascadeCalibration, Screening
-    from seqmlm.tasks.judging import Judge, table
-    from seqmlm.tasks.scoring import RecordScorer
+    from seqmlm.evaluation.conformal import CascadeCalibration, Screening
+    from seqmlm.inference.detector import Detector, table
+    from seqmlm.inference.scorer import RecordScorer
 
     records = list(model.domain.read([path], Problems(), **READER))
     half = len(records) // 2
     encodings = model.tokenizer.encode_batch([record.raw for record in records[:half]])
     level = model.domain.level(None)
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
-    judge = Judge(RecordScorer(model, correction=Correction()), level, mode=ONE_PASS, background=known)
+    judge = Detector(RecordScorer(model, correction=Correction()), level, mode=ONE_PASS, background=known)
     batch = judge.scorer.encoded(records[half:], Problems())
     found = judge.scored(batch, further=False)
     rows = [row for own in judge.rows(found) for row in own]
@@ -123,18 +122,19 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     from seqmlm.data.problems import Problems
     from seqmlm.engine.correction import Correction
     from seqmlm.engine.units import ONE_PASS
-    from seqmlm.tasks import bundle, score_rows
-    from seqmlm.tasks.judging import Judge
-    from seqmlm.tasks.read_ahead import encoded_batches
-    from seqmlm.tasks.scoring import RecordScorer
+    from seqmlm.inference import model_folder
+    from seqmlm.inference.batches import encoded_batches
+    from seqmlm.inference.detector import Detector
+    from seqmlm.inference.scorer import RecordScorer
+    from seqmlm.tasks.score_output import EXPECTED, line
 
     torch.set_num_threads(1)
-    model = bundle.load(asked["model"])
+    model = model_folder.load(asked["model"])
     known, cascade = calibrated(model, Path(asked["normal"]))
     scorer = RecordScorer(model, correction=Correction())
     level = model.domain.level(None)
-    how = {"mode": ONE_PASS, "want": score_rows.EXPECTED}
-    judge = Judge(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
+    how = {"mode": ONE_PASS, "want": EXPECTED}
+    judge = Detector(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
     problems = Problems()
     start, own = time.perf_counter(), time.process_time()
     found = {"windows": 0, "lines": 0, "alarms": 0}
@@ -147,7 +147,7 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
             ahead=asked["processes"] == 2,
         ):
             for one in judge.encoded(batch):
-                out.write(json.dumps(score_rows.line(one, model.tokenizer)) + "\n")
+                out.write(json.dumps(line(one, model.tokenizer)) + "\n")
                 found["windows"] += 1
                 found["lines"] += len(one.row.units)
                 found["alarms"] += bool(one.alarm)

@@ -169,8 +169,7 @@ class Clock:
 def run_ours(arm: Arm, data: Corpus) -> dict[str, Any]:
     """The engine's own loop over packed rows."""
     from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
-    from seqmlm.engine.masking.base import MaskingConfig
-    from seqmlm.engine.masking.corrupt import Corruptor
+    from seqmlm.engine.masking.base import Corruptor, MaskingConfig
     from seqmlm.engine.masking.uniform import Uniform
     from seqmlm.engine.model import MaskedRows
     from seqmlm.engine.packing import PackedBatch, Row, RowDataset, RowPlanner

@@ -14,37 +14,25 @@ PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 
 # Part -> the parts it may import besides itself.
 ENGINE = {"errors", "engine"}
+DATA = ENGINE | {"tokenizers", "data", "config"}
+FIELDS = DATA | {"evaluation", "anomaly", "reports", "domains"}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "engine": ENGINE,
     "tokenizers": ENGINE,
-    "data": ENGINE | {"tokenizers", "config"},
-    "evaluation": ENGINE | {"tokenizers", "data"},
-    "anomaly": ENGINE | {"tokenizers", "data", "evaluation"},
-    "domains": ENGINE | {"tokenizers", "data", "config", "anomaly"},
+    "data": DATA,
+    "evaluation": DATA,
+    "anomaly": DATA | {"evaluation"},
+    "reports": {"errors", "data", "anomaly", "domains"},
+    "domains": FIELDS,
     "streams": {"errors", "data", "config"},
-    "reports": {"errors", "data", "anomaly"},
     "workspace": {"errors", "config"},
     "tracking": {"errors", "workspace"},
     "registry": {"errors", "workspace"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},
-    "tasks": ENGINE
-    | {
-        "tokenizers",
-        "data",
-        "domains",
-        "evaluation",
-        "anomaly",
-        "streams",
-        "reports",
-        "registry",
-        "tracking",
-        "plugins",
-        "workspace",
-        "config",
-    }
-    | {"__version__"},
+    "inference": FIELDS | {"streams", "registry", "workspace", "plugins", "__version__"},
+    "tasks": FIELDS | {"inference", "streams", "registry", "tracking", "plugins", "workspace", "__version__"},
     "cli": {"errors", "config", "tasks", "__version__"},
     "__main__": {"cli"},
     "__init__": set(),

@@ -1,20 +1,82 @@
-"""Levels: what of a record is judged, by which statistics. The two that every field has stand here."""
+"""What of a record the model is shown when a unit is asked: by default all that surrounds it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from seqmlm.anomaly.background import Background
-from seqmlm.anomaly.values import Longs, Row, Scored
-from seqmlm.anomaly.view import WHOLE, View
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
-from seqmlm.engine.reductions import Reduction
-from seqmlm.engine.units import Mode
-from seqmlm.evaluation.fusion import Fusion
+from seqmlm.engine.reductions import Entropy, Reduction
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import Mode, Units
+from seqmlm.engine.windows import central_windows
+from seqmlm.evaluation.conformal import Fusion
+from seqmlm.tokenizers.base import Tokenizer
+
+
+class View:
+    """The whole record, in windows that put each unit where it is most central."""
+
+    def units(self, tokenizer: Tokenizer) -> Units:
+        """How units are hidden and read back."""
+        return tokenizer.units
+
+    def windows(
+        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, wanted: Bools | None = None
+    ) -> list[tuple[Encoding, Bools]]:
+        """What the model is shown, each with True at the tokens it is asked about there.
+
+        Args:
+            encoding: the record.
+            max_length: tokens the model takes.
+            wanted: (L,) True at the tokens to score; None for all.
+
+        Returns:
+            Windows; every wanted token that can be scored is asked in exactly one of them.
+        """
+        return central_windows(encoding, tokenizer.space, max_length, wanted)
+
+
+WHOLE = View()
+
+
+# What a level must know of normal data before it can judge: learnt once, saved with the model.
+
+
+class Background(ABC):
+    """Statistics of the training split (what occurs), and of scored calibration records (what is usual).
+
+    Class attributes:
+        needs_scores: whether `learn` must be called with scored normal records before it can be used.
+    """
+
+    needs_scores: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Learn from the training split, in bounded memory."""
+
+    def learn(self, normal: Iterable[Scored]) -> Self:
+        """The same, knowing also how normal records are scored; by default nothing of it matters."""
+        return self
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is saved; holds no single record where data are sensitive."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        """Back from `arrays`."""
+
+
+# Levels: what of a record is judged, by which statistics. The two that every field has stand here.
 
 
 class Level(ABC):
@@ -141,3 +203,28 @@ def part_row(
         statistics=statistics,
         score=None if np.isnan(first) else first,
     )
+
+
+# What is unexpected rather than unpredictable: surprisal above the entropy of its place.
+
+
+def excess(scored: Scored) -> Doubles | None:
+    """(U,) surprisal minus entropy in bits: 0 on average wherever the model is right, however open the place.
+
+    None where entropies were not asked for.
+    """
+    entropy = scored.values.get(Entropy.name)
+    return None if entropy is None else scored.surprisal - entropy
+
+
+def highest_mean(values: Doubles, width: int) -> float:
+    """The highest mean of `width` neighbours, of all values where there are fewer; NaN for none.
+
+    >>> highest_mean(np.array([0.0, 3.0, 5.0, 0.0]), 2)
+    4.0
+    """
+    if not len(values):
+        return float("nan")
+    size = min(width, len(values))
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return float((total[size:] - total[:-size]).max() / size)

@@ -27,7 +27,7 @@ def formats(
 
     from seqmlm.cli.output import print_json
     from seqmlm.errors import UsageError, nearest
-    from seqmlm.tasks.formats import formats as formats_of
+    from seqmlm.tasks.inspect import formats as formats_of
 
     found = formats_of(domain)
     if format is not None:
@@ -79,7 +79,7 @@ def inspect(
     """
     from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options
-    from seqmlm.tasks.inspect import inspect as look
+    from seqmlm.tasks.inspect import inspect_data as look
 
     found = look(
         domain,

@@ -17,7 +17,7 @@ def upgrade(json_output: Json = False) -> None:
     Example: SEQMLM_DATABASE_URL=postgresql://me@server/models seqmlm db upgrade
     """
     from seqmlm.cli.output import print_json
-    from seqmlm.tasks.db import upgrade as migrate
+    from seqmlm.tasks.doctor import upgrade as migrate
 
     url, before, after = migrate()
     if json_output:
@@ -35,7 +35,7 @@ def current(json_output: Json = False) -> None:
     Example: seqmlm db current
     """
     from seqmlm.cli.output import print_facts, print_json
-    from seqmlm.tasks.db import current_revision
+    from seqmlm.tasks.doctor import current_revision
 
     url, revision, needed = current_revision()
     facts: dict[str, object] = {"url": url, "schema": revision or "none", "needed": needed}

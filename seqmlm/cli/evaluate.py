@@ -64,10 +64,11 @@ def evaluate(
 
     from seqmlm.cli.output import escape, number, print_json, print_table
     from seqmlm.config import from_dict
-    from seqmlm.tasks.detection import EvaluateConfig, evaluate_scores
-    from seqmlm.tasks.detection_report import (
+    from seqmlm.tasks.evaluate import (
         ALARM_COLUMNS,
+        EvaluateConfig,
         alarm_cells,
+        evaluate_scores,
         notes,
         ranking_cells,
         ranking_columns,

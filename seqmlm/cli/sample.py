@@ -22,7 +22,7 @@ def sample(
     Example: seqmlm sample --domain protein --out sample --n 500
     """
     from seqmlm.cli.output import print_json
-    from seqmlm.tasks.samples import draw_sample
+    from seqmlm.tasks.corpus import draw_sample
 
     drawn = draw_sample(domain, out, n=n, seed=seed)
     if json_output:

@@ -100,8 +100,8 @@ def score(
     """
     import sys
 
+    from seqmlm.cli.console import ScoringConsole
     from seqmlm.cli.output import print_json
-    from seqmlm.cli.progress import ScoringConsole
     from seqmlm.config import from_dict, parse_options
     from seqmlm.errors import UsageError
     from seqmlm.tasks.score import score_files

@@ -17,7 +17,7 @@ def ui(
 
     Example: seqmlm ui --port 5001
     """
-    from seqmlm.tasks.ui import become, plan_ui
+    from seqmlm.tasks.doctor import become, plan_ui
 
     plan = plan_ui(port)
     print(plan.address, flush=True)

@@ -1,25 +1,126 @@
-"""Files to blocks of bytes and lines of text: any size, gz and zst transparent, faults with their place."""
+"""Compressed files and files that are no text at all, known by their first bytes."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
+import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from seqmlm.data.compressed import MAGIC_BYTES, RESAVE, compression, decompress, may_begin, refuse_foreign
 from seqmlm.data.live import LiveInput, live_input
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
+
+MAGIC_BYTES = 6
+"""So many bytes tell what a file is."""
+
+RESAVE = "convert it to UTF-8, for example with iconv"
+"""What to do about text in another encoding."""
+
+_BLOCK = 1 << 20
+_INPUT = {"gzip": 1 << 16, "Zstandard": 1 << 13}  # compressed bytes at a time bound what one step expands to
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
+_ZLIB = type(zlib.decompressobj())
+_UNPACK = "unpack it, or pack it as .gz or .zst"
+_FOREIGN = {
+    b"PK\x03\x04": ("a zip archive", _UNPACK),
+    b"BZh": ("compressed with bzip2", _UNPACK),
+    b"\xfd7zXZ\x00": ("compressed with xz", _UNPACK),
+    b"PAR1": ("a parquet file", "name the format parquet and a column"),
+    b"\xff\xfe": ("UTF-16 text", RESAVE),
+    b"\xfe\xff": ("UTF-16 text", RESAVE),
+}
+
+
+def compression(head: bytes) -> str | None:
+    """How a file that begins like this is compressed: "gzip", "Zstandard", or None."""
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def may_begin(head: bytes) -> bool:
+    """Whether so few bytes could become the mark of a compressed or foreign file."""
+    return any(len(head) < len(magic) and magic.startswith(head) for magic in (*_MAGIC, *_FOREIGN))
+
+
+def refuse_foreign(head: bytes, source: str) -> None:
+    """Refuse what begins like no text and no compression that can be read.
+
+    Raises:
+        DataError: it does; says what the file is.
+    """
+    for magic, (what, remedy) in _FOREIGN.items():
+        if head.startswith(magic):
+            raise DataError(f"the file is {what}", source=source, remedy=remedy)
+
+
+def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str) -> Iterator[bytes]:
+    """Decompress member after member; zero bytes may follow the last one, as tape padding does.
+
+    Args:
+        read: gives up to so many further bytes of the file, b"" at its end.
+        data: the bytes that were read before.
+        source: for messages.
+        kind: what `compression` says.
+
+    Raises:
+        DataError: the data is broken or cut off; what came before has been yielded.
+    """
+    import zstandard
+
+    out: list[bytes] = []
+    whole = True
+    try:
+        while data := data or read(_INPUT[kind]):
+            if whole and not (data := data.lstrip(b"\0")):
+                continue
+            if whole:
+                member = (
+                    zlib.decompressobj(31) if kind == "gzip" else zstandard.ZstdDecompressor().decompressobj()
+                )
+            for piece in _pieces(member, data):
+                out.append(piece)
+                if sum(map(len, out)) >= _BLOCK:
+                    yield b"".join(out)
+                    out.clear()
+            whole = member.eof
+            data = member.unused_data if whole else b""
+    except (zlib.error, zstandard.ZstdError):
+        whole = False
+    if out:
+        yield b"".join(out)
+    if not whole:
+        raise DataError(
+            f"the {kind} data is broken or cut off",
+            source=source,
+            remedy="fetch or pack the file again; --on-error skip keeps what came before",
+        )
+
+
+def _pieces(member: Any, data: bytes) -> Iterator[bytes]:
+    """Feed `data` to one member of a compressed file, in steps of bounded output."""
+    if not isinstance(member, _ZLIB):
+        yield member.decompress(data)
+        return
+    piece = b""
+    while data or len(piece) == _BLOCK:
+        piece = member.decompress(data, _BLOCK)
+        yield piece
+        data = member.unconsumed_tail
+
+
+# Files to blocks of bytes and lines of text: any size, gz and zst transparent, faults with their place.
 
 MAX_BYTES = 64 << 20
 """Longest line, or longest record of several lines, that is taken for data rather than for a mistake."""
 
 COMPRESSED = (".gz", ".bgz", ".zst")
 
-_BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -64,7 +165,7 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
 
     Args:
         source: the file.
-        pauses: where standard input is live (`seqmlm.data.stdin`), yield b"" at each of its pauses.
+        pauses: where standard input is live (`seqmlm.data.files`), yield b"" at each of its pauses.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
@@ -286,3 +387,36 @@ def _read(handle: BufferedReader, size: int, source: str) -> bytes:
 
 def _hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+# Standard input as a file: what has to be read twice, or named by its content, is written down first.
+
+
+def save_stdin(folder: Path, suffix: str = "") -> Path:
+    """Write standard input, as it is, into a file named by its content, and return its path.
+
+    The same input gives the same file; only the owner may read it.
+
+    Args:
+        folder: made if missing.
+        suffix: of the file, such as ".fasta.gz".
+
+    Raises:
+        DataError: nothing came.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".stdin-")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            while block := sys.stdin.buffer.read(1 << 20):
+                digest.update(block)
+                out.write(block)
+            if not out.tell():
+                raise DataError("nothing came in", source="-", remedy="pipe sequences in, or name a file")
+        path = folder / f"stdin-{digest.hexdigest()[:32]}{suffix}"
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return path

@@ -15,7 +15,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import table_rows
 from seqmlm.errors import DataError, UsageError, nearest
 
-Row = tuple[int, dict[str, Any]]
+FieldRow = tuple[int, dict[str, Any]]
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     ".csv": {"delimiter": ","},
@@ -25,7 +25,7 @@ _JSON = (".jsonl", ".ndjson", ".json")
 _BATCH = 8192
 
 
-def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
+def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterator[FieldRow]:
     """Yield (1-based line or row, field -> value) of a file; its name says the format (.gz, .zst too).
 
     Args:
@@ -64,7 +64,7 @@ def _there(name: str, row: Iterable[str]) -> str:
     return nearest(name, [str(key) for key in row][:30]).removeprefix("; ")
 
 
-def _json_lines(source: str) -> Iterator[Row]:
+def _json_lines(source: str) -> Iterator[FieldRow]:
     for number, text in lines(source, Problems()):
         if not text or text.isspace():
             continue
@@ -77,7 +77,7 @@ def _json_lines(source: str) -> Iterator[Row]:
         yield number, row
 
 
-def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | None) -> Iterator[Row]:
+def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | None) -> Iterator[FieldRow]:
     names = None if columns is None else list(columns)
     for line, fields in table_rows(source, Problems(), style, MAX_BYTES):
         if names is None:
@@ -93,7 +93,7 @@ def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | Non
             yield line, dict(zip(names, fields, strict=True))
 
 
-def _parquet(source: str) -> Iterator[Row]:
+def _parquet(source: str) -> Iterator[FieldRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

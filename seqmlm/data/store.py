@@ -8,20 +8,25 @@ All batches but the last have the same number of rows, so that row i is found by
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt
+from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt, write_trained_on
 from seqmlm.data.record import Record
-from seqmlm.engine.types import Encoding
+from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
+from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
 from seqmlm.engine.units import Units
+from seqmlm.errors import StateError
 
 SEQUENCES, RECORDS = "sequences.arrow", "records.arrow"
 LENGTHS, OWNERS, MARKS = "lengths.bin", "owners.bin", "marks.bin"  # plain numbers, until the rows are divided
@@ -210,3 +215,274 @@ def _lists(offsets: NDArray[np.int32], values: NDArray[Any]) -> Any:
     if values.ndim == 2:
         inner = pa.FixedSizeListArray.from_arrays(inner, 2)
     return pa.ListArray.from_arrays(pa.array(offsets), inner)
+
+
+# Rows to splits, once all are on disk: which rows train, how long they are, which tokens they hold.
+
+TOKEN_COUNTS = "token_counts.npy"
+CALIBRATES = "calibration_records.npy"
+
+_CHUNK = 1 << 20  # rows handled at a time
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> dict[str, Any]:
+    """Write the rows and lengths of all parts, the token counts of the training one, and what it was made of.
+
+    The numbers of the records that calibrate are kept, so that these can be read again.
+
+    Args:
+        folder: holds what the writers of `seqmlm.data.store` left; their plain files are removed.
+        split: decides by the records' marks.
+        space: of the tokenizer.
+        max_length: no window is longer.
+
+    Returns:
+        Statistics: unknown_tokens, length_quantiles, and for each part records, windows, tokens.
+    """
+    owners, lengths = _plain(folder / OWNERS, np.int64), _plain(folder / LENGTHS, np.int32)
+    parts = split.parts(_plain(folder / MARKS, np.int64).reshape(-1, 2))
+    statistics: dict[str, Any] = {}
+    for part, called in enumerate(PARTS):
+        records = int(np.count_nonzero(parts == part))
+        written = _write_part(folder, called, owners, lengths, parts == part)
+        statistics[called] = {"records": records, **written}
+    np.save(folder / CALIBRATES, np.flatnonzero(parts == CALIBRATION))
+    write_trained_on(folder, parts == TRAIN)
+    by_length = np.zeros(max_length + 1, dtype=np.int64)
+    for start in range(0, len(lengths), _CHUNK):
+        by_length += np.bincount(lengths[start : start + _CHUNK], minlength=len(by_length))
+    counts, statistics["unknown_tokens"] = _count_tokens(folder, owners, lengths, parts, space)
+    statistics["length_quantiles"] = _quantiles(by_length)
+    np.save(folder / TOKEN_COUNTS, counts)
+    for name in (MARKS, OWNERS, LENGTHS):
+        (folder / name).unlink()
+    return statistics
+
+
+def _write_part(
+    folder: Path, part: str, owners: NDArray[np.int64], lengths: NDArray[np.int32], chosen: NDArray[np.bool_]
+) -> dict[str, int]:
+    """Write the rows whose records are `chosen` and their lengths, a stretch of rows at a time."""
+    stretches = [slice(start, start + _CHUNK) for start in range(0, len(owners), _CHUNK)]
+    total = sum(int(np.count_nonzero(chosen[owners[stretch]])) for stretch in stretches)
+    tokens = 0
+    with (folder / f"{part}.npy").open("wb") as rows_out, (folder / f"{part}_lengths.npy").open("wb") as out:
+        _header(rows_out, "<i8", total)
+        _header(out, "<i4", total)
+        for stretch in stretches:
+            rows = np.flatnonzero(chosen[owners[stretch]])
+            here = lengths[stretch][rows]
+            rows_out.write((rows + stretch.start).astype("<i8").tobytes())
+            out.write(here.astype("<i4").tobytes())
+            tokens += int(here.sum(dtype=np.int64))
+    return {"windows": total, "tokens": tokens}
+
+
+def _header(out: Any, kind: str, size: int) -> None:
+    np.lib.format.write_array_header_1_0(out, {"descr": kind, "fortran_order": False, "shape": (size,)})
+
+
+def _count_tokens(
+    folder: Path,
+    owners: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    parts: Parts,
+    space: TokenSpace,
+) -> tuple[NDArray[np.int64], int]:
+    """(V,) token counts of the train split; unknown tokens of all parts."""
+    counts = np.zeros((2, space.size), dtype=np.int64)
+    start = 0
+    # Read, not mapped: mapped pages would count as memory of the process until somebody needs them.
+    with pa.OSFile(str(folder / SEQUENCES)) as source, pa.ipc.open_stream(source) as batches:
+        for batch in batches:
+            rows = slice(start, start + len(batch))
+            start += len(batch)
+            ids = batch.column("ids").values.to_numpy()
+            held_out = np.repeat(parts[owners[rows]] != TRAIN, lengths[rows])
+            # Ordinary tokens that belong to no unit are never asked: a unigram with them would look worse.
+            counted = (batch.column("groups").values.to_numpy() >= 0) | space.is_special[ids]
+            ids, held_out = ids[counted], held_out[counted]
+            for part in (0, 1):
+                counts[part] += np.bincount(ids[held_out == part], minlength=space.size)
+    return counts[0], 0 if space.unk is None else int(counts[:, space.unk].sum())
+
+
+def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
+    """Quantiles of window lengths, from how many windows have each length."""
+    ends = np.cumsum(by_length)
+    at = [int(np.searchsorted(ends, max(1, round(q * int(ends[-1]))))) for q in _QUANTILES]
+    return dict(zip(map(str, _QUANTILES), at, strict=True))
+
+
+def _plain(path: Path, kind: type[np.generic]) -> NDArray[Any]:
+    """A file of plain numbers as an array in a memory map."""
+    return np.memmap(path, dtype=kind, mode="r").view(np.ndarray)
+
+
+# Prepared data as the engine reads it: encodings by number, straight out of a memory map.
+
+MANIFEST = "prepared.json"
+
+
+class Origin(NamedTuple):
+    """Where a window came from."""
+
+    id: str
+    source: str
+    line: int
+    document: str | None
+    record: int
+    window: int
+
+
+class _Columns(NamedTuple):
+    """The columns of one batch, end to end; a tuple, for looking names up costs more than slicing."""
+
+    offsets: NDArray[np.int32]
+    ids: Ids
+    groups: Ids
+    spans: Ids | None
+    classes: NDArray[np.int16] | None
+    positions: Ids | None
+    weights: Floats | None
+    symbols: Ids | None
+    channels: dict[str, Floats]
+
+    @classmethod
+    def of(cls, views: dict[str, NDArray[Any]]) -> _Columns:
+        return cls(
+            offsets=views["offsets"],
+            ids=views["ids"],
+            groups=views["groups"],
+            spans=views.get("spans"),
+            classes=views.get("classes"),
+            positions=views.get("positions"),
+            weights=views.get("weights"),
+            symbols=views.get("symbols"),
+            channels={n.removeprefix(CHANNEL): v for n, v in views.items() if n.startswith(CHANNEL)},
+        )
+
+
+class EncodedDataset:
+    """One split of prepared data (a `seqmlm.engine.types.Sequences`).
+
+    Holds file handles and numpy views only, so memory does not grow with the data; pickles as its path, so
+    that loader workers open the same files. The arrays it gives out are read-only views of the file.
+
+    Args:
+        folder: what `prepare` wrote.
+        part: "train", "validation" or "calibration".
+    """
+
+    def __init__(self, folder: Path, part: Part) -> None:
+        self.folder, self.part = Path(folder), part
+        self._rows = _mapped(self.folder / f"{part}.npy")
+        self._lengths = _mapped(self.folder / f"{part}_lengths.npy")
+        self._arrow = ArrowRows(self.folder / SEQUENCES)
+        self._columns: list[_Columns | None] = [None] * self._arrow.batches
+
+    @property
+    def lengths(self) -> Ids:
+        """(N,) tokens of each window, special tokens included."""
+        return self._lengths
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """(N,) this split's rows of `sequences.arrow`, ascending."""
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Encoding:
+        batch, row = divmod(int(self._rows[index]), self._arrow.size)
+        columns = self._columns[batch]
+        if columns is None:
+            columns = self._columns[batch] = _Columns.of(self._arrow.views(batch))
+        offsets, ids, groups, spans, classes, positions, weights, symbols, channels = columns
+        part = slice(offsets[row], offsets[row + 1])
+        return Encoding(
+            ids=ids[part],
+            groups=groups[part],
+            spans=None if spans is None else spans[part],
+            classes=None if classes is None else classes[part],
+            positions=None if positions is None else positions[part],
+            weights=None if weights is None else weights[part],
+            symbols=None if symbols is None else symbols[part],
+            channels={name: values[part] for name, values in channels.items()} if channels else {},
+        )
+
+    def origin(self, index: int) -> Origin:
+        """The record, file and line that window `index` came from."""
+        batch, row = divmod(int(self._rows[index]), self._arrow.size)
+        record, window = (self._arrow.table.column(n).chunk(batch)[row].as_py() for n in ("record", "window"))
+        table = self._records.table
+        where, at = divmod(record, self._records.size)
+        values = {name: table.column(name).chunk(where)[at].as_py() for name in table.column_names}
+        return Origin(**values, record=record, window=window)
+
+    @cached_property
+    def _records(self) -> ArrowRows:
+        return ArrowRows(self.folder / RECORDS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedDataset, (self.folder, self.part)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What `prepare` made.
+
+    Args:
+        folder: the cache entry; `sequences.arrow` in it is loadable as `datasets.Dataset.from_file`.
+        train, validation, calibration: the parts.
+        statistics: counts (see `prepare`).
+        token_counts: (V,) occurrences of each token id in the train split, special tokens included.
+    """
+
+    folder: Path
+    train: EncodedDataset
+    validation: EncodedDataset
+    calibration: EncodedDataset
+    statistics: dict[str, Any]
+    token_counts: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, folder: Path) -> Prepared:
+        """Open a finished cache entry.
+
+        Raises:
+            StateError: the folder holds none, or a part of it is missing.
+        """
+        try:
+            statistics = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            counts = np.load(folder / TOKEN_COUNTS)
+            train, validation, calibration = (EncodedDataset(folder, part) for part in PARTS)
+        except (OSError, ValueError) as error:
+            raise StateError(f"{folder} holds no prepared data ({error}); delete it and run again") from error
+        return cls(folder, train, validation, calibration, statistics, counts)
+
+    def calibrating(self, limit: int) -> list[tuple[str, str, int]]:
+        """Id, file and line of the records that calibrate, in order; at most `limit`, spread evenly.
+
+        Raises:
+            StateError: a part of the entry is missing.
+        """
+        try:
+            numbers = np.load(self.folder / CALIBRATES)
+        except (OSError, ValueError) as error:
+            raise StateError(f"{self.folder} is incomplete ({error}); delete it and run again") from error
+        if len(numbers) > limit:
+            numbers = numbers[np.linspace(0, len(numbers) - 1, limit).astype(np.int64)]
+        records = ArrowRows(self.folder / RECORDS)
+        rows = records.table.select(["id", "source", "line"]).take(numbers)
+        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """A .npy file as a read-only array in a memory map (plain, for indexing a memmap object is slow)."""
+    try:
+        return np.load(path, mmap_mode="r").view(np.ndarray)  # type: ignore[no-any-return]
+    except ValueError:  # nothing in it to map
+        return np.load(path)  # type: ignore[no-any-return]

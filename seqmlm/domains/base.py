@@ -14,6 +14,7 @@ the engine or in tasks asks which domain it is serving. What differs between fie
 from __future__ import annotations
 
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
     from seqmlm.tokenizers.base import Tokenizer, Unknown
+
 
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
@@ -332,3 +334,61 @@ class Domain(ABC):
                 pieces += [raw[done:start], text]
                 done = end
         return "".join(pieces) + raw[done:]
+
+
+# Writing a sample and its planted truth: the same seed gives the same bytes.
+
+TRUTH = "truth.json"
+
+
+def write_sample(
+    out: Path, name: str, lines: Iterable[str] | Mapping[str, Iterable[str]], truth: Mapping[str, Any]
+) -> Sample:
+    """Write the data `name` and `truth.json` into the folder `out`, made if missing.
+
+    Args:
+        out: the folder.
+        name: of the data file; of the folder of data files, where there are several.
+        lines: of the file; or of each file, by its path below the folder.
+        truth: see `write_truth`.
+    """
+    files = (
+        {f"{name}/{inner}": own for inner, own in lines.items()}
+        if isinstance(lines, Mapping)
+        else {name: lines}
+    )
+    for file, own in files.items():
+        path = out / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="\n") as handle:
+            handle.writelines(line + "\n" for line in own)
+    return Sample(files=(out / name,), truth=write_truth(out, truth))
+
+
+def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
+    """Write `truth.json` alone, for a sample whose data is not made of lines.
+
+    Every top-level key has its line, and so has every item of a top-level list of objects, so that people can
+    read it and `diff` can compare it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
+    (out / TRUTH).write_text("{\n" + body + "\n}\n", encoding="utf-8", newline="\n")
+    return out / TRUTH
+
+
+def checked_count(n: int | None, default: int) -> int:
+    """`n`, or the default; at least 1.
+
+    Raises:
+        UsageError: n is below 1.
+    """
+    if n is not None and n < 1:
+        raise UsageError(f"a sample has at least one record; got {n}")
+    return default if n is None else n
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
+    return json.dumps(value, ensure_ascii=False)

@@ -17,16 +17,18 @@ Two kernels compute the same numbers:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from seqmlm.engine.grouping import Layout, Plan
 from seqmlm.errors import UsageError
 
 NAME = "seqmlm"
@@ -36,7 +38,7 @@ class _Keys(torch.autograd.Function):
     """Keys or values into the slots that read them; a token read by several sums their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, plan: Grouping) -> Tensor:
         ctx.plan = plan
         return tokens if plan.keys is None else tokens.index_select(0, plan.keys)
 
@@ -49,7 +51,7 @@ class _Queries(torch.autograd.Function):
     """Queries into their slots."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, plan: Grouping) -> Tensor:
         ctx.plan = plan
         return tokens if plan.queries is None else tokens.index_select(0, plan.queries)
 
@@ -62,7 +64,7 @@ class _Rows(torch.autograd.Function):
     """Results out of their slots."""
 
     @staticmethod
-    def forward(ctx: Any, slots: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx: Any, slots: Tensor, plan: Grouping) -> Tensor:
         ctx.plan = plan
         return plan.to_rows(slots)
 
@@ -72,7 +74,7 @@ class _Rows(torch.autograd.Function):
 
 
 def grouped_attention(
-    query: Tensor, key: Tensor, value: Tensor, plan: Plan, *, scaling: float | None, dropout: float
+    query: Tensor, key: Tensor, value: Tensor, plan: Grouping, *, scaling: float | None, dropout: float
 ) -> Tensor:
     """Exact attention within documents through one SDPA call per group of similar lengths.
 
@@ -143,7 +145,7 @@ def attention_path(device: torch.device, dtype: torch.dtype, head_size: int = 64
 
 
 def _varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, *, scaling: float | None, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, *, scaling: float | None, window: int | None
 ) -> Tensor:
     """The same as `grouped_attention` through torch's flash kernel; inputs (T, heads, head size)."""
     found = _varlen()
@@ -164,7 +166,7 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
-    layout: Layout | None = None,
+    layout: RowLayout | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one packed row, exact within each document and blind across them.
@@ -206,3 +208,286 @@ def packed_attention(
 
 
 AttentionInterface.register(NAME, packed_attention)
+
+
+# How the documents of a packed row are grouped into attention calls; index tensors built once per batch.
+
+Longs = NDArray[np.int64]
+
+# What one more attention call costs, in the unit of `_cost`, for a width (heads x head size) of 256.
+_CALL_COST = 10_000
+# What gathering a row's queries, keys and values into slots costs, and its result out of them.
+_GATHER_COST = 30
+_FEWEST_QUERIES = 16
+_NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """N blocks of queries attended to in one call, padded to the same size.
+
+    Args:
+        blocks: N.
+        queries, keys: A and M, slots of each block.
+        mask: (N, 1, 1 or A, M) True where a query may look, or None where it may look everywhere.
+    """
+
+    blocks: int
+    queries: int
+    keys: int
+    mask: Tensor | None
+
+    @cached_property
+    def bias(self) -> Tensor | None:
+        """The mask as fp32 terms to add to the scores: 0 where a query may look, else -inf."""
+        if self.mask is None:
+            return None
+        return torch.zeros(self.mask.shape, device=self.mask.device).masked_fill_(~self.mask, float("-inf"))
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Which tokens take part in which call. P query slots and K key slots, over all groups in order.
+
+    Args:
+        groups: the calls.
+        queries: (P,) token read by each query slot; None: slot i reads token i.
+        outputs: (R,) slot that holds the result of each row asked for.
+        rows: (P,) the row of each query slot (0 for padded ones): `outputs` turned round.
+        padding: query slots that hold no row.
+        keys: (K,) token read by each key slot; None: slot i reads token i.
+        sources: key slots that read token 0, then those that read token 1, and so on.
+        offsets: (T,) where each token's part of `sources` begins; None where every token has exactly one.
+    """
+
+    groups: tuple[Group, ...]
+    queries: Tensor | None
+    outputs: Tensor
+    rows: Tensor
+    padding: Tensor
+    keys: Tensor | None
+    sources: Tensor
+    offsets: Tensor | None
+
+    def to_rows(self, slots: Tensor) -> Tensor:
+        """(P, H) -> (R, H)."""
+        return slots if self.queries is None else slots.index_select(0, self.outputs)
+
+    def to_slots(self, rows: Tensor) -> Tensor:
+        """(R, H) -> (P, H), zero where padded: the gradient of `to_rows`."""
+        if self.queries is None:
+            return rows
+        return rows.index_select(0, self.rows).index_fill_(0, self.padding, 0)
+
+    def sum_keys(self, slots: Tensor) -> Tensor:
+        """(K, H) -> (T, H), the sum over the slots that read a token: the gradient of gathering keys."""
+        if self.keys is None:
+            return slots
+        if self.offsets is None:
+            return slots.index_select(0, self.sources)
+        return F.embedding_bag(self.sources, slots, self.offsets, mode="sum")
+
+
+@dataclass(eq=False)
+class RowLayout:
+    """Where the documents of one packed row are; its plans are shared by all layers.
+
+    Args:
+        cu_seq_lens: (D + 1,) int32 offsets of the documents, on the model's device.
+        lengths: D document lengths in tokens, each at least 1.
+    """
+
+    cu_seq_lens: Tensor
+    lengths: tuple[int, ...]
+    _plans: dict[tuple[int, int], Grouping] = field(default_factory=dict, repr=False)
+
+    @property
+    def max_length(self) -> int:
+        return max(self.lengths)
+
+    def plan(self, width: int, window: int | None, asked: Tensor | None = None) -> Grouping:
+        """Calls for `width` (heads x head size) and `window` tokens to each side (None: all).
+
+        Args:
+            asked: (R,) tokens whose attention is wanted; None for all, in order (such plans are kept).
+        """
+        if window is not None and self.max_length - 1 <= window:
+            window = None
+        if asked is not None:
+            return _plan(self.lengths, width, window, asked.cpu().numpy(), self.cu_seq_lens.device)
+        key = (width, _NONE if window is None else window)
+        if key not in self._plans:
+            self._plans[key] = _plan(self.lengths, width, window, None, self.cu_seq_lens.device)
+        return self._plans[key]
+
+
+def _cost(queries: int, keys: int) -> int:
+    """Cost of a block: work for each query, and for each pair (measured on CPU)."""
+    return queries * (40 + keys)
+
+
+def group(lengths: Sequence[int], width: int) -> list[list[int]]:
+    """Split documents into groups of similar length: a group grows while its padding is cheaper than a call.
+
+    Documents that come sorted, longest first, and have few lengths get a group for each length: their slots
+    are the tokens in order, so that nothing has to be gathered.
+
+    Args:
+        lengths: tokens of each document.
+        width: heads x head size.
+
+    Returns:
+        Lists of document indices.
+    """
+    budget = _CALL_COST * 256 // max(width, 1)
+    groups: list[list[int]] = []
+    sizes = np.asarray(lengths)
+    changes = np.flatnonzero(np.diff(sizes)) + 1
+    if (np.diff(sizes) <= 0).all() and len(changes) * budget <= _GATHER_COST * int(sizes.sum()):
+        return [part.tolist() for part in np.split(np.arange(len(sizes)), changes)] if len(sizes) else []
+    longest = waste = 0
+    for document in sorted(range(len(lengths)), key=lambda d: (-lengths[d], d)):
+        length = lengths[document]
+        extra = _cost(longest, longest) - _cost(length, length)
+        if not groups or waste + extra > budget:
+            groups.append([])
+            longest, waste, extra = length, 0, 0
+        groups[-1].append(document)
+        waste += extra
+    # One document a call: in row order the slots are the tokens, and nothing has to be gathered.
+    return groups if len(groups) < len(lengths) else sorted(groups)
+
+
+def _plan(
+    lengths: Sequence[int], width: int, window: int | None, asked: Longs | None, device: torch.device
+) -> Grouping:
+    sizes = np.asarray(lengths, dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    whole, cut = list(range(len(sizes))), []
+    if window is not None and asked is None:
+        cut = [d for d in whole if _worth_cutting(lengths[d], window)]
+        whole = [d for d in whole if not _worth_cutting(lengths[d], window)]
+    blocks: list[tuple[Longs, Longs]] = []
+    if cut:
+        blocks.append(_windows(starts[cut], sizes[cut], window or 0))
+    for members in group([lengths[d] for d in whole], width):
+        chosen = np.array(whole)[members]
+        keys = _padded(starts[chosen], sizes[chosen])
+        rows = keys if asked is None else _asked_rows(starts, chosen, sizes, asked)
+        if rows.shape[1]:
+            blocks.append((rows, keys))
+    return _assemble(blocks, int(sizes.sum()), window, asked, device)
+
+
+def _worth_cutting(length: int, window: int) -> bool:
+    """Whether a document is cheaper as blocks of queries with their windows than as a whole under a mask."""
+    step = max(window, _FEWEST_QUERIES)
+    return -(-length // step) * _cost(step, step + 2 * window) < _cost(length, length)
+
+
+def _padded(starts: Longs, sizes: Longs) -> Longs:
+    """(N, longest) tokens of N documents, -1 where one is shorter."""
+    offsets = np.arange(sizes.max())
+    return np.where(offsets < sizes[:, None], starts[:, None] + offsets, _NONE)
+
+
+def _windows(starts: Longs, sizes: Longs, window: int) -> tuple[Longs, Longs]:
+    """(N, A) queries and (N, A + 2 windows) keys of documents cut into N blocks, -1 beyond their ends."""
+    step = max(window, _FEWEST_QUERIES)
+    counts = -(-sizes // step)
+    document = np.repeat(np.arange(len(sizes)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first, last = starts[document][:, None], (starts + sizes)[document][:, None]
+    begin = first + number[:, None] * step
+    queries = begin + np.arange(step)
+    keys = begin + np.arange(-window, step + window)
+    return (
+        np.where(queries < last, queries, _NONE),
+        np.where((keys >= first) & (keys < last), keys, _NONE),
+    )
+
+
+def _asked_rows(starts: Longs, chosen: Longs, sizes: Longs, asked: Longs) -> Longs:
+    """(N, most) indices into `asked` of those that lie in each chosen document, padded with -1."""
+    document = np.searchsorted(starts, asked, side="right") - 1
+    order = np.argsort(document, kind="stable")
+    counts = np.bincount(document, minlength=len(sizes))
+    begins = (np.cumsum(counts) - counts)[chosen]
+    offsets = np.arange(counts[chosen].max())
+    inside = offsets < counts[chosen][:, None]
+    if not inside.any():
+        return np.empty((len(chosen), 0), dtype=np.int64)
+    return np.where(inside, order[np.where(inside, begins[:, None] + offsets, 0)], _NONE)
+
+
+def _assemble(
+    blocks: list[tuple[Longs, Longs]],
+    tokens: int,
+    window: int | None,
+    asked: Longs | None,
+    device: torch.device,
+) -> Grouping:
+    """The plan of (rows, keys) blocks; a row is a token, or an index into `asked`."""
+
+    def tensor(values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+    parts, row_parts, query_parts, key_parts = [], [], [], []
+    for rows, keys in blocks:
+        queries = rows if asked is None else np.where(rows == _NONE, _NONE, asked[rows])
+        mask = _mask(queries, keys, window)
+        parts.append(Group(len(rows), rows.shape[1], keys.shape[1], None if mask is None else tensor(mask)))
+        row_parts.append(rows.ravel())
+        query_parts.append(queries.ravel())
+        key_parts.append(keys.ravel())
+    empty = [np.empty(0, dtype=np.int64)]
+    rows, queries, keys = (np.concatenate(some or empty) for some in (row_parts, query_parts, key_parts))
+    filled = np.flatnonzero(rows != _NONE)
+    outputs = np.empty(tokens if asked is None else len(asked), dtype=np.int64)
+    outputs[rows[filled]] = filled
+    real = np.flatnonzero(keys != _NONE)
+    counts = np.bincount(keys[real], minlength=tokens)
+    sources = real[np.argsort(keys[real], kind="stable")]
+    once = len(real) == tokens and bool((counts == 1).all())
+    straight = len(queries) == tokens and bool((queries == np.arange(tokens)).all()) and asked is None
+    direct = len(keys) == tokens and bool((keys == np.arange(tokens)).all())
+    return Grouping(
+        groups=tuple(parts),
+        queries=None if straight else tensor(np.maximum(queries, 0)),
+        outputs=tensor(outputs),
+        rows=tensor(np.maximum(rows, 0)),
+        padding=tensor(np.flatnonzero(rows == _NONE)),
+        keys=None if direct else tensor(np.maximum(keys, 0)),
+        sources=tensor(sources),
+        offsets=None if once else tensor(np.cumsum(counts) - counts),
+    )
+
+
+def _mask(queries: Longs, keys: Longs, window: int | None) -> NDArray[np.bool_] | None:
+    """(N, 1, 1 or A, M) from tokens (N, A) and (N, M); None where every query may look everywhere."""
+    real = keys != _NONE
+    if window is None or keys.shape[1] - 1 <= window:
+        return None if bool(real.all()) else real[:, None, None, :]
+    near: NDArray[np.bool_] = np.abs(queries[:, :, None] - keys[:, None, :]) <= window
+    allowed: NDArray[np.bool_] = near & real[:, None, :]
+    # A query that holds no token would see nothing and yield NaN: it sees the first key.
+    allowed[:, :, 0] |= queries == _NONE
+    return allowed[:, None]
+
+
+# `torch.compile` for packed rows: what does not depend on where documents begin.
+
+
+def compile_layers(module: nn.Module) -> None:
+    """Compile each transformer layer in place, for rows of any number of tokens.
+
+    Names of parameters stay as they are. Attention runs uncompiled in the middle of its layer: it is
+    organised by document lengths, Python integers that differ in every row, and code compiled for some of
+    them would be compiled anew for the next until the compiler gives up.
+    """
+    uncompiled = torch.compiler.disable(packed_attention)  # type: ignore[no-untyped-call]
+    AttentionInterface.register(NAME, uncompiled)
+    for part in module.modules():
+        if isinstance(part, nn.ModuleList):
+            for layer in part:
+                layer.compile(dynamic=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -18,7 +18,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from seqmlm.engine.heads import HEADS, check_supported
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError, nearest
 
@@ -233,3 +232,59 @@ def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction:
     window = 2 * getattr(config, "sliding_window", 0) + 1 if "sliding_attention" in kinds else 0
     visible = sum(min(mean_length, window) if kind == "sliding_attention" else mean_length for kind in kinds)
     return float(6.0 * body + 6.0 * masked_fraction * head + 12.0 * hidden * visible)
+
+
+# What the engine must know of each supported architecture: its head, its positions, its embedding.
+
+
+@dataclass(frozen=True)
+class Head:
+    """One architecture's way from hidden states to logits.
+
+    Args:
+        logits: (masked LM, (Q, H) hidden states) -> (Q, V) logits, by the model's own modules.
+        layers: where the body keeps its layers; a module that serves as several layers stands there once.
+        offset_positions: learned positions start at padding id + 1.
+        unused: modules of the body that no masked LM reads (their parameters would never get a gradient).
+    """
+
+    logits: Callable[[Any, Tensor], Tensor]
+    layers: str = "encoder.layer"
+    offset_positions: bool = False
+    unused: tuple[str, ...] = ()
+
+
+def _distilbert(model: Any, hidden: Tensor) -> Tensor:
+    out: Tensor = model.vocab_projector(
+        model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+    )
+    return out
+
+
+HEADS: dict[str, Head] = {
+    "modernbert": Head(lambda model, hidden: model.decoder(model.head(hidden)), layers="layers"),
+    "bert": Head(lambda model, hidden: model.cls(hidden)),
+    "roberta": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True),
+    "esm": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True, unused=("contact_head",)),
+    "distilbert": Head(_distilbert, layers="transformer.layer"),
+    "electra": Head(lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden))),
+    "albert": Head(lambda model, hidden: model.predictions(hidden), layers="encoder.albert_layer_groups"),
+}
+
+
+def check_supported(model_type: str, name: str) -> None:
+    """Raise UsageError, naming what is supported, unless `model_type` is a known architecture."""
+    if model_type not in HEADS:
+        raise UsageError(
+            f"{name!r} is a {model_type!r} model, which has no exact attention over packed rows here; "
+            f"supported: {', '.join(sorted(HEADS))}"
+        )
+
+
+def freeze_unused(model: nn.Module, model_type: str) -> None:
+    """Switch off gradients of modules that a masked LM never reads: DDP waits for every trainable
+    parameter."""
+    for name in HEADS[model_type].unused:
+        for path, module in model.named_modules():
+            if path.split(".")[-1] == name:
+                module.requires_grad_(False)

@@ -23,19 +23,20 @@ runs, with `packed_attention`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from seqmlm.engine.fused_inference import infer
-from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer
-from seqmlm.engine.fused_products import turn
-from seqmlm.engine.grouping import Layout
-from seqmlm.engine.memory import keep_freed_memory
-from seqmlm.engine.receptive import stages
+from seqmlm.engine.attention import RowLayout
+from seqmlm.engine.device import keep_freed_memory
+from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, infer, turn
 
 
 class FusedEncoder:
@@ -87,7 +88,7 @@ class FusedEncoder:
             _plain(weight) for layer in body.layers for weight in _weights(layer) if weight is not None
         )
 
-    def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor) -> Tensor:
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor) -> Tensor:
         """Last hidden states of the asked rows.
 
         Args:
@@ -110,7 +111,7 @@ class FusedEncoder:
         return out
 
     def _differentiable(
-        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor
+        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor
     ) -> Tensor:
         body = self._model.model
         hidden: Tensor = body.embeddings(input_ids=input_ids)[0]
@@ -131,7 +132,7 @@ class FusedEncoder:
         return hidden
 
     def _inferred(
-        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, asked: Tensor, dtype: torch.dtype
+        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor, dtype: torch.dtype
     ) -> Tensor:
         layers = self._model.model.layers
         steps = stages(layout, asked, [_window(layer) for layer in layers])
@@ -221,3 +222,79 @@ def _plain(weight: Any) -> bool:
         and weight.device.type == "cpu"
         and weight.dtype == torch.float32
     )
+
+
+# Which rows each layer must compute for the asked ones: a layer with a window reads no further than it.
+#
+# Going back from the asked rows, the layer before one with a window of w tokens owes only the rows within w
+# of those wanted; before a layer that looks everywhere, every row is owed. Long documents asked at few
+# tokens lose most rows of their last layers that way, and nothing else changes.
+
+Longs = NDArray[np.int64]
+
+# Rows are left out where at most this share of them is owed: gathering the rest must pay.
+_WORTH = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What one layer reads and gives.
+
+    Args:
+        layout: of the rows it reads.
+        rows: (R,) which of them it gives, ascending but for the last layer; None for all.
+    """
+
+    layout: RowLayout
+    rows: Tensor | None
+
+
+def stages(layout: RowLayout, asked: Tensor, windows: Sequence[int | None]) -> list[Stage]:
+    """The layers' rows, first to last.
+
+    Args:
+        layout: of the whole row.
+        asked: (Q,) tokens wanted of the last layer.
+        windows: of each layer, tokens to each side, None for all.
+    """
+    sizes = np.asarray(layout.lengths, dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    wanted = asked.numpy()
+    document = np.searchsorted(starts, wanted, side="right") - 1
+    spans = _spans(wanted - starts[document], document, sizes, windows)
+    found: list[Stage] = []
+    low, high = np.zeros_like(sizes), sizes
+    for span in spans:
+        rows = None
+        after = layout
+        if span is not None and (span[1] - span[0]).sum() <= _WORTH * (high - low).sum():
+            kept = span[1] - span[0]
+            first = np.cumsum(high - low) - (high - low) + span[0] - low
+            rows = torch.from_numpy(np.repeat(first - (np.cumsum(kept) - kept), kept) + np.arange(kept.sum()))
+            offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
+            after = RowLayout(torch.from_numpy(offsets), tuple(kept.tolist()))
+            low, high = span
+        found.append(Stage(layout, rows))
+        layout = after
+    first = np.cumsum(high - low) - high
+    found.append(Stage(layout, torch.from_numpy(wanted - starts[document] + first[document])))
+    return found
+
+
+def _spans(
+    offsets: Longs, document: Longs, sizes: Longs, windows: Sequence[int | None]
+) -> list[tuple[Longs, Longs] | None]:
+    """First row and end (D,) of what each layer but the last owes of each document; None for all of it."""
+    low, high = sizes.copy(), np.zeros_like(sizes)
+    np.minimum.at(low, document, offsets)
+    np.maximum.at(high, document, offsets + 1)
+    nothing = high == 0
+    low[nothing], high[nothing] = 0, 1  # a document has one row at least
+    spans: list[tuple[Longs, Longs] | None] = []
+    everything = False
+    for window in reversed(windows[1:]):
+        everything |= window is None
+        if not everything:
+            low, high = np.maximum(low - (window or 0), 0), np.minimum(high + (window or 0), sizes)
+        spans.append(None if everything else (low, high))
+    return spans[::-1]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqmlm.engine.grouping import Group, Plan
+from seqmlm.engine.attention import Group, Grouping
 
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 _FLASH_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -29,7 +29,7 @@ class FusedLayer(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         rotation: Tensor,
-        plan: Plan,
+        plan: Grouping,
         asked: Tensor | None,
         interleave: Tensor,
         heads: int,
@@ -163,7 +163,7 @@ def rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
     torch.view_as_complex(pairs).mul_(rotation[:, None, None])
 
 
-def attend(queries: Tensor, keys: Tensor, plan: Plan, heads: int) -> tuple[Tensor, list[Tensor]]:
+def attend(queries: Tensor, keys: Tensor, plan: Grouping, heads: int) -> tuple[Tensor, list[Tensor]]:
     """(P, H) queries over (K, 2 H) keys and values -> (P, H) and each group's log-sum-exp of scores."""
     found, sums = [], []
     for group, query, (key, value) in _blocks(queries, keys, plan, heads):
@@ -181,7 +181,7 @@ def _attend_backward(
     keys: Tensor,
     attended: Tensor,
     sums: Sequence[Tensor],
-    plan: Plan,
+    plan: Grouping,
     heads: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients (P, H) of the queries and (K, 2 H) of keys and values, from that of the result (P, H)."""
@@ -200,7 +200,7 @@ def _attend_backward(
 
 
 def _blocks(
-    queries: Tensor, keys: Tensor, plan: Plan, heads: int
+    queries: Tensor, keys: Tensor, plan: Grouping, heads: int
 ) -> Iterator[tuple[Group, Tensor, tuple[Tensor, Tensor]]]:
     """Each group's (blocks, heads, slots, head size) views of its queries, keys and values."""
     start = begin = 0
@@ -224,3 +224,200 @@ def by_heads(slots: Tensor, blocks: int, heads: int) -> Tensor:
 def _flat(found: Tensor) -> Tensor:
     """(blocks, heads, slots, head size) -> (blocks x slots, H)."""
     return found.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+# What a fused layer without gradients does in the type of its weights: float32, or bfloat16 products.
+#
+# In float32 these are the operations of `seqmlm.engine.fused_layer`. With bfloat16 weights the operands and
+# results of matrix products are rounded to bfloat16; the residual stream, norms, rotations, softmax and the
+# sums inside products stay float32. Processors that multiply bfloat16 (avx512_bf16, amx) do so at twice the
+# speed or more.
+
+# Attention scores at a time, in bfloat16 products: 4 MiB of fp32.
+_SCORES = 1 << 20
+
+
+def normed(x: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    """(N, H) norm of fp32 rows, ready to be multiplied with weights of `dtype`."""
+    return layer_norm(x, weight, eps)[0].to(dtype)
+
+
+def turn(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
+    """`rotate` in place, computed in fp32: a position has more digits than bfloat16."""
+    if parts.dtype == torch.float32:
+        rotate(parts, rotation, heads, turned)
+        return
+    some = parts[:, : turned * heads * 2 * rotation.shape[1]]
+    exact = some.float()
+    rotate(exact, rotation, heads, turned)
+    some.copy_(exact)
+
+
+def add_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """Add (N, K) rows times (H, K) weights to (N, H) fp32 in place; returns it."""
+    if weight.dtype == x.dtype:
+        return x.addmm_(rows, weight.t())
+    return x.add_(rows @ weight.t())
+
+
+def attention(queries: Tensor, keys: Tensor, plan: Grouping, heads: int) -> Tensor:
+    """(P, H) queries over (K, 2 H) keys and values -> (P, H), all of one type.
+
+    torch's CPU kernel is slower in bfloat16 than in float32; two plain products are faster than either.
+    """
+    if queries.dtype == torch.float32:
+        return attend(queries, keys, plan, heads)[0]
+    out, hidden = torch.empty_like(queries, memory_format=torch.contiguous_format), queries.shape[1]
+    start = begin = 0
+    for group in plan.groups:
+        stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
+        both = keys[begin:end]
+        _attend(
+            by_heads(queries[start:stop], group.blocks, heads),
+            by_heads(both[:, :hidden], group.blocks, heads),
+            by_heads(both[:, hidden:], group.blocks, heads),
+            group,
+            by_heads(out[start:stop], group.blocks, heads),
+        )
+        start, begin = stop, end
+    return out
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor) -> None:
+    """Fill `out` from (blocks, heads, slots, head size) views, so much at a time as the caches hold."""
+    heads, size = query.shape[1], query.shape[3]
+    each = heads * group.queries * group.keys
+    blocks, rows = max(1, _SCORES // each), max(1, _SCORES // (heads * group.keys))
+    for first in range(0, group.blocks, blocks):
+        some = slice(first, first + blocks)
+        across = key[some].flatten(0, 1).transpose(1, 2)
+        values = value[some].flatten(0, 1)
+        for row in range(0, group.queries, rows):
+            part = slice(row, row + rows)
+            asked = query[some, :, part]
+            scores = torch.baddbmm(query.new_empty(()), asked.flatten(0, 1), across, beta=0, alpha=size**-0.5)
+            # torch's softmax of bfloat16 takes three times as long where keys are no multiple of 32.
+            shares = scores.view(*asked.shape[:3], group.keys).float()
+            if group.bias is not None:  # (blocks, 1, 1 or queries, keys)
+                shares += group.bias[some] if group.bias.shape[2] == 1 else group.bias[some, :, part]
+            shares = shares.softmax(-1).to(query.dtype).flatten(0, 1)
+            out[some, :, part] = torch.bmm(shares, values).view(asked.shape)
+
+
+# One ModernBERT layer over packed rows without a gradient: nothing is kept, residuals are added in place.
+#
+# The numbers are those of `seqmlm.engine.fused_layer`. What differs is what a masked copy, asked at one
+# token, allows:
+#
+# * the gated MLP goes through the rows a few at a time, so that its wide intermediates stay in the cache; *
+# where few rows of a document are asked, values are not projected for all its tokens: the attention-
+# weighted   sum of the inputs is, which is the same by linearity.
+#
+# With weights in bfloat16 the matrix products are bfloat16, and nothing else (`fused_products`).
+
+# Rows of the MLP at a time: its intermediates are a few MiB.
+_ROWS = 1024
+# Asked rows of a document up to which projecting sums is cheaper than projecting every token.
+_FEW = 8
+
+Weights = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Norm before attention (or None), queries-keys-values, attention output, norm before the MLP, in, out."""
+
+
+def infer(
+    x: Tensor,
+    rotation: Tensor,
+    plan: Grouping,
+    asked: Tensor | None,
+    heads: int,
+    eps: float,
+    projected: Tensor | None,
+    weights: Weights,
+) -> Tensor:
+    """One layer for all rows, or for the `asked` ones.
+
+    Args:
+        x: (T, H) fp32; overwritten where all rows are asked.
+        rotation: (T, head size / 2) complex.
+        plan: of the row; for `asked` where given.
+        asked: (R,) rows wanted, or None for all.
+        heads: of the attention. eps: of the norms.
+        projected: (T, 3 H) turned queries, keys and values where they are known, or None.
+        weights: with the rows of queries and keys interleaved; matrices in the type of the products, fp32 or
+            bfloat16, norms in fp32.
+
+    Returns:
+        (T, H), or (R, H), fp32.
+    """
+    norm1, qkv_weight, out_weight, *mlp = weights
+    hidden, dtype = x.shape[1], qkv_weight.dtype
+    if asked is None:
+        if projected is None:
+            projected = normed(x, norm1, eps, dtype) @ qkv_weight.t()
+            turn(projected, rotation, heads, 2)
+        queries, keys = projected[:, :hidden], projected[:, hidden:]
+        attended = _attended(queries, keys, plan, heads)
+        return _mlp(add_product(x, attended, out_weight), eps, *mlp)
+    inputs = normed(x, norm1, eps, dtype)
+    queries = inputs.index_select(0, asked) @ qkv_weight[:hidden].t()
+    turn(queries, rotation.index_select(0, asked), heads, 1)
+    if all(group.queries <= _FEW for group in plan.groups):
+        keys = inputs @ qkv_weight[hidden : 2 * hidden].t()
+        turn(keys, rotation, heads, 1)
+        attended = _attended_sums(queries, keys, inputs, qkv_weight[2 * hidden :], plan, heads)
+    else:
+        keys = inputs @ qkv_weight[hidden:].t()
+        turn(keys, rotation, heads, 1)
+        attended = _attended(queries, keys, plan, heads, rows=True)
+    return _mlp(add_product(x.index_select(0, asked), attended, out_weight), eps, *mlp)
+
+
+def _attended(queries: Tensor, keys: Tensor, plan: Grouping, heads: int, rows: bool = False) -> Tensor:
+    """(R, H) attention of all rows, or of the asked `rows`, over (T, 2 H) keys and values."""
+    if plan.queries is not None:
+        queries = queries.index_select(0, plan.rows if rows else plan.queries)
+    if plan.keys is not None:
+        keys = keys.index_select(0, plan.keys)
+    return plan.to_rows(attention(queries, keys, plan, heads))
+
+
+def _attended_sums(
+    queries: Tensor, keys: Tensor, inputs: Tensor, value_weight: Tensor, plan: Grouping, heads: int
+) -> Tensor:
+    """(R, H) attention over values that are projected after they are summed.
+
+    Args:
+        queries: (R, H). keys: (T, H). inputs: (T, H) what values are a projection of.
+        value_weight: (H, H).
+    """
+    if plan.queries is not None:
+        queries = queries.index_select(0, plan.rows)
+    if plan.keys is not None:
+        keys, inputs = keys.index_select(0, plan.keys), inputs.index_select(0, plan.keys)
+    size = queries.shape[1] // heads
+    by_head = value_weight.view(heads, size, -1).transpose(1, 2)
+    found, start, begin = [], 0, 0
+    for group in plan.groups:
+        stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
+        query = by_heads(queries[start:stop], group.blocks, heads)
+        key = by_heads(keys[begin:end], group.blocks, heads)
+        scores = (query * size**-0.5) @ key.transpose(-1, -2)
+        if group.bias is not None:
+            scores += group.bias
+        shown = inputs[begin:end].view(group.blocks, group.keys, -1)
+        sums = scores.softmax(-1).flatten(1, 2) @ shown
+        sums = sums.view(group.blocks, heads, group.queries, -1) @ by_head
+        found.append(sums.transpose(1, 2).reshape(-1, queries.shape[1]))
+        start, begin = stop, end
+    return plan.to_rows(torch.cat(found)) if found else queries
+
+
+def _mlp(middle: Tensor, eps: float, norm: Tensor | None, in_weight: Tensor, down_weight: Tensor) -> Tensor:
+    """Add down(gelu(value) x gate) to (R, H) rows, in place."""
+    of_value, of_gate = in_weight.chunk(2)
+    for first in range(0, len(middle), _ROWS):
+        rows = middle[first : first + _ROWS]
+        inputs = normed(rows, norm, eps, in_weight.dtype)
+        active = torch.ops.aten.gelu_(inputs @ of_value.t())
+        add_product(rows, active.mul_(inputs @ of_gate.t()), down_weight)
+    return middle

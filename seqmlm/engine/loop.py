@@ -11,28 +11,31 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from seqmlm.engine import progress as training
-from seqmlm.engine.compiled import compile_layers
-from seqmlm.engine.config import LoopConfig
-from seqmlm.engine.course import Course
-from seqmlm.engine.device import autocast, compute_dtype, random_state_kept
+from seqmlm.engine import checkpoint as training
+from seqmlm.engine.attention import compile_layers
+from seqmlm.engine.checkpoint import Progress, changes
+from seqmlm.engine.device import (
+    autocast,
+    compute_dtype,
+    is_out_of_memory,
+    random_state,
+    random_state_kept,
+    release_memory,
+    set_random_state,
+)
 from seqmlm.engine.distributed import Processes, clip
-from seqmlm.engine.feed import Feed, GlobalBatch, Rows, rows_per_epoch
-from seqmlm.engine.observer import LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.optimizer import adamw, set_learning_rate
-from seqmlm.engine.planning import RowPlanner
-from seqmlm.engine.progress import Progress, changes
+from seqmlm.engine.packing import Feed, GlobalBatch, PackedBatch, RowPlanner, Rows, rows_per_epoch, split
+from seqmlm.engine.schedule import LoopConfig, StopRule
 from seqmlm.engine.signals import StopSignals
-from seqmlm.engine.step import GradientStep, Sums
 from seqmlm.errors import TrainingError
-
-__all__ = ["Loop", "LoopConfig", "LoopResult", "NullObserver", "Observer", "StepReport"]
 
 
 class Loop:
@@ -106,10 +109,10 @@ class Loop:
         self._prepare_model()
         torch.manual_seed(self.config.seed + self.processes.rank)  # dropout must differ between processes
         if saved is not None:
-            self.progress = training.restore(saved, self.rows, self.optimizer, self.processes)
+            self.progress = training.restore_progress(saved, self.rows, self.optimizer, self.processes)
             self._resume(saved.path)
         self.progress.settings = self.settings
-        self.course = Course(self.config, rows, self.progress.time_plan)
+        self.course = StopRule(self.config, rows, self.progress.time_plan)
         self.gradient_step = GradientStep(
             self.module,
             self.processes,
@@ -263,7 +266,7 @@ class Loop:
         """Save, unless exactly this state was saved already."""
         if self._saved is not None and self._saved[0] == self.progress.step:
             return self._saved[2]
-        path = training.save(
+        path = training.save_progress(
             self.directory,
             self.progress,
             self.rows,
@@ -287,3 +290,245 @@ class Loop:
             checkpoint=path,
             signal=stopped_by,
         )
+
+
+# The gradient of one global batch: accumulated over micro-batches, whatever the memory, on all processes.
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Scalars on the device: loss (nats) of this process's rows; loss weight, masked tokens of all rows."""
+
+    loss: Tensor
+    weight: Tensor
+    masked: Tensor
+
+
+class GradientStep:
+    """Leaves in `.grad` the gradient of (sum of losses / sum of weights) over a global batch.
+
+    Memory that runs out halves `micro_tokens`, and the whole batch is redone from clean gradients and the
+    same random state: the global batch never changes. A process that fails while gradients are exchanged
+    cannot be waited for; so under DDP, whenever a micro-batch is larger than any that went well before, all
+    processes first finish alone, agree that memory sufficed, and exchange in a tiny pass of weight 0.
+
+    Args:
+        module: what is called, wrapped for the processes; returns the summed loss of a packed batch.
+        dtype: that of the matrix products.
+        micro_tokens: largest micro-batch in tokens; None computes each row at once.
+        on_event: told ("out_of_memory", {...}) when the budget is halved.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        processes: Processes,
+        *,
+        dtype: torch.dtype,
+        micro_tokens: int | None,
+        on_event: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._module, self._processes, self._dtype = module, processes, dtype
+        self.micro_tokens = micro_tokens
+        self._on_event = on_event
+        self._proven = 0  # tokens of the largest micro-batch known to fit
+        self._sums = torch.float32 if processes.device.type == "mps" else torch.float64
+
+    def __call__(self, batch: GlobalBatch) -> Sums:
+        """Compute the gradient.
+
+        Raises:
+            TrainingError: out of memory with single documents already, or where no redo is possible.
+        """
+        start = random_state(self._processes.device)
+        while True:
+            micros = self._micro_batches(batch)
+            largest = self._largest(batch, micros)
+            alone = self._processes.world > 1 and not self._processes.sharded and largest > self._proven
+            sums, failure = self._accumulate(batch, micros, alone)
+            failed = self._processes.largest([failure is not None])[0] if alone else failure is not None
+            if not failed:
+                if alone:
+                    self._exchange(micros[0])
+                self._proven = max(self._proven, largest)
+                return sums
+            if self._processes.world > 1 and not alone:
+                raise TrainingError(
+                    f"out of memory while processes exchange: {failure}; lower micro_tokens or tokens per "
+                    "batch and resume from the last checkpoint"
+                )
+            self._halve(micros, largest, failure)
+            set_random_state(self._processes.device, start)
+
+    def _micro_batches(self, batch: GlobalBatch) -> list[PackedBatch]:
+        if self.micro_tokens is None:
+            return batch.mine
+        return [part for row in batch.mine for part in split(row, self.micro_tokens)]
+
+    def _largest(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
+        """Tokens of the largest micro-batch of any process: known from the plan unless rows are cut."""
+        if self.micro_tokens is None:
+            return max(row.tokens for row in batch.rows)
+        return self._processes.largest([max(micro.tokens for micro in micros)])[0]
+
+    def _passes(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
+        """How many forwards this process makes: under FSDP2 each is a meeting of all, so as many as any."""
+        if not self._processes.sharded:
+            return len(micros)
+        if self.micro_tokens is None:
+            return -(-len(batch.rows) // self._processes.world)
+        return self._processes.largest([len(micros)])[0]
+
+    def _accumulate(
+        self, batch: GlobalBatch, micros: list[PackedBatch], alone: bool
+    ) -> tuple[Sums, str | None]:
+        """Forward and backward of every micro-batch; returns the sums, and how memory failed, if it did."""
+        self._module.zero_grad(set_to_none=True)
+        device, counts = self._processes.device, self._counts(batch)
+        sums = Sums(torch.zeros((), dtype=self._sums, device=device), counts[0], counts[1])
+        # A batch without a masked token has no loss: dividing by 1 keeps it 0 instead of NaN.
+        share = self._processes.world / torch.where(sums.weight > 0, sums.weight, 1.0)
+        passes = self._passes(batch, micros)
+        for number in range(passes):
+            micro, real = micros[min(number, len(micros) - 1)], number < len(micros) and not batch.idle
+            last = number == passes - 1 and not alone
+            try:
+                loss = self._pass(micro, share.float() if real else 0.0, synchronise=last)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return sums, str(error).partition("\n")[0]  # the error itself would keep its tensors alive
+            if real:
+                sums.loss.add_(loss)
+        return sums, None
+
+    def _counts(self, batch: GlobalBatch) -> Tensor:
+        """(2,) loss weight and masked tokens of all rows; counted before they are sent to the device."""
+        rows = [] if batch.idle else batch.mine
+        weight = sum(
+            float(len(row.asked)) if row.weights is None else float(row.weights.sum(dtype=torch.float64))
+            for row in rows
+        )
+        counts = torch.tensor([weight, sum(len(row.asked) for row in rows)], dtype=self._sums)
+        return self._processes.sum(counts.to(self._processes.device, non_blocking=True))
+
+    def _pass(self, micro: PackedBatch, share: Tensor | float, *, synchronise: bool) -> Tensor:
+        """One forward and backward; returns the summed loss."""
+        device = self._processes.device
+        with self._processes.gradients(self._module, synchronise=synchronise):
+            with autocast(device, self._dtype):
+                loss: Tensor = self._module(micro.to(device, non_blocking=True))
+            self._processes.accelerator.backward(loss * share)
+        return loss.detach()
+
+    def _exchange(self, micro: PackedBatch) -> None:
+        """Exchange the gathered gradients, in a pass of one document that adds nothing to them."""
+        with random_state_kept(self._processes.device):
+            self._pass(split(micro, 1)[0], 0.0, synchronise=True)
+
+    def _halve(self, micros: list[PackedBatch], largest: int, failure: str | None) -> None:
+        before = min(self.micro_tokens or largest, largest)
+        if self._processes.largest([max(len(micro.lengths) for micro in micros)])[0] == 1:
+            raise TrainingError(
+                f"out of memory with single documents of up to {largest} tokens ({failure}); "
+                "use a smaller max_length or model, and resume from the last checkpoint"
+            )
+        self.micro_tokens, self._proven = max(before // 2, 1), 0
+        self._module.zero_grad(set_to_none=True)
+        release_memory(self._processes.device)
+        reason = failure or "another process ran out of memory"
+        detail = {"micro_tokens": self.micro_tokens, "before": before, "reason": reason}
+        self._on_event("out_of_memory", detail)
+
+
+# What training tells about itself: a report of every step, and of everything out of the ordinary.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """One optimizer step, over all processes.
+
+    Args:
+        step: its number, from 1.
+        loss: nats per masked token (per unit of loss weight); not finite where `skipped` may say why.
+        grad_norm: before clipping.
+        learning_rate: used by this step.
+        tokens: trained on since the start.
+        masked: tokens predicted in this step.
+        fill: share of the rows' budget that holds tokens.
+        tokens_per_second: of this step.
+        seconds: training time since the start, over all resumptions.
+        epoch: of the step's last row, from 0.
+        skipped: True where the numbers were not finite and the model was left as it was.
+        bad_steps: skipped in a row up to here.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    masked: int
+    fill: float
+    tokens_per_second: float
+    seconds: float
+    epoch: int
+    skipped: bool
+    bad_steps: int
+
+
+class Observer(Protocol):
+    """Hears what happens in training; only the main process's is called.
+
+    Kinds of `on_event` and what `detail` holds: "resumed" (step, path), "checkpoint_skipped" (path, reason),
+    "settings_changed" (name -> [before, now]), "pace" and "decay" (the decisions of a time limit: expected,
+    decay_start, end, seconds), "out_of_memory" (micro_tokens, before, reason), "bad_step" (step, loss,
+    grad_norm, in_a_row, skipped), "stopping" (step, signal).
+    """
+
+    def on_step(self, report: StepReport) -> None: ...
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def on_checkpoint(self, step: int, path: Path) -> None: ...
+
+    def on_event(self, kind: str, detail: Mapping[str, Any]) -> None: ...
+
+
+class NullObserver:
+    """Hears and says nothing; a base for observers that care for some calls only."""
+
+    def on_step(self, report: StepReport) -> None:
+        """Nothing."""
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """Nothing."""
+
+    def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopResult:
+    """How training ended.
+
+    Args:
+        status: "finished", or "killed" by `signal` after a completed step.
+        steps: done since the start of training; `resumed_from` of them by earlier runs (None: by none).
+        tokens: trained on since the start.
+        loss: of the last good step, nats per masked token.
+        seconds: training time since the start.
+        checkpoint: the last one, which holds exactly this state.
+    """
+
+    status: Literal["finished", "killed"]
+    steps: int
+    resumed_from: int | None
+    tokens: int
+    loss: float | None
+    seconds: float
+    checkpoint: Path
+    signal: int | None

@@ -13,16 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
-from seqmlm.engine.attention import NAME
-from seqmlm.engine.backbones import position_capacity, position_offset
+from seqmlm.engine.attention import NAME, RowLayout
+from seqmlm.engine.backbones import HEADS, check_supported, freeze_unused, position_capacity, position_offset
 from seqmlm.engine.channels import InputChannels
 from seqmlm.engine.fused import FusedEncoder
-from seqmlm.engine.grouping import Layout
-from seqmlm.engine.heads import HEADS, check_supported, freeze_unused
-from seqmlm.engine.loss import masked_nll
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import UsageError
@@ -136,7 +135,7 @@ class MaskedRows(nn.Module):
 
     def _hidden(self, batch: PackedBatch) -> Tensor:
         """(Q, H) last hidden states at the asked positions."""
-        layout = Layout(batch.cu_seq_lens, batch.lengths)
+        layout = RowLayout(batch.cu_seq_lens, batch.lengths)
         if self._fused is not None and self.channels is None and not batch.channels and self._fused.applies():
             return self._fused(batch.input_ids, batch.position_ids, layout, batch.asked)
         hidden: Tensor = self.model.base_model(**self._inputs(batch), layout=layout)[0]
@@ -151,7 +150,7 @@ class MaskedRows(nn.Module):
         numbers = [layer % (last + 1) for layer in layers]
         if set(numbers) == {last}:
             return self._hidden(batch)[:, None].expand(-1, len(numbers), -1)
-        layout = Layout(batch.cu_seq_lens, batch.lengths)
+        layout = RowLayout(batch.cu_seq_lens, batch.lengths)
         # Not transformers' `output_hidden_states`: its hooks stay for good and shut out the fused encoder.
         with _outputs(self.model.base_model.get_submodule(self._head.layers)) as states:
             final = self.model.base_model(**self._inputs(batch), layout=layout)[0]
@@ -240,3 +239,60 @@ def _outputs(layers: Any) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+# Negative log-likelihood of asked tokens over the softmax of the ordinary ids, with one buffer of the
+# logits' size.
+
+
+class _MaskedNll(torch.autograd.Function):
+    """Sum of weighted -log p, computed in the memory of the logits.
+
+    `F.cross_entropy` over masked logits keeps four tensors of (Q, V): logits, masked logits,
+    log-probabilities and their gradient. At V = 16k they, not the matrix products, fill the time and memory
+    of the head. Here the logits become exp(logits - max) in place, and in the backward pass the gradient,
+    in place again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, weights: Tensor | None, excluded: Tensor
+    ) -> Tensor:
+        logits.index_fill_(1, excluded, float("-inf"))
+        logits.sub_(logits.amax(1, keepdim=True))
+        chosen = logits.gather(1, targets[:, None])
+        total = logits.exp_().sum(1, keepdim=True)
+        nll = total.log() - chosen
+        ctx.save_for_backward(logits, targets, total, weights)
+        return (nll if weights is None else nll * weights[:, None]).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        exps, targets, total, weights = ctx.saved_tensors
+        scale = grad.expand(total.shape) if weights is None else grad * weights[:, None]
+        exps.mul_(scale / total)
+        exps.scatter_add_(1, targets[:, None], -scale)
+        return exps, None, None, None
+
+
+def masked_nll(logits: Tensor, targets: Tensor, weights: Tensor | None, excluded: Tensor) -> Tensor:
+    """Sum over asked rows of weight x -ln p(target), p being the softmax without the excluded ids.
+
+    Args:
+        logits: (Q, V) fp32; overwritten, so they must belong to the caller.
+        targets: (Q,) int64 ids, none of them excluded.
+        weights: (Q,) or None for all 1.
+        excluded: (E,) ids that leave the softmax.
+
+    Returns:
+        Scalar fp32 in nats; 0, with gradients of 0, where nothing is asked.
+    """
+    if torch.compiler.is_compiling():
+        masked = logits.index_fill(1, excluded, float("-inf"))
+        nll = F.cross_entropy(masked, targets, reduction="none")
+        return (nll if weights is None else nll * weights).sum()
+    out: Tensor = _MaskedNll.apply(  # type: ignore[no-untyped-call]
+        logits, targets, weights, excluded
+    )
+    return out

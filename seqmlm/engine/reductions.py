@@ -243,8 +243,8 @@ class Sample(Reduction):
     def apply(self, block: Block) -> Tensor:
         assert block.draw is not None
         own = block.logits.device
-        # In fp64: sums over a large vocabulary in fp32 would move the borders by more than rare tokens. Apple's
-        # devices have none.
+        # In fp64, which Apple's devices do not have: in fp32 the sums over a large vocabulary would move the
+        # borders by more than rare tokens are probable.
         device = torch.device("cpu") if own.type == "mps" else own
         numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1])).to(device)
         found = torch.empty(len(block.row), dtype=torch.int64, device=own)

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.masking.base import number_units
-from seqmlm.engine.masking.corrupt import uniform_units
+from seqmlm.engine.masking.base import number_units, uniform_units
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, TargetLogProb, union
 from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace

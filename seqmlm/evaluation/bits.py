@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Query
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import TargetLogProb
 from seqmlm.engine.types import Encoding, Sequences, TokenSpace

@@ -6,8 +6,7 @@ MLflow owns runs and metrics; rows here carry its run ids and repeat none of its
 from __future__ import annotations
 
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
-from seqmlm.registry.references import ModelRef, resolve
-from seqmlm.registry.store import Registry
+from seqmlm.registry.store import ModelRef, Registry, resolve
 
 __all__ = [
     "CalibrationEntry",

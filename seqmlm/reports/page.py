@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from seqmlm.errors import StateError
 from seqmlm.reports import drawing
-from seqmlm.reports.colour import SCALE, coloured_text, legend
+from seqmlm.reports.drawing import SCALE, coloured_text, legend
 
 Cell = str | int | float | bool | None
 """What stands in a table; None and NaN are shown as a dash."""

@@ -9,23 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.background import Background
-from seqmlm.anomaly.levels import Level
-from seqmlm.data.fingerprint import combined, file_fingerprint
+from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
+from seqmlm.data.prepare import combined, file_fingerprint
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision, resolved
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.registry import CalibrationEntry, ModelEntry, Registry, resolve
-from seqmlm.tasks import bundle
-from seqmlm.tasks.calibration import MOST_RECORDS, Calibrator, Normal
-from seqmlm.tasks.corpus import split_source
-from seqmlm.tasks.one_pass import correction_for
-from seqmlm.tasks.privacy import tellable
-from seqmlm.tasks.score_calibration import (
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import (
     CASCADE,
     Stored,
     kept_calibrations,
@@ -36,6 +31,10 @@ from seqmlm.tasks.score_calibration import (
     stored_calibrations,
     stored_trained_on,
 )
+from seqmlm.inference.one_pass import correction_for
+from seqmlm.registry import CalibrationEntry, ModelEntry, Registry, resolve
+from seqmlm.tasks.calibration import MOST_RECORDS, Calibrator, Normal
+from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
 TRAINING_SHARE = 0.05
@@ -114,7 +113,7 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
         raise StateError(
             f"{config.model} is on the Hugging Face hub: download it to a folder, then calibrate that"
         )
-    model = bundle.load(found.path, domain=config.domain)
+    model = model_folder.load(found.path, domain=config.domain)
     level = model.domain.level(config.level)
     with Problems(config.on_error, sensitive=model.card.sensitive) as problems:
         normal, left_out = _normal(config, model, problems)
@@ -125,13 +124,13 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
     if found.entry is not None:
         with Registry(workspace) as registry:
             register_calibrations(registry, found.entry)
-    told = tellable({"records": len(normal.records), "left_out": left_out}, model.card.sensitive)
+    told = redact_small_counts({"records": len(normal.records), "left_out": left_out}, model.card.sensitive)
     return CalibrateResult(
         model=config.model,
         level=level.name,
         **told,
         modes={mode: _facts(model, mode, one, config.alpha) for (_, mode), one in fitted.items()},
-        problems=tellable(counts, model.card.sensitive),
+        problems=redact_small_counts(counts, model.card.sensitive),
     )
 
 
@@ -167,14 +166,14 @@ def _replaced(
     return fitted
 
 
-def _other_backgrounds(model: bundle.LoadedModel, level: Level) -> dict[str, Background]:
+def _other_backgrounds(model: model_folder.LoadedModel, level: Level) -> dict[str, Background]:
     """The backgrounds that the model's folder has of other levels."""
     found = {one.name: stored_background(model, one) for one in model.domain.levels if one.name != level.name}
     return {name: one for name, one in found.items() if one is not None}
 
 
 def calibrate_trained(
-    model: bundle.LoadedModel,
+    model: model_folder.LoadedModel,
     *,
     calibrating: Callable[[int], Iterator[Record]],
     of: int,
@@ -238,7 +237,9 @@ def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
     )
 
 
-def _normal(config: CalibrateConfig, model: bundle.LoadedModel, problems: Problems) -> tuple[Normal, int]:
+def _normal(
+    config: CalibrateConfig, model: model_folder.LoadedModel, problems: Problems
+) -> tuple[Normal, int]:
     """At most `config.records` normal records, drawn evenly, and how many the model was trained on.
 
     Raises:
@@ -282,7 +283,7 @@ def _normal(config: CalibrateConfig, model: bundle.LoadedModel, problems: Proble
     return Normal(records=[record for _, record in drawn], of=fresh, source=source), left_out
 
 
-def _facts(model: bundle.LoadedModel, mode: str, stored: Stored, alpha: float | None) -> dict[str, Any]:
+def _facts(model: model_folder.LoadedModel, mode: str, stored: Stored, alpha: float | None) -> dict[str, Any]:
     fitted = stored.fitted
     facts: dict[str, Any] = {
         "rows": fitted.rows,

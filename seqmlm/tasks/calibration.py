@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.background import Background
-from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.small_cells import SMALLEST
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision
 from seqmlm.engine.one_pass import Fit
@@ -21,15 +20,14 @@ from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.cascade import CascadeCalibration, Screening
-from seqmlm.evaluation.conformal import Calibration, Judgement, Statistics
+from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement, Screening, Statistics
 from seqmlm.evaluation.incidents import rows_per_day
-from seqmlm.tasks.bundle import LoadedModel
-from seqmlm.tasks.encoding import InMemory
-from seqmlm.tasks.judging import Judge, JudgedRow, table
-from seqmlm.tasks.one_pass import correction_for, fitted, keep, nearer
-from seqmlm.tasks.score_calibration import CASCADE, Stored
-from seqmlm.tasks.scoring import RecordScorer, batches
+from seqmlm.inference.batches import InMemory, batches
+from seqmlm.inference.calibrations import CASCADE, Stored
+from seqmlm.inference.detector import Detector, JudgedRow, table
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.one_pass import correction_for, fitted, keep, nearer
+from seqmlm.inference.scorer import RecordScorer
 
 ESCALATE = 0.05
 """Share of normal rows that a cascade asks exactly about."""
@@ -101,7 +99,7 @@ class Calibrator:
         if train is not None and not fitted.needs_scores:
             return fitted, normal
         if fitted.needs_scores:
-            judge = Judge(self._scorer(None), level)
+            judge = Detector(self._scorer(None), level)
             few = self._affordable(half.records, _EXACT_SHARE / 2, self._exact_cost)
             found = [one for batch in batches(few) for one in self._scored(judge, batch)]
             fitted = fitted.learn(found)
@@ -171,7 +169,7 @@ class Calibrator:
         if mode == ONE_PASS:
             share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, float
         records = self._affordable(normal.records, share, cost)
-        judge = Judge(self._scorer(correction), level, mode=mode, background=background)
+        judge = Detector(self._scorer(correction), level, mode=mode, background=background)
         judged = [one for one in judge.judged(records, self.problems) if one.row.score is not None]
         if self._too_few(judged):
             return None
@@ -186,14 +184,14 @@ class Calibrator:
         scorer = self._scorer(self._correction())
         records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: self._exact_cost(n) * ESCALATE)
         stage = _Stage()
-        judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
+        judge = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         seen = np.array(
             [one.row.score is not None for one in judge.judged(records, self.problems)], dtype=np.bool_
         )
         screen, _, lengths = stage.shown(seen)
         screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, fusion=level.fusion)
         stage = _Stage(screening)
-        judge = Judge(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
+        judge = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         judged = [one for one in judge.judged(records, self.problems) if one.row.score is not None]
         if self._too_few(judged):
             return None
@@ -213,7 +211,7 @@ class Calibrator:
     def _asking(self) -> dict[str, Any]:
         return {"tokens_per_batch": self.tokens_per_batch, "precision": self.precision}
 
-    def _scored(self, judge: Judge, batch: Sequence[Record]) -> list[Scored]:
+    def _scored(self, judge: Detector, batch: Sequence[Record]) -> list[Scored]:
         return judge.scored(judge.scorer.encoded(batch, self.problems))
 
     def _facts(self, rows: Sequence[Row], taken: int, normal: Normal) -> dict[str, Any]:

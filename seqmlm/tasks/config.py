@@ -132,7 +132,7 @@ class PretrainConfig:
     seed: int = 0
 
 
-def resolve(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
+def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
     """Lay user settings over the domain's defaults, and complete what depends on them.
 
     Args:

@@ -1,4 +1,4 @@
-"""From the files a user named to what the engine trains on: a tokenizer and prepared parts of the data."""
+"""Drawing a domain's built-in sample, for the user and for `train` without data."""
 
 from __future__ import annotations
 
@@ -15,27 +15,50 @@ from numpy.typing import NDArray
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
-from seqmlm.data.dataset import Prepared
-from seqmlm.data.dedup import distinct
-from seqmlm.data.fingerprint import combined, file_fingerprint
+from seqmlm.data.duplicates import distinct
 from seqmlm.data.identity import TrainedOn
-from seqmlm.data.kmer_clusters import IdentityClusters
 from seqmlm.data.mixture import Mixture, rates, resample
-from seqmlm.data.prepare import prepare
+from seqmlm.data.prepare import combined, file_fingerprint, prepare
+from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.small_cells import Cell
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
-from seqmlm.domains.base import Domain
+from seqmlm.data.store import Prepared
+from seqmlm.domains.base import Domain, Sample
+from seqmlm.domains.protein.clusters import IdentityClusters
 from seqmlm.engine.types import Sequences
-from seqmlm.errors import UsageError
-from seqmlm.tasks.bundle import load_tokenizer
+from seqmlm.errors import StateError, UsageError
+from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
-from seqmlm.tasks.privacy import tellable
-from seqmlm.tasks.samples import cached_sample
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import FileLock, Workspace
+
+
+def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+    """Write the sample of `domain` into `out`.
+
+    Raises:
+        UsageError: an unknown domain.
+        StateError: the folder cannot be written.
+    """
+    found = plugins.domain(domain)
+    try:
+        return found.sample(out, n=n, seed=seed)
+    except OSError as error:
+        raise StateError(
+            f"cannot write the sample to {out}: {error.strerror}; choose another --out"
+        ) from None
+
+
+def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:
+    """The sample of `domain` in the workspace's cache; drawn on first use."""
+    folder = workspace.cache / "samples" / f"{domain}-{seed}"
+    with FileLock(folder.with_suffix(".lock")):
+        return draw_sample(domain, folder, seed=seed)
+
+
+# From the files a user named to what the engine trains on: a tokenizer and prepared parts of the data.
 
 QUARANTINE = "quarantine.jsonl"
 
@@ -357,7 +380,7 @@ def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], Non
 
 
 def _announce(name: str, prepared: Prepared, reader: CorpusReader, say: Callable[[str], None]) -> None:
-    facts = tellable(prepared.statistics, reader.config.data.sensitive)
+    facts = redact_small_counts(prepared.statistics, reader.config.data.sensitive)
     train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
     unit = reader.domain.unit if facts["units"] == 1 else f"{reader.domain.unit}s"
     aside = facts["calibration"]["records"]

@@ -1,73 +1,409 @@
-"""Evaluation during and after training: the same masked units for every masker, beside the unigram floor."""
+"""Evaluation of scores against labels: the score, its rivals and the trivial floors in one table."""
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
-from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.masking.corrupt import Corruptor
-from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.types import Sequences
-from seqmlm.engine.units import Units
-from seqmlm.evaluation.bits import masked_bits, memorization_gap
-from seqmlm.tasks.corpus import sequence_indices
+from seqmlm.data.privacy import SMALLEST, redact_small_counts
+from seqmlm.errors import DataError, UsageError
+from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
+from seqmlm.evaluation.intervals import Difference, Rate
+from seqmlm.reports.page import Cell, Page
+from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, read_labelled
 
-FINAL_FACTOR = 4
+FALSE_POSITIVE_RATES = (1e-2, 1e-3)
 
 
-class Evaluator:
-    """Bits per unit on validation sequences; callable, as the loop wants it.
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """What `seqmlm evaluate` can be told."""
+
+    paths: tuple[str, ...]
+    columns: Columns = field(default_factory=Columns)
+    labels: str | None = None
+    prevalence: float | None = None
+    baseline: str | None = None
+    partial: bool = False
+    sensitive: bool = False
+    draws: int = 1000
+    seed: int = 0
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.prevalence is not None and not 0 < self.prevalence < 1:
+            raise UsageError(f"--prevalence must lie between 0 and 1, not {self.prevalence}")
+        if self.columns.positive is not None and self.columns.negative is not None:
+            raise UsageError("--positive and --negative exclude each other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """One score against the labels.
 
     Args:
-        validation: held-out sequences.
-        train: sequences trained on, for the memorization gap.
-        unigram: (K,) add-one unigram probabilities of the training split, see `Units.frequencies`.
-        records: validation sequences read each time (the final evaluation reads four times as many).
-        corruptor: the training's; where its masks are static, the memorization gap is reported too.
-        seed: of the masked positions, so that every evaluation of a run asks the same questions.
-        tokens_per_batch: budget of a forward pass.
-        units: how units are hidden and read back.
+        name: which.
+        auroc, auroc_low, auroc_high: with a 95 % interval, None where it cannot be estimated.
+        average_precision: area under the precision-recall curve (AUPRC).
+        recall: at each of `FALSE_POSITIVE_RATES`, with exact intervals; None where it is not to be told.
+        oracle_f1: of the best threshold there is, which takes labels to find.
     """
 
-    def __init__(
-        self,
-        validation: Sequences,
-        train: Sequences,
-        unigram: NDArray[np.float64],
-        *,
-        records: int,
-        corruptor: Corruptor,
-        seed: int,
-        tokens_per_batch: int,
-        units: Units,
-    ) -> None:
-        self.units = units
-        self.validation, self.train, self.unigram = validation, train, unigram
-        self.records, self.corruptor, self.seed = records, corruptor, seed
-        self.tokens_per_batch = tokens_per_batch
+    name: str
+    auroc: float
+    auroc_low: float | None
+    auroc_high: float | None
+    average_precision: float
+    recall: tuple[Rate | None, ...]
+    oracle_f1: float | None
 
-    def __call__(self, rows: MaskedRows) -> dict[str, float]:
-        return self._measure(rows, self.records)
 
-    def final(self, rows: MaskedRows) -> dict[str, float]:
-        """The evaluation after training, on more sequences."""
-        return self._measure(rows, FINAL_FACTOR * self.records)
+@dataclass(frozen=True, kw_only=True)
+class Alarms:
+    """Alarms against the labels: a threshold that was set without any.
 
-    def _measure(self, rows: MaskedRows, records: int) -> dict[str, float]:
-        ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
-        chosen: Sequence[int] = sequence_indices(self.validation, records)
-        report = masked_bits(
-            ask, self.validation, chosen, unigram=self.unigram, seed=self.seed, units=self.units
+    Args:
+        name: whose.
+        true_positives, false_positives, false_negatives, true_negatives: counts.
+        precision, recall, false_positive_rate: with exact intervals; None where they are not to be told.
+        f1: of these rows.
+        prevalence: share of positives that the next two are for; None where none was asked for.
+        precision_at_prevalence, f1_at_prevalence: at these rates with that share of positives.
+    """
+
+    name: str
+    true_positives: int | str
+    false_positives: int | str
+    false_negatives: int | str
+    true_negatives: int | str
+    precision: Rate | None
+    recall: Rate | None
+    false_positive_rate: Rate | None
+    f1: float | None
+    prevalence: float | None = None
+    precision_at_prevalence: float | None = None
+    f1_at_prevalence: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Args:
+        rows, positives: counts; text where they are too few to tell.
+        groups: units that are resampled.
+        unscored: rows without a score, ranked as least unusual.
+        missing: labels without a row.
+        interval: how the AUROC's interval was made.
+        rankings: the score, its baseline, then the floors.
+        alarms: of the alarm column, and of alarming always.
+        differences: what the score has over its baseline in each measure.
+        sensitive: whether small counts, and what would give them away, are withheld.
+    """
+
+    rows: int | str
+    positives: int | str
+    groups: int | str
+    unscored: int | str
+    missing: int | str
+    interval: str
+    rankings: tuple[Ranking, ...]
+    alarms: tuple[Alarms, ...]
+    differences: dict[str, Difference]
+    sensitive: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The result, and the curves that a report draws."""
+
+    result: Evaluation
+    curves: dict[str, Curve]
+
+
+def evaluate_scores(config: EvaluateConfig) -> Evaluated:
+    """Evaluate scores against labels.
+
+    Args:
+        config: which, and how.
+
+    Raises:
+        UsageError: settings that exclude each other.
+        DataError: what cannot be read or joined, one class only, too few to tell of sensitive data.
+    """
+    own = config.baseline is not None and is_column(config.baseline)
+    columns = replace(config.columns, baseline=config.baseline) if own else config.columns
+    read = read_labelled(
+        config.paths, columns, labels=config.labels, partial=config.partial, sensitive=config.sensitive
+    )
+    scores = {columns.score: Detection(read.labels, read.scores)}
+    if read.sensitive:
+        _enough(read)
+    differences: dict[str, Difference] = {}
+    if config.baseline is not None:
+        rival, raised = read.baseline, None
+        if not own:
+            rival, raised = aligned(config.baseline, columns.score, read.keys, read.sensitive)
+        name = config.baseline if config.baseline != columns.score else "baseline"
+        scores[name] = Detection(read.labels, rival)
+        differences = _differences(scores[columns.score], scores[name], read, config)
+        if raised is not None and read.alarms is not None:
+            differences["f1"] = _f1_difference(read, read.alarms, raised, config)
+    if read.lengths is not None:
+        scores["length (floor)"] = Detection(read.labels, read.lengths)
+    scores["flag everything (floor)"] = Detection(read.labels, np.zeros(len(read.labels)))
+    result = _told(read, config, scores, differences)
+    curves = {} if read.sensitive else {name: score.curve() for name, score in scores.items()}
+    return Evaluated(result, curves)
+
+
+def _enough(read: Labelled) -> None:
+    positives = sum(read.labels)
+    fewest = min(positives, len(read.labels) - positives)
+    if fewest < SMALLEST:
+        raise DataError(
+            f"one class has fewer than {SMALLEST} rows, and counts so small of sensitive data are not told",
+            remedy="evaluate on more records",
         )
-        values = {
-            "eval/loss": report.loss,
-            "eval/bits_per_unit": report.bits_per_unit,
-            "eval/unigram_bits_per_unit": report.unigram_bits_per_unit,
-        }
-        if not self.corruptor.config.dynamic:
-            seen = sequence_indices(self.train, records)
-            values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
-        return values
+
+
+def _differences(
+    first: Detection, second: Detection, read: Labelled, config: EvaluateConfig
+) -> dict[str, Difference]:
+    measures: dict[str, Measure] = {
+        "auroc": lambda curve: curve.auroc,
+        "average_precision": lambda curve: curve.average_precision,
+        "oracle_f1": lambda curve: curve.oracle_f1,
+    }
+    for rate in FALSE_POSITIVE_RATES:
+        measures[f"recall_at_fpr_{rate:g}"] = partial(Curve.recall_at, rate=rate)
+    return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)
+
+
+def _told(
+    read: Labelled,
+    config: EvaluateConfig,
+    scores: dict[str, Detection],
+    differences: dict[str, Difference],
+) -> Evaluation:
+    grouped = config.columns.group is not None
+    counts = {
+        "rows": len(read.labels),
+        "positives": sum(read.labels),
+        "groups": len(set(read.groups)),
+        "unscored": sum(score == -math.inf for score in read.scores),
+        "missing": read.missing,
+    }
+    raised = {}
+    if read.alarms is not None:
+        raised["alarms"] = confusion(read.labels, read.alarms)
+    raised["flag everything (floor)"] = confusion(read.labels, [True] * len(read.labels))
+    return Evaluation(
+        **redact_small_counts(counts, read.sensitive),
+        interval="bootstrap over groups" if grouped else "DeLong",
+        rankings=tuple(
+            _ranking(name, score, read, config if grouped else None) for name, score in scores.items()
+        ),
+        alarms=tuple(
+            _alarms(name, found, config.prevalence, read.sensitive) for name, found in raised.items()
+        ),
+        differences=differences,
+        sensitive=read.sensitive,
+    )
+
+
+def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateConfig | None) -> Ranking:
+    curve = score.curve()
+    if resampled is not None:
+        drawn = score.bootstrap(
+            {"auroc": lambda one: one.auroc}, read.groups, draws=resampled.draws, seed=resampled.seed
+        )["auroc"]
+        low, high = drawn.low, drawn.high
+    else:
+        low, high = score.auroc_interval()
+    return Ranking(
+        name=name,
+        auroc=curve.auroc,
+        auroc_low=None if math.isnan(low) else low,
+        auroc_high=None if math.isnan(high) else high,
+        average_precision=curve.average_precision,
+        recall=tuple(_rate(score.operating(rate).recall, read.sensitive) for rate in FALSE_POSITIVE_RATES),
+        oracle_f1=None if read.sensitive else curve.oracle_f1,
+    )
+
+
+def _alarms(name: str, found: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
+    counts: dict[str, Any] = asdict(found)
+    small = sensitive and any(0 < count < SMALLEST for count in counts.values())
+    # Rates with a known denominator would give a small count away, so that all of them go with one.
+    rates: dict[str, Any] = {
+        rate: None if small else getattr(found, rate)
+        for rate in ("precision", "recall", "false_positive_rate")
+    }
+    if small:
+        counts = dict.fromkeys(counts, "withheld")
+    precision, f1 = (None, None) if prevalence is None or small else found.reweighted(prevalence)
+    return Alarms(
+        name=name,
+        **counts,
+        **rates,
+        f1=None if small else found.f1,
+        prevalence=prevalence,
+        precision_at_prevalence=precision,
+        f1_at_prevalence=f1,
+    )
+
+
+def _rate(rate: Rate, sensitive: bool) -> Rate | None:
+    small = any(0 < count < SMALLEST for count in (rate.hits, rate.trials - rate.hits))
+    return None if sensitive and small else rate
+
+
+def _f1_difference(
+    read: Labelled, alarms: Sequence[bool], other: Sequence[bool], config: EvaluateConfig
+) -> Difference:
+    """What the alarms have over other alarms in F1."""
+    first, second = Detection(read.labels, alarms), Detection(read.labels, other)
+    measures: dict[str, Measure] = {"f1": f1_of_alarms}
+    return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)["f1"]
+
+
+# The page of an evaluation: its tables, and the curves behind them.
+
+_COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
+_POINTS = 500
+_LOWEST = 1e-4  # false positive rate, below which the axis is linear
+
+Doubles = NDArray[np.float64]
+
+
+def write_report(evaluated: Evaluated, path: Path) -> None:
+    """Write a self-contained HTML page; of sensitive data, one without curves, that only its owner reads.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    result = evaluated.result
+    page = Page("Scores against labels", f"{result.rows} rows, {result.positives} to be found")
+    page.table("Ranking", ranking_columns(result), [ranking_cells(one) for one in result.rankings])
+    page.table("Alarms", ALARM_COLUMNS, [alarm_cells(one) for one in result.alarms])
+    if result.differences:
+        name = result.rankings[1].name
+        page.table(
+            f"{result.rankings[0].name} minus {name}",
+            ("measure", "difference", "95 % low", "95 % high"),
+            [(measure, one.value, one.low, one.high) for measure, one in result.differences.items()],
+        )
+    if evaluated.curves:
+        page.section("Curves", _picture(evaluated.curves))
+    page.section("Notes", notes(result))
+    page.write(path, private=result.sensitive)
+
+
+ALARM_COLUMNS = ("threshold", "TP", "FP", "FN", "TN", "precision", "recall", "F1", "at prevalence")
+
+
+def ranking_columns(result: Evaluation) -> tuple[str, ...]:
+    """Headings of the table of rankings."""
+    rates = (f"recall at FPR {rate:g}" for rate in FALSE_POSITIVE_RATES)
+    return ("score", "AUROC", f"95 % ({result.interval})", "AUPRC", *rates, "oracle F1")
+
+
+def ranking_cells(one: Ranking) -> tuple[Cell, ...]:
+    """A row of the table of rankings."""
+    interval = "-" if one.auroc_low is None else f"{one.auroc_low:.4f} to {one.auroc_high:.4f}"
+    oracle = "withheld" if one.oracle_f1 is None else f"{one.oracle_f1:.4f}"
+    recalls = (shown(rate) for rate in one.recall)
+    return (one.name, f"{one.auroc:.4f}", interval, f"{one.average_precision:.4f}", *recalls, oracle)
+
+
+def alarm_cells(one: Alarms) -> tuple[Cell, ...]:
+    """A row of the table of alarms."""
+    at = "-"
+    if one.f1_at_prevalence is not None:
+        at = f"{one.prevalence:g}: precision {one.precision_at_prevalence:.4f}, F1 {one.f1_at_prevalence:.4f}"
+    return (
+        one.name,
+        one.true_positives,
+        one.false_positives,
+        one.false_negatives,
+        one.true_negatives,
+        shown(one.precision),
+        shown(one.recall),
+        "withheld" if one.f1 is None else f"{one.f1:.4f}",
+        at,
+    )
+
+
+def shown(rate: Rate | None) -> str:
+    """A rate with its interval; of nothing, as the precision where nothing alarmed, there is none."""
+    if rate is None:
+        return "withheld"
+    return "-" if math.isnan(rate.value) else f"{rate.value:.4f} ({rate.low:.4f} to {rate.high:.4f})"
+
+
+def notes(result: Evaluation) -> str:
+    """What one must know to read the tables."""
+    parts = [
+        "Recall at a false positive rate and oracle F1 take their threshold from these very labels; the "
+        "alarms took theirs from normal data. Rates have exact (Clopper-Pearson) intervals."
+    ]
+    if result.unscored:
+        parts.append(f"{result.unscored} rows have no score and rank as least unusual.")
+    if result.missing:
+        parts.append(f"{result.missing} labels have no score and are in no figure.")
+    if result.sensitive:
+        parts.append("The data is sensitive: counts below 11, and what would give them away, are withheld.")
+    return "\n\n".join(parts)
+
+
+def _picture(curves: dict[str, Curve]) -> Markup:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for (name, curve), colour in zip(curves.items(), _COLOURS, strict=False):
+        left.plot(*_roc(curve), color=colour, label=name)
+        right.plot(*_precision_recall(curve), color=colour, drawstyle="steps-pre")
+    left.set_xscale("symlog", linthresh=_LOWEST)
+    left.set(xlabel="false positive rate", ylabel="recall", title="ROC", xlim=(0, 1))
+    right.set(xlabel="recall", ylabel="precision", title="precision and recall", xlim=(0, 1), ylim=(0, 1.02))
+    left.legend(frameon=False, fontsize="small")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    encoded = base64.b64encode(drawn.getvalue()).decode()
+    return Markup('<img alt="ROC and precision-recall curves" src="data:image/svg+xml;base64,{}">').format(
+        encoded
+    )
+
+
+def _roc(curve: Curve) -> tuple[Doubles, Doubles]:
+    """Rates of false positives and their recalls; ties are alarmed in part, as the AUROC counts them."""
+    false = np.concatenate([[0.0], curve.false / curve.negatives])
+    recall = np.concatenate([[0.0], curve.true / curve.positives])
+    rates = np.concatenate([np.linspace(0, _LOWEST, 50), np.geomspace(_LOWEST, 1, _POINTS)])
+    return rates, np.interp(rates, false, recall)
+
+
+def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
+    """Recalls and the precisions at which they are reached."""
+    wanted = np.linspace(0, 1, _POINTS)[1:] * curve.positives
+    points = np.unique(np.minimum(np.searchsorted(curve.true, wanted), len(curve.true) - 1))
+    recall, precision = curve.true[points], curve.true[points] / (curve.true + curve.false)[points]
+    return np.concatenate([[0.0], recall / curve.positives]), np.concatenate([precision[:1], precision])

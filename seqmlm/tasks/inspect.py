@@ -1,29 +1,176 @@
-"""`seqmlm data inspect`: what is in a file, before anything is trained on it."""
+"""What can be said of a stream of records in bounded memory: counts, lengths, duplicates, splits and leaks.
+
+Two samples are kept. One is uniform over records (Vitter 1985, algorithm R). The other is a sample of the
+*hash values* of raw sequences: equal sequences are kept or left out together, so duplicates and sequences on
+both sides of a split are found at their true rate (Gibbons 2001, distinct sampling). Below the limits both
+hold everything, and all figures are exact.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm import plugins
-from seqmlm.data.census import Census
+from seqmlm.data.duplicates import hash128
+from seqmlm.data.privacy import SMALL, Cell, redact_small_counts, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.data.small_cells import SMALL, Cell, cells, told
+from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
 from seqmlm.domains.base import Domain
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
-from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.inference.maskers import make_masker
+from seqmlm.tasks.config import PretrainConfig, resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
-from seqmlm.tasks.maskers import make_masker
-from seqmlm.tasks.privacy import tellable
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
+
+_MARKS = 8  # places in the split that are remembered of one sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What was counted.
+
+    Args:
+        records: all of them.
+        distinct: different raw sequences.
+        duplicates: records whose raw sequence had occurred before.
+        train, validation, calibration: records of each part.
+        leaked: different sequences that stand in training and in a part that is held out.
+        exact: False where some of these are estimates, from a sample of a long stream.
+    """
+
+    records: int
+    distinct: int
+    duplicates: int
+    train: int
+    validation: int
+    calibration: int
+    leaked: int
+    exact: bool
+
+
+class Census:
+    """Counts records as they stream by.
+
+    Args:
+        split: decides what would validate.
+        seed: of the uniform samples.
+        distinct: different sequences held before the sample of hash values is thinned.
+        uniform: records whose length and place in the split are held.
+        kept: whole records held, of at most `characters` characters together.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        seed: int,
+        *,
+        distinct: int = 500_000,
+        uniform: int = 100_000,
+        kept: int = 1_000,
+        characters: int = 1 << 23,
+    ) -> None:
+        self.records = self.characters = 0
+        self._split, self._limit, self._uniform = split, distinct, uniform
+        self._kept_limit, self._room = kept, characters
+        self._seen: dict[bytes, list[tuple[int, int]]] = {}
+        self._level = 0  # hash values with this many low bits 0 are kept
+        self._lengths = np.zeros(uniform, dtype=np.int64)
+        self._marks = np.zeros((uniform, 2), dtype=np.int64)
+        self._kept: list[Record] = []
+        self._kept_characters = 0
+        self._random = np.random.default_rng(seed)
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        text = str(record.raw)
+        mark = self._split.mark(record)
+        place = self.records if self.records < self._uniform else int(self._random.integers(self.records + 1))
+        if place < self._uniform:
+            self._lengths[place], self._marks[place] = len(text), mark
+        self.records += 1
+        self.characters += len(text)
+        self._keep(record, len(text))
+        digest = hash128(text)
+        if int.from_bytes(digest[:8], "little") & ((1 << self._level) - 1):
+            return
+        marks = self._seen.setdefault(digest, [])
+        if mark not in marks and len(marks) < _MARKS:
+            marks.append(mark)
+        if len(self._seen) > self._limit:
+            self._thin()
+
+    def _keep(self, record: Record, length: int) -> None:
+        if len(self._kept) < self._kept_limit and self._kept_characters + length <= self._room:
+            self._kept.append(record)
+            self._kept_characters += length
+            return
+        place = int(self._random.integers(self.records))
+        if place < len(self._kept):
+            left = self._kept_characters - len(str(self._kept[place].raw))
+            if left + length <= self._room:
+                self._kept[place], self._kept_characters = record, left + length
+
+    def _thin(self) -> None:
+        self._level += 1
+        low = (1 << self._level) - 1
+        self._seen = {d: m for d, m in self._seen.items() if not int.from_bytes(d[:8], "little") & low}
+
+    @property
+    def kept(self) -> list[Record]:
+        """Records to look at, drawn uniformly unless they are very long; the first ones of a short stream."""
+        return self._kept
+
+    def lengths(self, quantiles: tuple[float, ...]) -> dict[str, int]:
+        """Quantiles of the length of a record's text, in characters."""
+        held = self._lengths[: min(self.records, self._uniform)]
+        found = np.quantile(held if len(held) else [0], quantiles, method="inverted_cdf")
+        return dict(zip(map(str, quantiles), map(int, found), strict=True))
+
+    def counts(self) -> Counts:
+        """All counts so far."""
+        owners, marks = self._all_marks()
+        held = min(self.records, self._uniform)
+        parts = self._split.parts(np.concatenate([self._marks[:held], marks]))
+        validation, calibration = (
+            round(float((parts[:held] == part).mean()) * self.records) if held else 0
+            for part in (VALIDATION, CALIBRATION)
+        )
+        trains = parts[held:] == TRAIN
+        held_out = np.bincount(owners[~trains], minlength=len(self._seen)) > 0
+        in_training = np.bincount(owners[trains], minlength=len(self._seen)) > 0
+        distinct = min(len(self._seen) << self._level, self.records)
+        return Counts(
+            records=self.records,
+            distinct=distinct,
+            duplicates=self.records - distinct,
+            train=self.records - validation - calibration,
+            validation=validation,
+            calibration=calibration,
+            leaked=int(np.count_nonzero(held_out & in_training)) << self._level,
+            exact=self._level == 0 and self.records <= self._uniform,
+        )
+
+    def _all_marks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(M,) number of the sequence and (M, 2) marks of everything in the sample of hash values."""
+        owners = [number for number, marks in enumerate(self._seen.values()) for _ in marks]
+        flat = [mark for marks in self._seen.values() for mark in marks]
+        return np.array(owners, dtype=np.int64), np.array(flat, dtype=np.int64).reshape(-1, 2)
+
+
+# `seqmlm data inspect`: what is in a file, before anything is trained on it.
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_COMMON = 30
@@ -75,7 +222,7 @@ class Inspection:
         return asdict(self)
 
 
-def inspect(
+def inspect_data(
     domain: str,
     paths: Sequence[str],
     *,
@@ -107,7 +254,7 @@ def inspect(
     data["on_error"] = "skip"
     if sensitive:
         data["sensitive"] = True
-    config = resolve(found, {"data": data, "seed": seed})
+    config = resolve_config(found, {"data": data, "seed": seed})
     reader = CorpusReader(config, found, Workspace.locate())
     problems = Problems("skip", sensitive=config.data.sensitive)
     census = Census(reader.split(), seed)
@@ -140,12 +287,12 @@ def _report(
         characters=census.characters,
         duplicates=_told(counts.duplicates, hide),
         estimated=not counts.exact,
-        length_quantiles=tellable({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
+        length_quantiles=redact_small_counts({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
         looked_at=_told(len(looked.encodings), hide),
         unit=domain.unit,
-        unit_quantiles=tellable({"quantiles": looked.units()}, hide)["quantiles"],
-        vocabulary=tellable(looked.vocabulary(), hide),
-        tokens={k: v for k, v in tellable(looked.tokens(), hide).items() if v != SMALL},
+        unit_quantiles=redact_small_counts({"quantiles": looked.units()}, hide)["quantiles"],
+        vocabulary=redact_small_counts(looked.vocabulary(), hide),
+        tokens={k: v for k, v in redact_small_counts(looked.tokens(), hide).items() if v != SMALL},
         outside_alphabet={} if hide else dict(looked.outside.most_common(_MOST_COMMON)),
         split={
             **_parts(
@@ -154,7 +301,7 @@ def _report(
             ),
             "in both": _told(counts.leaked, hide),
         },
-        problems=tellable(problems.counts, hide),
+        problems=redact_small_counts(problems.counts, hide),
         places=problems.places,
         remedies=problems.remedies,
         audit=audit,
@@ -163,11 +310,11 @@ def _report(
 
 
 def _told(count: int, hide: bool) -> Cell:
-    return told(count) if hide else count
+    return redacted_count(count) if hide else count
 
 
 def _parts(counts: Mapping[str, int], hide: bool) -> dict[str, Cell]:
-    return cells(counts, parts=True) if hide else dict(counts)
+    return redacted_counts(counts, parts=True) if hide else dict(counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,3 +390,79 @@ def _example(domain: Domain, config: PretrainConfig, looked: _Looked) -> dict[st
     lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)
     names = {"true": "before", "masked": "chosen", "predicted": "after"}
     return {to: lines[name][:_EXAMPLE_CHARACTERS] for name, to in names.items() if name in lines}
+
+
+# `seqmlm data formats`: what files a domain reads, and the options of each, as their readers say.
+
+_ARGUMENT = re.compile(r"^    (\w+(?:, \w+)*): ")  # an entry of the section "Args:" of a docstring
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatFacts:
+    """One format: the name endings that mean it, whether a folder can be one, and its options."""
+
+    name: str
+    reads: str
+    suffixes: tuple[str, ...]
+    folder: bool
+    options: tuple[OptionFacts, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionFacts:
+    """One option of a reader: `--option NAME=VALUE`."""
+
+    name: str
+    default: Any
+    meaning: str
+
+
+def formats(domain: str) -> list[FormatFacts]:
+    """The formats of a domain, the first being the one assumed where a file's name says nothing.
+
+    Raises:
+        UsageError: an unknown domain.
+    """
+    found = []
+    for name, format in plugins.domain(domain).formats.items():
+        reader = format.read.func if isinstance(format.read, partial) else format.read
+        meanings = _meanings(reader)
+        parameters = inspect.signature(format.read).parameters
+        options = tuple(
+            OptionFacts(name=key, default=parameters[key].default, meaning=meanings.get(key, ""))
+            for key in format.options()
+        )
+        first = (inspect.getdoc(reader) or "").split("\n\n")[0]
+        found.append(
+            FormatFacts(
+                name=name,
+                reads=" ".join(first.split()),
+                suffixes=format.suffixes,
+                folder=format.folder is not None,
+                options=options,
+            )
+        )
+    return found
+
+
+def _meanings(reader: Callable[..., Any]) -> Mapping[str, str]:
+    """What the section "Args:" of a docstring says of each argument."""
+    meanings: dict[str, str] = {}
+    names: list[str] = []
+    inside = False
+    for line in (inspect.getdoc(reader) or "").splitlines():
+        if not line.startswith(" ") and line:
+            inside = line.strip() == "Args:"
+            continue
+        entry = _ARGUMENT.match(line) if inside else None
+        if entry:
+            names = entry[1].split(", ")
+            meanings.update(dict.fromkeys(names, line[entry.end() :]))
+        elif inside:
+            for name in names:
+                meanings[name] = f"{meanings[name]} {line.strip()}".strip()
+    return meanings

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seqmlm import plugins
 from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
+from seqmlm.data.files import save_stdin
+from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.tasks.complete import complete
-from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve
+from seqmlm.inference.maskers import inline_words
+from seqmlm.registry import Registry, resolve
+from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
+from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
+from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
 RUN_CONFIG = "config.yaml"
@@ -130,7 +135,7 @@ def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
     for other in (asked.get("domain"), saved.get("domain")):
         if other not in (None, domain):
             raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
-    return resolve(plugins.domain(domain), saved, asked)
+    return resolve_config(plugins.domain(domain), saved, asked)
 
 
 def _check_init(asked: Mapping[str, Any]) -> None:
@@ -169,3 +174,38 @@ def _check_unchanged(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]
             f"run {name!r} was started with other settings of {', '.join(changed)}; a resumed run keeps them "
             f"(start a new run with --init {name} to go on from its model)"
         )
+
+
+# Settings completed for a run: they mean the same tomorrow, and in any folder.
+
+
+def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
+    """Complete settings as they are saved with a run; completing them again changes nothing.
+
+    Paths become absolute, standard input a file, the initial model its folder, a file of words its words, and
+    the lengths of batch and row numbers.
+
+    Raises:
+        UsageError: durations, limits or word lists that cannot be used.
+        StateError: the initial model does not exist.
+    """
+    model, data, tokenizer = config.model, config.data, config.tokenizer
+    if model.init is not None:
+        model = replace(model, init=resolve(model.init, lambda: Registry(workspace)).location)
+    data = replace(data, paths=tuple(_kept(path, workspace) for path in data.paths))
+    if tokenizer.path is not None:
+        tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))
+    masking: MaskingConfig = replace(config.masking, options=inline_words(config.masking.options))
+    config = replace(config, model=model, data=data, tokenizer=tokenizer, masking=masking)
+    train = replace(config.train, tokens_per_batch=batch_tokens(config), tokens_per_row=row_length(config))
+    config = replace(config, train=train)
+    loop_config(config)  # what it refuses is refused before anything is read
+    return config
+
+
+def _kept(source: str, workspace: Workspace) -> str:
+    """A source that will still mean the same tomorrow and elsewhere."""
+    name, path = split_source(source)
+    # Not in the cache, which may be deleted: this is the only copy.
+    kept = save_stdin(workspace.runs / ".inputs") if path == "-" else Path(path).expanduser().resolve()
+    return f"{name}={kept}" if name else str(kept)

@@ -11,9 +11,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.privacy import PERSONAL
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
-from seqmlm.tasks.privacy import PERSONAL
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
+
+from seqmlm.domains.base import Domain
+from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
+from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import TopIds
+from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.errors import StateError
+from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun
 
 __all__ = ["METRICS", "Console", "MetricsFile", "Recorder", "SilentConsole", "StepReport", "read_metrics"]
@@ -171,3 +180,94 @@ class Recorder(Observer):
         if text:
             self.console.message(text)
         self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))
+
+
+# What a person looks at after a training: the loss curve, and what the model fills in.
+
+
+def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw training loss and evaluation bits against steps into a PNG.
+
+    Args:
+        metrics: lines of metrics.jsonl.
+        path: file to write.
+        title: the run's name.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    losses = [(line["step"], line["train/loss"]) for line in metrics if line.get("train/loss") is not None]
+    if losses:
+        steps, values = np.array(losses).T
+        left.plot(steps, values, color="#9db8d9", linewidth=0.8, label="each step")
+        width = len(values) // 25
+        if width > 1:
+            smooth = np.convolve(values, np.ones(width) / width, mode="valid")
+            left.plot(steps[width - 1 :], smooth, color="#1f4e8c", label=f"mean of {width} steps")
+            left.legend(frameon=False)
+    left.set(xlabel="optimizer step", ylabel="loss (nats per masked token)", title="training")
+    key, floor = "eval/bits_per_unit", "eval/unigram_bits_per_unit"
+    bits = [(line["step"], line[key], line[floor]) for line in metrics if line.get(key) is not None]
+    if bits:
+        steps, values, floors = np.array(bits).T
+        right.plot(steps, values, "o-", color="#1f4e8c", markersize=3, label="model")
+        right.axhline(floors[-1], linestyle="--", color="#b0562c", label="unigram")
+        right.legend(frameon=False)
+    right.set(xlabel="optimizer step", ylabel="bits per masked unit", title="validation")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+
+
+def sample_predictions(
+    conditionals: Conditionals,
+    domain: Domain,
+    tokenizer: Tokenizer,
+    sequences: Sequences,
+    indices: Sequence[int],
+    seed: int,
+) -> str:
+    """A few validation sequences with units hidden, as the model fills them in, and as they are.
+
+    The raw text is spelled from the ids, since prepared data keep no text; a domain that is sensitive must
+    not be asked.
+    """
+    blocks = []
+    for index in indices:
+        raw, encoding = _spelled(tokenizer, sequences[index])
+        query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
+        if query is None:
+            continue
+        answer = next(conditionals.ask([query], [TopIds(1)]))
+        best = answer.values[TopIds.name][:, 0].astype(np.int32)
+        blocks.append(domain.show(tokenizer, raw, encoding, query.asked, best))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
+    """Text of an encoding, units apart where they were, with spans that point into that text."""
+    pieces: list[str] = []
+    spans = np.zeros((len(encoding), 2), dtype=np.int32)
+    at, last_group, last_end = 0, None, None
+    for position, (token, group) in enumerate(
+        zip(encoding.ids.tolist(), encoding.groups.tolist(), strict=True)
+    ):
+        if group < 0:
+            continue
+        start, end = encoding.spans[position].tolist() if encoding.spans is not None else (0, 0)
+        text = tokenizer.surface(token)
+        if tokenizer.overlap > 1 and last_end is not None and start < last_end:  # shows its end again
+            back = last_end - start
+            spans[position] = at - back, at - back + len(text)
+            pieces.append(text[back:])
+            at, last_group, last_end = at - back + len(text), group, end
+            continue
+        if last_group is not None and group != last_group and start != last_end:
+            pieces.append(" ")
+            at += 1
+        spans[position] = at, at + len(text)
+        pieces.append(text)
+        at, last_group, last_end = at + len(text), group, end
+    return "".join(pieces), replace(encoding, spans=spans)

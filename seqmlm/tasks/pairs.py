@@ -17,8 +17,8 @@ from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Accuracy, accuracy, by_group, macro, outcomes
+from seqmlm.inference import model_folder
 from seqmlm.registry import Registry, resolve
-from seqmlm.tasks import bundle
 from seqmlm.tasks.texts import TextScorer
 from seqmlm.workspace import Workspace
 
@@ -148,7 +148,7 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
     )
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
-    model = bundle.load(where, domain=config.domain)
+    model = model_folder.load(where, domain=config.domain)
     asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
     scorer = TextScorer(model, mode=mode, **asking)
     found = list(score_pairs(scorer, read, config.metric))

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors import SafetensorError
 
 from seqmlm import plugins
 from seqmlm.config import from_dict, to_dict
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.domains.base import Domain
 from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
+from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
-from seqmlm.errors import UsageError
+from seqmlm.errors import StateError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
 from seqmlm.tasks.assemble import Parts, assemble, new_model
-from seqmlm.tasks.conclude import conclude
-from seqmlm.tasks.config import PretrainConfig
-from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus
+from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
+from seqmlm.tasks.config import LIMITS, PretrainConfig
+from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus, sequence_indices
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
-from seqmlm.tasks.observers import METRICS, Console, MetricsFile, Recorder
-from seqmlm.tasks.privacy import tellable
-from seqmlm.tasks.result import PretrainResult, finished_result, keep_result, make_result
+from seqmlm.tasks.models import register_model
+from seqmlm.tasks.observers import (
+    METRICS,
+    Console,
+    MetricsFile,
+    Recorder,
+    loss_plot,
+    read_metrics,
+    sample_predictions,
+)
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.tracking.ledger import LEDGER
 from seqmlm.workspace import Workspace
@@ -74,7 +89,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             return make_result(agreed, outcome, seconds=time.monotonic() - began, run_id=run.run_id)
         if agreed.config.train.sharding != "none" and processes.world > 1:
             parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
-        version, values = conclude(agreed, domain, workspace, parts, outcome, run, say)
+        version, values = finalize(agreed, domain, workspace, parts, outcome, run, say)
         say(
             f"finished at step {outcome.steps}: {values['eval/bits_per_unit']:.3f} bits per {domain.unit} "
             f"(unigram {values['eval/unigram_bits_per_unit']:.3f}); model {agreed.name}:{version}"
@@ -152,7 +167,7 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     )
     run.artifact(settings)
     for name, paths in corpus.sources.items():
-        told = tellable(corpus.statistics[name], config.data.sensitive)
+        told = redact_small_counts(corpus.statistics[name], config.data.sensitive)
         run.dataset(name, paths[0], corpus.fingerprint, told)
     return run
 
@@ -223,3 +238,252 @@ def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> M
 
 def _silent(text: str) -> None:
     """Only the main process speaks."""
+
+
+# After the last step: final evaluation, the model folder, registry and tracker, what people look at.
+
+SHOWN_PREDICTIONS = 8
+MODEL_FOLDER = "model"
+
+
+def finalize(
+    plan: Plan,
+    domain: Domain,
+    workspace: Workspace,
+    parts: Parts,
+    outcome: LoopResult,
+    run: TrackedRun,
+    say: Callable[[str], None],
+) -> tuple[int, Mapping[str, float]]:
+    """Evaluate the trained model, calibrate it, write its folder and register it.
+
+    Returns:
+        The model's version and the final evaluation.
+
+    Raises:
+        StateError: the disk is full, or the registry cannot be reached; the checkpoints are untouched.
+    """
+    directory = plan.directory
+    values = parts.evaluator.final(parts.rows)
+    with MetricsFile(directory / METRICS) as metrics:
+        metrics.write(outcome.steps, values)
+    run.log_metrics(outcome.steps, values)
+    with _disk_errors(plan):
+        folder = _model_folder(directory, outcome.steps)
+        building = directory / "model.tmp"
+        shutil.rmtree(building, ignore_errors=True)
+        card = _card(plan, domain, parts, outcome, run, values)
+        model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
+        _calibrate(plan, domain, parts, outcome, building, card, say)
+        shutil.rmtree(folder, ignore_errors=True)
+        building.replace(folder)
+    version = _register(plan, workspace, parts, folder, run, values)
+    with _disk_errors(plan):
+        _artifacts(plan, domain, parts, run)
+    return version, values
+
+
+def _model_folder(directory: Path, steps: int) -> Path:
+    """Where the model goes: a run that was extended leaves the version it registered before as it is."""
+    first = directory / MODEL_FOLDER
+    card = model_folder.read_card(first)
+    return first if card is None or card.steps == steps else directory / f"{MODEL_FOLDER}-{steps}"
+
+
+@contextmanager
+def _disk_errors(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise StateError(
+            f"cannot write {plan.directory}: {error}; free space, then --resume {plan.name}"
+        ) from None
+
+
+def _card(
+    plan: Plan,
+    domain: Domain,
+    parts: Parts,
+    outcome: LoopResult,
+    run: TrackedRun,
+    values: Mapping[str, float],
+) -> model_folder.Card:
+    config, tokenizer = plan.config, parts.corpus.tokenizer
+    return model_folder.Card(
+        domain=domain.name,
+        unit=domain.unit,
+        tokenizer=tokenizer.name,
+        max_length=config.model.max_length,
+        probability=parts.rows.probability,
+        sensitive=config.data.sensitive,
+        channels=parts.rows.channels.described() if parts.rows.channels is not None else {},
+        masking=to_dict(config.masking),
+        seed=config.seed,
+        parent=config.model.init,
+        dataset=parts.corpus.fingerprint,
+        run_name=plan.name,
+        run_id=run.run_id,
+        steps=outcome.steps,
+        metrics=values,
+    )
+
+
+def _calibrate(
+    plan: Plan,
+    domain: Domain,
+    parts: Parts,
+    outcome: LoopResult,
+    folder: Path,
+    card: model_folder.Card,
+    say: Callable[[str], None],
+) -> None:
+    corpus = parts.corpus
+    model = model_folder.LoadedModel(
+        rows=parts.rows, tokenizer=corpus.tokenizer, domain=domain, card=card, path=str(folder)
+    )
+    calibrate_trained(
+        model,
+        calibrating=corpus.calibrating,
+        of=sum(facts["calibration"]["records"] for facts in corpus.statistics.values()),
+        train=corpus.train,
+        trained_on=corpus.trained_on,
+        tokens=outcome.tokens,
+        source=corpus.fingerprint,
+        seed=plan.config.seed,
+        say=say,
+    )
+
+
+def _register(
+    plan: Plan,
+    workspace: Workspace,
+    parts: Parts,
+    folder: Path,
+    run: TrackedRun,
+    values: Mapping[str, float],
+) -> int:
+    """Make the folder a version of the model called like the run; returns the version."""
+    config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
+    sources = tuple(path for paths in corpus.sources.values() for path in paths)
+    version = register_model(
+        run,
+        folder,
+        name=plan.name,
+        domain=config.domain,
+        dataset=DatasetEntry(
+            fingerprint=corpus.fingerprint,
+            domain=config.domain,
+            sources=sources,
+            counts=redact_small_counts(corpus.statistics, config.data.sensitive),
+        ),
+        tokenizer=TokenizerEntry(
+            hash=tokenizer.fingerprint(),
+            name=tokenizer.name,
+            options=tokenizer.options,
+            vocabulary_size=tokenizer.space.size,
+        ),
+        masking=to_dict(config.masking),
+        metrics=values,
+        init=config.model.init,
+        tracked_dataset=next(iter(corpus.sources)),
+        workspace=workspace,
+    )
+    with Registry(workspace) as registry:
+        register_calibrations(registry, registry.get(plan.name, version=version))
+    return version
+
+
+def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> None:
+    directory = plan.directory
+    loss_plot(read_metrics(directory / METRICS), directory / "loss.png", plan.name)
+    run.artifact(directory / "loss.png")
+    if plan.config.data.sensitive:
+        return
+    ask = Conditionals(parts.rows, tokens_per_batch=parts.evaluator.tokens_per_batch)
+    validation = parts.corpus.validation
+    shown = sequence_indices(validation, SHOWN_PREDICTIONS)
+    text = sample_predictions(ask, domain, parts.corpus.tokenizer, validation, shown, plan.config.seed)
+    (directory / "predictions.txt").write_text(text, encoding="utf-8")
+    run.artifact(directory / "predictions.txt")
+
+
+# How a training ended: what is printed, and what tells a finished run from an unfinished one.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainResult:
+    """How a training ended; the JSON object of `train --json`."""
+
+    run_id: str | None
+    run_name: str
+    model: str | None
+    version: int | None
+    domain: str
+    steps: int
+    resumed_from: int | None
+    tokens: int
+    train_loss: float | None
+    eval_loss: float | None
+    eval_bits_per_unit: float | None
+    unigram_bits_per_unit: float | None
+    tokens_per_second: float
+    wall_seconds: float
+    checkpoint: str | None
+    signal: int | None = None
+    is_main: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read: everything but which process this was."""
+        return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main")}
+
+
+def finished_result(plan: Plan) -> PretrainResult | None:
+    """The result of a run that is done and is not asked for more."""
+    path = plan.directory / FINISHED
+    if not plan.resume or not path.exists():
+        return None
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    return PretrainResult(**saved["result"]) if saved["limits"] == _limits(plan) else None
+
+
+def keep_result(plan: Plan, result: PretrainResult) -> None:
+    """Mark the run as finished."""
+    saved = {"limits": _limits(plan), "result": asdict(result)}
+    (plan.directory / FINISHED).write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+
+
+def _limits(plan: Plan) -> dict[str, Any]:
+    return {limit: to_dict(plan.config.train)[limit] for limit in LIMITS}
+
+
+def make_result(
+    plan: Plan,
+    outcome: LoopResult,
+    *,
+    seconds: float,
+    run_id: str | None = None,
+    version: int | None = None,
+    values: Mapping[str, float] | None = None,
+    is_main: bool = True,
+) -> PretrainResult:
+    """Put a result together; `values` are the final evaluation's, none for a training that was stopped."""
+    values = values or {}
+    return PretrainResult(
+        run_id=run_id,
+        run_name=plan.name,
+        model=plan.name if version is not None else None,
+        version=version,
+        domain=plan.config.domain,
+        steps=outcome.steps,
+        resumed_from=outcome.resumed_from,
+        tokens=outcome.tokens,
+        train_loss=outcome.loss,
+        eval_loss=values.get("eval/loss"),
+        eval_bits_per_unit=values.get("eval/bits_per_unit"),
+        unigram_bits_per_unit=values.get("eval/unigram_bits_per_unit"),
+        tokens_per_second=outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
+        wall_seconds=seconds,
+        checkpoint=str(outcome.checkpoint) if outcome.checkpoint else None,
+        signal=outcome.signal,
+        is_main=is_main,
+    )

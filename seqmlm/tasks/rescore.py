@@ -24,8 +24,8 @@ from seqmlm.evaluation.rescoring import (
     error_rate_difference,
     totals,
 )
+from seqmlm.inference import model_folder
 from seqmlm.registry import Registry, resolve
-from seqmlm.tasks import bundle
 from seqmlm.tasks.texts import TextScorer
 from seqmlm.workspace import Workspace
 
@@ -188,7 +188,7 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
         raise UsageError("--dev chooses a weight by its errors, which needs references: name them with --ref")
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
-    model = bundle.load(where, domain=config.domain)
+    model = model_folder.load(where, domain=config.domain)
     asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
     scorer = TextScorer(model, mode=mode, **asking)
     found = list(rescored(scorer, lists, config))

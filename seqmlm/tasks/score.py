@@ -7,23 +7,19 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.batches import Batch, Read, can_read_ahead, from_files, from_live, live_input
+from seqmlm.inference.detector import JudgedRow
 from seqmlm.registry import Registry, resolve
 from seqmlm.streams.cursor import file_facts
-from seqmlm.tasks import bundle
-from seqmlm.tasks.judging import JudgedRow
-from seqmlm.tasks.privacy import tellable
-from seqmlm.tasks.read_ahead import Batch, Read, can_read_ahead
 from seqmlm.tasks.score_config import ScoreConfig, input_bytes
-from seqmlm.tasks.score_feed import from_files, from_live, live_input
-from seqmlm.tasks.score_judge import Chosen, choose
-from seqmlm.tasks.score_output import Output, schema
-from seqmlm.tasks.score_rows import line
-from seqmlm.tasks.score_show import Shown
-from seqmlm.tasks.score_summary import ScoreSummary, Tally, tellable_count
-from seqmlm.tasks.score_work import Work, batch_size
+from seqmlm.tasks.score_output import Output, ScoreSummary, Tally, line, schema, tellable_count
+from seqmlm.tasks.score_plan import ScoringPlan, Work, batch_size, choose
+from seqmlm.tasks.score_show import ScoreReporter
 from seqmlm.workspace import Workspace
 
 LEG_RECORDS = 1 << 16
@@ -74,7 +70,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, console: Console | None = N
     config.check()
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
-    model = bundle.load(where, domain=config.domain)
+    model = model_folder.load(where, domain=config.domain)
     sensitive = model.card.sensitive
     if sensitive and config.out is None:
         raise UsageError(
@@ -87,7 +83,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, console: Console | None = N
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         problems = stack.enter_context(_problems(config, sensitive))
-        shown = stack.enter_context(Shown(config, chosen, workspace, console.message))
+        shown = stack.enter_context(ScoreReporter(config, chosen, workspace, console.message))
         scoring = _Scoring(config, chosen, problems, shown, stdout, console, signals)
         stack.enter_context(closing(scoring))
         scoring.run()
@@ -107,9 +103,9 @@ class _Scoring:
     def __init__(
         self,
         config: ScoreConfig,
-        chosen: Chosen,
+        chosen: ScoringPlan,
         problems: Problems,
-        shown: Shown,
+        shown: ScoreReporter,
         stdout: TextIO,
         console: Console,
         signals: StopSignals,
@@ -231,7 +227,7 @@ class _Scoring:
             rows=tally.rows,
             units=tally.units,
             bad=problems.bad_count,
-            problems=tellable(problems.counts, sensitive),
+            problems=redact_small_counts(problems.counts, sensitive),
             seconds=tally.seconds,
             rate=here / tally.seconds if tally.seconds else 0.0,
             unit=chosen.model.tokenizer.unit,

@@ -8,24 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from seqmlm.anomaly.code_changes import changed_rows
-from seqmlm.anomaly.levels_code import LineLevel
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.changes import Change, changes_of_diff, changes_since
 from seqmlm.data.record import Record
+from seqmlm.domains.code.changes import Change, changed_rows, changes_of_diff, changes_since
+from seqmlm.domains.code.levels import LineLevel
 from seqmlm.errors import DataError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.registry import Registry, resolve
 from seqmlm.streams.schema import Schema
 from seqmlm.streams.sinks import open_sink
-from seqmlm.tasks import bundle
-from seqmlm.tasks.judging import Judge, JudgedRow
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_findings import Findings
-from seqmlm.tasks.score_judge import Chosen, choose
-from seqmlm.tasks.score_output import schema
-from seqmlm.tasks.score_rows import line
-from seqmlm.tasks.score_summary import ScoreSummary, Tally
+from seqmlm.tasks.score_output import ScoreSummary, Tally, line, schema
+from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.tasks.score_show import Findings
 from seqmlm.workspace import Workspace
 
 RULE = "change"
@@ -48,7 +45,7 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
     """
     root = check(config)
     where = resolve(config.model, lambda: Registry(Workspace.locate())).location
-    model = bundle.load(where, domain=config.domain)
+    model = model_folder.load(where, domain=config.domain)
     chosen = choose(config, model)
     if not isinstance(chosen.level, LineLevel):
         raise UsageError("changed lines are judged at the level 'line' of a model of source code")
@@ -122,7 +119,7 @@ def _changes(root: Path, config: ScoreConfig, problems: Problems) -> Iterator[Ch
     return changes_of_diff(root, diff, str(config.diff), problems)
 
 
-def _judged(judge: Judge, root: Path, change: Change, problems: Problems) -> list[JudgedRow]:
+def _judged(judge: Detector, root: Path, change: Change, problems: Problems) -> list[JudgedRow]:
     """The changed lines of a file, judged as they are now and scored by their change."""
     if change.after is None or not change.hunks:
         return []
@@ -149,7 +146,7 @@ def _source(root: Path, path: str) -> str:
     return (root / path).as_posix()
 
 
-def _summary(chosen: Chosen, tally: Tally, files: int, problems: Problems) -> ScoreSummary:
+def _summary(chosen: ScoringPlan, tally: Tally, files: int, problems: Problems) -> ScoreSummary:
     return ScoreSummary(
         records=files,
         rows=tally.rows,

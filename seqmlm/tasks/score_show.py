@@ -1,4 +1,4 @@
-"""What a scoring shows beside its rows: a report, a genome track, and the MLflow run that keeps them."""
+"""Alarms as findings: told apart from those of a baseline, and written as SARIF."""
 
 from __future__ import annotations
 
@@ -7,20 +7,81 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
+from seqmlm import __version__
+from seqmlm.anomaly.findings import Finding, finding, told, uri_of
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.errors import UsageError
-from seqmlm.reports.genome_track import GenomeTrack
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.judging import JudgedRow
-from seqmlm.tasks.privacy import tellable
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_findings import Findings
-from seqmlm.tasks.score_judge import Chosen
-from seqmlm.tasks.score_summary import ScoreSummary
+from seqmlm.tasks.score_output import ScoreSummary
+from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
 
-class Shown:
+class Findings:
+    """Collects the alarms of one scoring; other rows pass.
+
+    Args:
+        rule: name of the level.
+        baseline: an earlier run's SARIF or JSON lines; None for none.
+        out: SARIF file, or None.
+        private: only the owner may read it.
+
+    Raises:
+        DataError: the baseline cannot be read.
+    """
+
+    def __init__(self, rule: str, baseline: Path | None, out: Path | None, *, private: bool) -> None:
+        self._rule, self._out, self._private = rule, out, private
+        self._baseline = None if baseline is None else Baseline.read(baseline)
+        self._found: list[Finding] = []
+        self._looked_at: set[str] = set()
+
+    def is_new(self, judged: JudgedRow) -> bool:
+        """Take a row; whether it is to be shown: every one without a baseline, with one only new alarms."""
+        if self._baseline is None and self._out is None:
+            return True
+        row, scored = judged.row, judged.scored
+        self._looked_at.add(uri_of(scored))
+        if not judged.alarm:
+            return self._baseline is None
+        sentence = told(self._rule, row, scored, judged.p_value)
+        one = finding(self._rule, row, scored, judged.p_value, sentence)
+        if self._baseline is None:
+            self._keep(one)
+            return True
+        known = self._baseline.is_known(one)
+        self._keep(one.against("unchanged" if known else "new"))
+        return not known
+
+    def look_at(self, uri: str) -> None:
+        """A file that was looked at, also where it has no rows any more."""
+        self._looked_at.add(uri)
+
+    def _keep(self, one: Finding) -> None:
+        if self._out is not None:
+            self._found.append(one)
+
+    def finish(self) -> None:
+        """Write the SARIF file; findings of the baseline that were not met again are absent.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        if self._out is None:
+            return
+        gone = [] if self._baseline is None else self._baseline.absent(self._looked_at)
+        write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
+
+
+# What a scoring shows beside its rows: a report, a genome track, and the MLflow run that keeps them.
+
+
+class ScoreReporter:
     """Nothing, where nothing is asked for; else the pictures, and a tracked run around the scoring.
 
     Args:
@@ -34,7 +95,7 @@ class Shown:
     """
 
     def __init__(
-        self, config: ScoreConfig, chosen: Chosen, workspace: Workspace, say: Callable[[str], None]
+        self, config: ScoreConfig, chosen: ScoringPlan, workspace: Workspace, say: Callable[[str], None]
     ) -> None:
         if config.track is not None and not chosen.level.placed:
             raise UsageError(
@@ -53,7 +114,7 @@ class Shown:
         """Name of the tracked run, or None."""
         return None if self._run is None else self._run.name
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> ScoreReporter:
         config, model = self._config, self._chosen.model
         if config.track is not None:
             self._track = GenomeTrack(config.track, name=config.model, private=self._private)
@@ -101,7 +162,7 @@ class Shown:
         chosen = self._chosen
         if chosen.alpha is None or chosen.stored is None:
             return {}
-        rows = tellable({"rows": chosen.stored.rows}, self._private)["rows"]
+        rows = redact_small_counts({"rows": chosen.stored.rows}, self._private)["rows"]
         return {"alarm p at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
 
     def finish(self, summary: ScoreSummary) -> None:
@@ -132,7 +193,7 @@ class Shown:
             "bad_records": summary.bad,
             "records_per_second": summary.rate,
         }
-        numbers = tellable(counts, self._private)
+        numbers = redact_small_counts(counts, self._private)
         self._run.log_metrics(0, {k: float(v) for k, v in numbers.items() if isinstance(v, (int, float))})
         for path in () if self._private else kept:
             self._run.artifact(path)

@@ -19,8 +19,8 @@ from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tasks import bundle
-from seqmlm.tasks.one_pass import correction_in, head_for
+from seqmlm.inference import model_folder
+from seqmlm.inference.one_pass import correction_in, head_for
 from seqmlm.tokenizers.base import UnknownUnit
 
 _TOKENIZED_TOGETHER = 64
@@ -47,7 +47,7 @@ class TextScorer:
 
     def __init__(
         self,
-        model: bundle.LoadedModel,
+        model: model_folder.LoadedModel,
         *,
         mode: Mode = EXACT,
         correction: Correction | None = None,

@@ -30,8 +30,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers import Lexer, lex
 from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
-from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer
-from seqmlm.tokenizers.words import count_words, fitted_size
+from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer, count_words, fitted_size
 
 DEFAULT_VOCABULARY = 8192
 _LONGEST_RUN = 16  # atoms of a unit of prose

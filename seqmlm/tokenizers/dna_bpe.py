@@ -104,7 +104,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         return np.array(found, dtype=np.int32) if len(found) == len(ids) else None
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.nucleotide_hf import bpe
+        from seqmlm.tokenizers.fast import bpe
 
         return bpe(self.tokens, self.merges)
 

@@ -172,7 +172,7 @@ class Drain:
         self.options = options or DrainOptions()
         self.max_templates = max_templates
         self._templates: list[Words] = []
-        self._tallies: list[Tally] = []
+        self._tallies: list[TemplateCounts] = []
         self._tree = _Tree(self.options)
         self._settled: dict[int, dict[Words, int]] = {}
 
@@ -200,7 +200,7 @@ class Drain:
         if share < self.options.similarity:
             if len(self._templates) >= 2 * self.max_templates:
                 self._forget_rare()
-            self._append(words, Tally())
+            self._append(words, TemplateCounts())
             self._settled[len(words)] = {}
             return len(self._templates) - 1
         merged = _merged(self._templates[best], words)
@@ -214,7 +214,7 @@ class Drain:
         settled[words] = best
         return best
 
-    def _append(self, words: Words, tally: Tally) -> None:
+    def _append(self, words: Words, tally: TemplateCounts) -> None:
         self._tree.insert(words, len(self._templates))
         self._templates.append(words)
         self._tallies.append(tally)
@@ -249,7 +249,7 @@ class Drain:
         return Templates(list(different), self.options, similarity)
 
 
-class Tally:
+class TemplateCounts:
     """How often something was seen, and in how many sources; a source's lines come together."""
 
     __slots__ = ("_last", "lines", "sources")
@@ -266,7 +266,9 @@ class Tally:
             self._last = source
 
 
-def commonest(tallies: Sequence[Tally], most: int, min_lines: int = 1, min_sources: int = 1) -> list[int]:
+def commonest(
+    tallies: Sequence[TemplateCounts], most: int, min_lines: int = 1, min_sources: int = 1
+) -> list[int]:
     """The `most` numbers with most lines (of equals the smaller), ascending; rarer ones than asked left
     out."""
     enough = [n for n, one in enumerate(tallies) if one.lines >= min_lines and one.sources >= min_sources]

@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from urllib.parse import unquote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.tokenizers.base import Tokenizer, read_card
-from seqmlm.tokenizers.events_codes import SPECIAL, HistoryLike, is_birth
 from seqmlm.tokenizers.events_layout import (
     CLS,
+    FIRST_INTERVAL,
     MASK,
     PAD,
     SEP,
     UNK,
     Events,
+    Longs,
     Tables,
     lay_out,
     visit_starts,
 )
-from seqmlm.tokenizers.events_options import CHANNELS, EventOptions
-from seqmlm.tokenizers.events_table import Lexicon
-from seqmlm.tokenizers.events_vocabulary import Learning, Vocabulary, learn
+from seqmlm.tokenizers.events_vocabulary import (
+    INTERVALS,
+    SPECIAL,
+    HistoryLike,
+    Learning,
+    Vocabulary,
+    family,
+    is_birth,
+    learn,
+    spell,
+    vocabulary_of,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
 
 VOCABULARY = "seqmlm_events.json"
 
@@ -215,7 +228,7 @@ class EventsTokenizer(Tokenizer):
 
         `" ".join(tokens[i] for i in ids[1:-1])` gives those ids again.
         """
-        from seqmlm.tokenizers.events_hf import fast_events_tokenizer
+        from seqmlm.tokenizers.fast import fast_events_tokenizer
 
         return fast_events_tokenizer(self.tokens)
 
@@ -240,3 +253,191 @@ class EventsTokenizer(Tokenizer):
             what = type(error).__name__  # not the error itself, which may quote a code
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
         return cls(vocabulary, EventOptions.of(card["options"]))
+
+
+# What `events.v1` can be told, checked where it is told.
+
+VisitRule = Literal["auto", "id", "day", "gap"]
+Hierarchy = Literal["none", "prefix"]
+Keep = Literal["all", "recent"]
+
+# Further inputs a model can have for each token, and how `seqmlm.engine.channels` reads them.
+CHANNELS: dict[str, dict[str, Any]] = {
+    "age": {"kind": "time2vec", "center": 50.0, "scale": 100.0},
+    "time": {"kind": "time2vec", "scale": 3650.0},
+    "visit": {"kind": "sinusoid"},
+    "segment": {"kind": "category", "size": 3},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventOptions:
+    """Options of `events.v1`.
+
+    Args:
+        visits: what makes events one visit: "id" the source's visit, "day" the calendar day (UTC), "gap"
+            less than `gap_hours` since the event before, "auto" the source's visit where there is one, else
+            the day.
+        gap_hours: see `visits`.
+        bins: most bins of a measured value, of equal counts.
+        min_subjects: people that every token stands for, at least.
+        hierarchy: "prefix" spells a code with its family in front, both one unit.
+        keep: windows of a history longer than the model's: "all" of them, or only the most "recent" one.
+        channels: further inputs: any of age (years), time (days since the first visit), visit (number),
+            segment (1 and 2 in turns).
+        mask_time, mask_background: intervals, and background with visit classes, are units like events:
+            hidden, predicted and scored.
+    """
+
+    visits: VisitRule = "auto"
+    gap_hours: float = 24.0
+    bins: int = 10
+    min_subjects: int = 10
+    hierarchy: Hierarchy = "none"
+    keep: Keep = "all"
+    channels: tuple[str, ...] = ()
+    mask_time: bool = False
+    mask_background: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in (("visits", VisitRule), ("hierarchy", Hierarchy), ("keep", Keep)):
+            if getattr(self, name) not in get_args(kind):
+                raise UsageError(
+                    f"tokenizer option {name!r} must be one of {', '.join(get_args(kind))}, "
+                    f"not {getattr(self, name)!r}"
+                )
+        for name in ("bins", "min_subjects", "gap_hours"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 1:
+                raise UsageError(f"tokenizer option {name!r} must be a number of at least 1, not {value!r}")
+        if isinstance(self.channels, str):
+            raise UsageError("tokenizer option 'channels' is a list, such as [age, time]")
+        for name in self.channels:
+            if name not in CHANNELS:
+                raise UsageError(f"tokenizer option 'channels': unknown {name!r}{nearest(name, CHANNELS)}")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> EventOptions:
+        """Options from plain values.
+
+        Raises:
+            UsageError: an unknown option, or a value that makes no sense.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise UsageError(f"events.v1 has no option {name!r}{nearest(name, known)}")
+        channels = values.get("channels", ())
+        return cls(**{**values, "channels": channels if isinstance(channels, str) else tuple(channels)})
+
+
+# From codes to tokens: the spelling of every id, and what a code outside the vocabulary becomes.
+
+_REMEMBERED = 1 << 20  # unknown codes, for speed
+
+
+class _Codes(dict[str, int]):
+    """Code to token; one that is not kept is its family's token, else unknown."""
+
+    def __init__(self, families: dict[str, int]) -> None:
+        super().__init__()
+        self._families = families
+
+    def __missing__(self, code: str) -> int:
+        token = self._families.get(family(code), UNK)
+        if len(self) < _REMEMBERED:
+            self[code] = token
+        return token
+
+
+class Lexicon:
+    """The tokens of a vocabulary: special ones, intervals, visit classes, families, codes with their values.
+
+    Args:
+        vocabulary: what was learnt.
+        prefixed: kept codes are spelled with their family in front.
+
+    Attributes:
+        tokens: (V,) spelling of each id.
+        codes: code to token, for any code.
+        texts: (code, value in words) to token.
+        kinds: visit class to token.
+        parent: (V,) the family token put in front of each, -1 for none.
+        symbol: (V,) number of the family a token is of, -1 for none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, prefixed: bool) -> None:
+        self.vocabulary = vocabulary
+        tokens = [*SPECIAL, *(f"[{name}]" for name in INTERVALS)]
+        homes: list[str] = [""] * len(SPECIAL) + ["interval"] * len(INTERVALS)
+
+        def add(spelling: str, home: str) -> int:
+            tokens.append(spelling)
+            homes.append(home)
+            return len(tokens) - 1
+
+        self.kinds = {kind: add(f"[VT:{spell(kind)}]", "class") for kind in vocabulary.kinds}
+        families = {
+            name: add(f"[{spell(name)}]", f"family {vocabulary_of(name)}") for name in vocabulary.families
+        }
+        self.codes = _Codes(families)
+        self.texts: dict[tuple[str, str], int] = {}
+        owners: dict[int, str] = {token: name for name, token in families.items()}
+        self._first_bin: dict[int, int] = {}
+        for code in vocabulary.codes:
+            home, spelling = f"code {vocabulary_of(code)}", spell(code)
+            self.codes[code] = own = add(spelling, home)
+            made = [own]
+            bins = [add(f"{spelling}//Q{n + 1}", home) for n in self._bins(code)]
+            if bins:
+                self._first_bin[own] = bins[0]
+            for text in vocabulary.texts.get(code, ()):
+                self.texts[code, text] = add(f"{spelling}//={spell(text)}", home)
+                made.append(self.texts[code, text])
+            owners.update(dict.fromkeys([*made, *bins], family(code)))
+        self.tokens = tuple(tokens)
+        self._homes = homes
+        numbers = {name: n for n, name in enumerate(dict.fromkeys(owners.values()))}
+        self.symbol = np.full(len(tokens), -1, dtype=np.int64)
+        self.symbol[list(owners)] = [numbers[name] for name in owners.values()]
+        self.parent = np.full(len(tokens), -1, dtype=np.int64)
+        if prefixed:
+            spelled = [token for token in owners if token not in families.values()]
+            self.parent[spelled] = [families.get(owners[token], -1) for token in spelled]
+
+    def _bins(self, code: str) -> range:
+        edges = self.vocabulary.edges.get(code, ())
+        return range(len(edges) + 1 if edges else 0)
+
+    def with_values(self, ids: Longs, values: NDArray[np.float64]) -> Longs:
+        """(N,) tokens of events, those with a number moved to its bin.
+
+        Args:
+            ids: (N,) token of each code.
+            values: (N,) NaN for none.
+        """
+        rows, first, edges = self._binned
+        binned = np.flatnonzero((rows[ids] >= 0) & np.isfinite(values))
+        row = rows[ids[binned]]
+        found = ids.copy()
+        found[binned] = first[row] + (values[binned, None] > edges[row]).sum(axis=1)
+        return found
+
+    @cached_property
+    def _binned(self) -> tuple[Longs, Longs, NDArray[np.float64]]:
+        """(V,) row of each code with bins, else -1; (R,) its first bin's token; (R, E) edges, then inf."""
+        names = {token: code for code, token in self.codes.items() if token in self._first_bin}
+        most = max((len(edges) for edges in self.vocabulary.edges.values()), default=0)
+        table = np.full((len(names), most), np.inf)
+        rows = np.full(len(self.tokens), -1, dtype=np.int64)
+        for row, (token, code) in enumerate(names.items()):
+            edges = self.vocabulary.edges[code]
+            table[row, : len(edges)], rows[token] = edges, row
+        return rows, np.array([self._first_bin[token] for token in names], dtype=np.int64), table
+
+    def pools(self) -> Iterator[list[int]]:
+        """Tokens that may stand in for each other: of one vocabulary, and spelled alike."""
+        pools: dict[Any, list[int]] = {}
+        for token in range(FIRST_INTERVAL, len(self.tokens)):
+            pools.setdefault((self._homes[token], bool(self.parent[token] >= 0)), []).append(token)
+        yield from pools.values()

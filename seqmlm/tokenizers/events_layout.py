@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
-from seqmlm.tokenizers.events_codes import INTERVALS, SPECIAL
+from seqmlm.tokenizers.events_vocabulary import INTERVALS, SPECIAL
 
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]

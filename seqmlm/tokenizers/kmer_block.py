@@ -21,10 +21,11 @@ from seqmlm.tokenizers.nucleotide import (
     Flat,
     N,
     NucleotideTokenizer,
+    SeveralBases,
+    base_codes,
     kmer_complements,
     kmers,
 )
-from seqmlm.tokenizers.nucleotide_units import SeveralBases, base_codes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -149,7 +150,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         return None if (turned < 0).any() else turned
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.nucleotide_hf import kmer_blocks
+        from seqmlm.tokenizers.fast import kmer_blocks
 
         return kmer_blocks(self.tokens, self.k)
 

@@ -23,8 +23,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.tokenizers.base import Tokenizer, Unknown, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
-from seqmlm.tokenizers.log_counting import Keys, are_lines, fresh_lines, lines_of
-from seqmlm.tokenizers.log_values import LogValues
+from seqmlm.tokenizers.log_values import Keys, LogValues, are_lines, fresh_lines, lines_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -257,7 +256,7 @@ class TemplateTokenizer(Tokenizer):
 
         A template cannot be spelled in a Hugging Face tokenizer, which knows no Drain.
         """
-        from seqmlm.tokenizers.log_templates_hf import fast_template_tokenizer
+        from seqmlm.tokenizers.fast import fast_template_tokenizer
 
         return fast_template_tokenizer(_spelled(self._tokens, self._first))
 

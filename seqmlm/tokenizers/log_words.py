@@ -20,11 +20,9 @@ from tokenizers import Regex, models, pre_tokenizers
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.base import Unknown
-from seqmlm.tokenizers.drain import Tally
-from seqmlm.tokenizers.log_counting import are_lines, fresh_lines, lines_of
-from seqmlm.tokenizers.log_values import LogValues, Marked, mark, original
-from seqmlm.tokenizers.subword import SPECIAL, WordPieceTokenizer
-from seqmlm.tokenizers.words import LONGEST_WORD, fitted_size
+from seqmlm.tokenizers.drain import TemplateCounts
+from seqmlm.tokenizers.log_values import LogValues, Marked, are_lines, fresh_lines, lines_of, mark, original
+from seqmlm.tokenizers.subword import LONGEST_WORD, SPECIAL, WordPieceTokenizer, fitted_size
 
 _LETTERS = tuple(map(chr, range(33, 127)))
 _DISTINCT_WORDS = 1_000_000
@@ -218,7 +216,7 @@ def _cut(marks: Iterable[str]) -> Any:
 
 def _count(texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int) -> dict[str, int]:
     """Words of the normalised lines with their counts, sorted by spelling."""
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, TemplateCounts] = {}
     known: dict[str, list[str]] = {}
     for number, (_, lines) in enumerate(fresh_lines(texts)):
         for line in map(values.line, lines):
@@ -229,7 +227,7 @@ def _count(texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int)
             for word in known[line]:
                 tally = tallies.get(word)
                 if tally is None:
-                    tally = tallies[word] = Tally()
+                    tally = tallies[word] = TemplateCounts()
                 tally.add(number)
         if len(tallies) > _DISTINCT_WORDS:
             tallies = {word: tally for word, tally in tallies.items() if tally.lines > 1}

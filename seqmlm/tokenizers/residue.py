@@ -112,7 +112,7 @@ class ResidueTokenizer(Tokenizer):
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
 
     def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.residue_hf import fast_residue_tokenizer
+        from seqmlm.tokenizers.fast import fast_residue_tokenizer
 
         return fast_residue_tokenizer(TOKENS)
 

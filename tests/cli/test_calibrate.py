@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from histories import histories
 
-from seqmlm.data.events import iso
+from seqmlm.data.privacy import PERSONAL
 from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr.readers.histories import iso
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import CALIBRATION, CASCADE, stored_calibrations, stored_trained_on
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.scorer import RecordScorer
 from seqmlm.registry import Registry
-from seqmlm.tasks import bundle
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
-from seqmlm.tasks.judging import Judge
-from seqmlm.tasks.privacy import PERSONAL
-from seqmlm.tasks.score_calibration import CALIBRATION, CASCADE, stored_calibrations, stored_trained_on
-from seqmlm.tasks.scoring import RecordScorer
 from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
@@ -75,7 +75,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
         assert facts.get("correction") == (None if mode == "exact" else "fitted")
         assert facts["alpha"] == {"rate": 0.2, "rests_on": "ranks"}
     assert [one[2] for one in _registered(workspace)] == [again[level, m].rows for m in sorted(told["modes"])]
-    model = bundle.load(folder)
+    model = model_folder.load(folder)
     before = (folder / "one_pass.json").read_bytes()
     other = next(one.name for one in model.domain.levels if one.name != level)
     assert seqmlm("calibrate", "mine", normal, "--records", 40, "--level", other).code == 0
@@ -135,10 +135,10 @@ def test_alarms_on_fresh_normals_are_as_rare_as_asked(seqmlm: Run, workspace: Pa
     mine = fasta(workspace / "mine.fasta", 60, 1)
     assert seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine").code == 0
     assert seqmlm("calibrate", "mine", fasta(workspace / "n.fasta", 400, 2), "--mode", "exact").code == 0
-    model = bundle.load(workspace / "runs/mine/model")
+    model = model_folder.load(workspace / "runs/mine/model")
     [(_, stored)] = [one for one in stored_calibrations(Path(model.path)).items() if one[0][1] == "exact"]
     records = model.domain.read([fasta(workspace / "fresh.fasta", 400, 3)], Problems())
-    judge = Judge(RecordScorer(model), model.domain.level(None), calibration=stored.calibration, alpha=0.1)
+    judge = Detector(RecordScorer(model), model.domain.level(None), calibration=stored.calibration, alpha=0.1)
     alarms = [row.alarm for row in judge.judged(records, Problems())]
     assert 0.04 < np.mean(alarms) < 0.18  # both samples vary: two standard errors are 0.042
 

@@ -102,10 +102,10 @@ def test_crows_pairs_and_its_metric(seqmlm: Run, model: Path, tmp_path: Path) ->
 def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -> None:
     from tiny_models import protein_model
 
-    from seqmlm.tasks import bundle
+    from seqmlm.inference import model_folder
 
     loaded = protein_model()
-    bundle.write(tmp_path / "model", loaded.rows, loaded.tokenizer, loaded.card)
+    model_folder.write(tmp_path / "model", loaded.rows, loaded.tokenizer, loaded.card)
     path = tmp_path / "variants.csv"
     path.write_text("id,original,mutated\nA1G,AGVSE,GGVSE\n")
     done = seqmlm("pairs", tmp_path / "model", path, "--json")

@@ -21,10 +21,10 @@ from tiny_models import protein_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.evaluation.conformal import Calibration
-from seqmlm.tasks import bundle
-from seqmlm.tasks.judging import Judge, table
-from seqmlm.tasks.score_calibration import Stored, store
-from seqmlm.tasks.scoring import RecordScorer
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import Stored, store
+from seqmlm.inference.detector import Detector, table
+from seqmlm.inference.scorer import RecordScorer
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
 PACED = Path(__file__).resolve().parents[1] / "support" / "paced_cli.py"
@@ -46,8 +46,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     (home / "mlflow.db").write_bytes(empty_store.read_bytes())
     loaded = protein_model()
     folder = home / "mine"
-    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    judge = Judge(RecordScorer(loaded), loaded.domain.level(None))
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    judge = Detector(RecordScorer(loaded), loaded.domain.level(None))
     records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in judge.judged(records, Problems())]
     calibration = Calibration.fit(*table(found, judge.level.channels), seed=0)
@@ -125,7 +125,7 @@ def test_alarms_by_the_stored_calibration(home: Path, tmp_path: Path) -> None:
 
 def test_a_track_is_kept_with_a_run(home: Path, tmp_path: Path) -> None:
     loaded = random_model("dna", BaseTokenizer(), max_length=64)
-    bundle.write(tmp_path / "dna", loaded.rows, loaded.tokenizer, loaded.card)
+    model_folder.write(tmp_path / "dna", loaded.rows, loaded.tokenizer, loaded.card)
     source, track = tmp_path / "g.fasta", tmp_path / "g.bedgraph"
     source.write_text(">chr1\n" + "ACGTTGCAAT" * 30 + "\n")
     done = run(home, "score", tmp_path / "dna", source, "--track", track, "--out", tmp_path / "x.jsonl")
@@ -140,7 +140,7 @@ def test_of_sensitive_data_nothing_is_kept_with_the_run_and_every_row_says_so(
 ) -> None:
     loaded = protein_model()
     card = replace(loaded.card, sensitive=True)
-    bundle.write(tmp_path / "private", loaded.rows, loaded.tokenizer, card)
+    model_folder.write(tmp_path / "private", loaded.rows, loaded.tokenizer, card)
     source, report = fasta(tmp_path / "s.fasta", 12, 4), tmp_path / "private.html"
     common = ("score", tmp_path / "private", source, "--mode", "partition:4")
     refused = run(home, *common)

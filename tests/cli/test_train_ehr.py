@@ -12,7 +12,7 @@ from typing import Any
 import histories as patients
 import pytest
 
-from seqmlm.data.events import iso
+from seqmlm.domains.ehr.readers.histories import iso
 
 Run = Callable[..., Any]
 

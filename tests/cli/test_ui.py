@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from seqmlm.errors import StateError
-from seqmlm.tasks.ui import plan_ui
+from seqmlm.tasks.doctor import plan_ui
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 

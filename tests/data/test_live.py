@@ -13,8 +13,8 @@ import pytest
 from seqmlm.data.files import lines
 from seqmlm.data.live import LiveInput
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.logs.read import read_logs
 from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers import read_logs
 
 LINES = [f"worker {n} says hello\n" for n in range(200)]
 

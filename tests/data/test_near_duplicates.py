@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from seqmlm.data.near_duplicates import NearDuplicates
+from seqmlm.data.duplicates import NearDuplicates
 
 
 def text(seed: int, words: int = 400) -> list[str]:

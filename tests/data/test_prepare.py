@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 from seqmlm.data import store
-from seqmlm.data.dataset import EncodedDataset, Prepared
 from seqmlm.data.prepare import prepare
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import ByKey, neighbours
+from seqmlm.data.store import EncodedDataset, Prepared
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, StateError
 

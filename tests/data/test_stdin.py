@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqmlm.data.stdin import save_stdin
+from seqmlm.data.files import save_stdin
 from seqmlm.errors import DataError
 
 

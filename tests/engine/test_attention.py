@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from seqmlm.engine import attention
-from seqmlm.engine.attention import attention_path, grouped_attention, packed_attention
-from seqmlm.engine.grouping import Layout, group
+from seqmlm.engine.attention import RowLayout, attention_path, group, grouped_attention, packed_attention
 from seqmlm.errors import UsageError
 
 torch.set_num_threads(1)
 HEADS, SIZE = 3, 8
 
 
-def layout(lengths: list[int]) -> Layout:
+def layout(lengths: list[int]) -> RowLayout:
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
-    return Layout(bounds, tuple(lengths))
+    return RowLayout(bounds, tuple(lengths))
 
 
 def reference(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], window: int | None) -> Tensor:
@@ -192,7 +191,7 @@ def test_varlen_kernel_on_a_gpu(window: int | None) -> None:
     grads = torch.autograd.grad(expected.square().sum(), inputs)
     half = [x.detach().cuda().bfloat16().requires_grad_() for x in inputs]
     query, key, value = (x.transpose(0, 1)[None] for x in half)
-    rows = Layout(layout(lengths).cu_seq_lens.cuda(), tuple(lengths))
+    rows = RowLayout(layout(lengths).cu_seq_lens.cuda(), tuple(lengths))
     hf_window = None if window is None else window + 1
     found = packed_attention(nn.Identity(), query, key, value, None, layout=rows, sliding_window=hf_window)[0]
     assert (found[0].float().cpu() - expected).abs().max() < 2e-2 * expected.abs().max()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from encoders import SPACE, asked_logits, documents, encoder
 
-from seqmlm.engine.grouping import Layout
+from seqmlm.engine.attention import RowLayout
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 
@@ -63,7 +63,7 @@ def test_sorted_documents_of_few_lengths_are_not_gathered() -> None:
     sorted_lengths, mixed = (40,) * 30 + (39,) * 30, (39,) * 30 + (40,) * 30
     for lengths, gathered in ((sorted_lengths, False), (mixed, True)):
         offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
-        plan = Layout(offsets, lengths).plan(256, None)
+        plan = RowLayout(offsets, lengths).plan(256, None)
         assert (plan.queries is not None) == gathered
         assert gathered or [group.queries for group in plan.groups] == [40, 39]
         rows = torch.arange(sum(lengths), dtype=torch.float32)[:, None]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from seqmlm.engine import fused_products
-from seqmlm.engine.fused_layer import attend, rotate
-from seqmlm.engine.fused_products import add_product, attention, turn
-from seqmlm.engine.grouping import Layout
+from seqmlm.engine import fused_layer
+from seqmlm.engine.attention import RowLayout
+from seqmlm.engine.fused_layer import add_product, attend, attention, rotate, turn
 
 # bfloat16 has 8 significant bits: rounding changes a number by at most 2 ** -8 of it.
 ROUNDING = 2.0**-8
@@ -29,9 +28,9 @@ def test_attention_is_float32s_but_for_rounding(
 ) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    monkeypatch.setattr(fused_products, "_SCORES", scores)
+    monkeypatch.setattr(fused_layer, "_SCORES", scores)
     offsets = torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32))
-    plan = Layout(offsets, lengths).plan(HIDDEN, window)
+    plan = RowLayout(offsets, lengths).plan(HIDDEN, window)
     queries, keys = rounded(sum(lengths), HIDDEN), rounded(sum(lengths), 2 * HIDDEN)
     if plan.queries is not None:
         queries = queries[plan.queries]

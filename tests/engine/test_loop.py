@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from seqmlm.engine import attention, checkpoint, loop, schedule
-from seqmlm.engine.feed import rows_per_epoch
 from seqmlm.engine.optimizer import adamw
-from seqmlm.engine.packing import PackedBatch, RowPlanner
+from seqmlm.engine.packing import PackedBatch, RowPlanner, rows_per_epoch
 from seqmlm.errors import StateError, TrainingError, UsageError
 
 _spec = importlib.util.spec_from_file_location(
@@ -69,7 +68,7 @@ def test_equals_a_plain_training(tmp_path: Path, weighted: bool, micro_tokens: i
         loss.backward()
         norm = nn.utils.clip_grad_norm_(rows.parameters(), 1.0)
         for group in plain.param_groups:
-            group["lr"] = 3e-2 * schedule.factor(step, 12, kind="cosine", warmup=0.06)
+            group["lr"] = 3e-2 * schedule.learning_rate_factor(step, 12, kind="cosine", warmup=0.06)
         plain.step()
         report = seen.reports[step]
         assert report.loss == pytest.approx(loss.item(), rel=1e-4)

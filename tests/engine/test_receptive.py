@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from seqmlm.engine.grouping import Layout
-from seqmlm.engine.receptive import stages
+from seqmlm.engine.attention import RowLayout
+from seqmlm.engine.fused import stages
 
 
 def owed(length: int, asked: set[int], windows: list[int | None]) -> list[set[int]]:
@@ -23,7 +23,7 @@ def owed(length: int, asked: set[int], windows: list[int | None]) -> list[set[in
 def test_rows_given_are_the_rows_owed(windows: list[int | None]) -> None:
     lengths, asked = (50, 7, 40), [12, 13, 52, 57 + 39]
     starts = [0, 50, 57]
-    layout = Layout(torch.tensor([0, 50, 57, 97], dtype=torch.int32), lengths)
+    layout = RowLayout(torch.tensor([0, 50, 57, 97], dtype=torch.int32), lengths)
     tokens = np.arange(97)
     narrowed = 0
     for number, stage in enumerate(stages(layout, torch.tensor(asked), windows)):
@@ -42,7 +42,7 @@ def test_rows_given_are_the_rows_owed(windows: list[int | None]) -> None:
 
 
 def test_short_documents_keep_their_rows() -> None:
-    layout = Layout(torch.tensor([0, 5, 9], dtype=torch.int32), (5, 4))
+    layout = RowLayout(torch.tensor([0, 5, 9], dtype=torch.int32), (5, 4))
     steps = stages(layout, torch.tensor([2, 6]), [None, 64, 64])
     assert [stage.rows is None for stage in steps] == [True, True, False]
     assert all(stage.layout is layout for stage in steps)

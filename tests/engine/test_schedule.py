@@ -8,30 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.engine.schedule import TimePlan, decay, factor, warmup_steps
+from seqmlm.engine.schedule import TimePlan, decay, learning_rate_factor, warmup_steps
 
 KINDS = st.sampled_from(["cosine", "wsd"])
 
 
 @given(kind=KINDS, total=st.integers(1, 400), warmup=st.one_of(st.floats(0, 0.99), st.integers(1, 500)))
 def test_rises_once_to_one_then_only_falls_and_ends_at_zero(kind: str, total: int, warmup: float) -> None:
-    values = [factor(step, total, kind=kind, warmup=warmup) for step in range(total)]
+    values = [learning_rate_factor(step, total, kind=kind, warmup=warmup) for step in range(total)]
     rising = warmup_steps(warmup, total)
     assert all(0 < value <= 1 for value in values)
     assert values[: rising + 1] == sorted(set(values[: rising + 1]))
     assert values[rising] == 1.0
     assert values[rising:] == sorted(values[rising:], reverse=True)
-    assert factor(total, total, kind=kind, warmup=warmup) == 0.0
+    assert learning_rate_factor(total, total, kind=kind, warmup=warmup) == 0.0
 
 
 def test_cosine_by_its_formula() -> None:
-    values = [factor(step, 10, kind="cosine", warmup=0.2) for step in range(10)]
+    values = [learning_rate_factor(step, 10, kind="cosine", warmup=0.2) for step in range(10)]
     expected = [1 / 3, 2 / 3] + [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)]
     assert values == pytest.approx(expected, rel=1e-12)
 
 
 def test_wsd_is_flat_until_the_last_fifth() -> None:
-    values = [factor(step, 20, kind="wsd", warmup=0) for step in range(20)]
+    values = [learning_rate_factor(step, 20, kind="wsd", warmup=0) for step in range(20)]
     assert values[:17] == [1.0] * 17
     assert values[17:] == pytest.approx([1 - math.sqrt(k / 4) for k in (1, 2, 3)], rel=1e-12)
 

@@ -11,8 +11,7 @@ import torch
 
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.masking.corrupt import Corruptor, uniform_units
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig, uniform_units
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.cascade import CascadeCalibration, Screening
-from seqmlm.evaluation.conformal import teaching_part
-from seqmlm.evaluation.fusion import fisher
-from seqmlm.evaluation.tail import Tail
+from seqmlm.evaluation.conformal import CascadeCalibration, Screening, fisher, teaching_part
+from seqmlm.evaluation.ranks import Tail
 
 Statistics = dict[str, np.ndarray]
 

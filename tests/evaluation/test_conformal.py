@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from seqmlm.errors import DataError, StateError
-from seqmlm.evaluation.conformal import Calibration, teaching_part
-from seqmlm.evaluation.fusion import Fusion
-from seqmlm.evaluation.ranks import Ranks, length_edges
-from seqmlm.evaluation.tail import LEAST_P, Tail
+from seqmlm.evaluation.conformal import Calibration, Fusion, teaching_part
+from seqmlm.evaluation.ranks import LEAST_P, Ranks, Tail, length_edges
 
 NAN = float("nan")
 

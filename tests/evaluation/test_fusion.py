@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import combine_pvalues
 
-from seqmlm.evaluation.fusion import FUSIONS, fisher, harmonic
-from seqmlm.evaluation.tail import LEAST_P
+from seqmlm.evaluation.conformal import FUSIONS, fisher, harmonic
+from seqmlm.evaluation.ranks import LEAST_P
 
 
 def test_the_formulas() -> None:

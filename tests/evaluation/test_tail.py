@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import genpareto
 
-from seqmlm.evaluation.tail import Tail
+from seqmlm.evaluation.ranks import Tail
 
 
 def fitted(values: np.ndarray) -> Tail:

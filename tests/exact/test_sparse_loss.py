@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqmlm.engine.loss import masked_nll
-from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.model import MaskedRows, masked_nll
 from seqmlm.engine.packing import PackedBatch, pack
 from seqmlm.engine.types import TokenSpace
 

@@ -16,10 +16,9 @@ from seqmlm.anomaly.levels import RecordLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
+from seqmlm.inference.batches import Size, from_files
 from seqmlm.streams.cursor import SUFFIX
-from seqmlm.tasks.encoding import Size
 from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_feed import from_files
 from seqmlm.tasks.score_output import Output, schema
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -78,7 +77,7 @@ def _killed(out: Path, delay: float) -> bool:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_no_row_is_lost_or_doubled(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqmlm.tasks.encoding.BATCH_RECORDS", 16)
+    monkeypatch.setattr("seqmlm.inference.batches.BATCH_RECORDS", 16)
     chance = random.Random(suffix)
     whole = tmp_path / f"whole.{suffix}"
     _score(whole, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seqmlm.reports import drawing
-from seqmlm.reports.colour import coloured_text, steps
+from seqmlm.reports.drawing import coloured_text, steps
 
 
 def points(svg: str) -> list[tuple[float, float]]:

@@ -10,15 +10,13 @@ import pytest
 from histories import histories
 from tiny_domain_models import MODULE, code_model, patients, patients_model, source
 
-from seqmlm.anomaly.code_norms import ClassNorms
-from seqmlm.anomaly.ehr_codes import CodeCounts
-from seqmlm.anomaly.levels_code import LineLevel
-from seqmlm.anomaly.levels_ehr import VisitLevel
 from seqmlm.data.problems import Problems
+from seqmlm.domains.code.levels import ClassNorms, LineLevel
+from seqmlm.domains.ehr.levels import CodeCounts, VisitLevel
 from seqmlm.engine.units import Mode
+from seqmlm.inference.detector import JudgedRow
+from seqmlm.inference.scorer import RecordScorer
 from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.judging import JudgedRow
-from seqmlm.tasks.scoring import RecordScorer
 
 
 def shown(page: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seqmlm import plugins
-from seqmlm.reports.reading import CHANNELS, reading
+from seqmlm.reports.report import CHANNELS, reading
 
 
 def test_without_calibration_it_says_so_and_tells_of_no_p_value() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seqmlm.reports.wording import firing, verdict, visible
+from seqmlm.reports.report import firing, verdict, visible
 
 
 def test_white_space_alone_is_shown_by_signs() -> None:

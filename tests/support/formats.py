@@ -93,14 +93,14 @@ def _package(folder: Path) -> list[Any]:
 
 
 def _meds(folder: Path) -> list[Any]:
-    from seqmlm.domains.ehr_sample import write
+    from seqmlm.domains.ehr.sample import write
 
     write(folder, 200, 0)
     return [folder / "meds"]
 
 
 def _synthea(folder: Path) -> list[Any]:
-    from seqmlm.domains.ehr_sample import write
+    from seqmlm.domains.ehr.sample import write
 
     write(folder, 200, 0)
     shutil.rmtree(folder / "meds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqmlm.data.events import Event, History, iso
+from seqmlm.domains.ehr.readers.histories import Event, History, iso
 
 DAY = 86400.0
 DISEASES = {

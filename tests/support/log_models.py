@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from seqmlm import plugins
-from seqmlm.data.loglines import LogLines
 from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
-from seqmlm.tasks.bundle import Card, LoadedModel
+from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
 
 NORMAL = ("open file 7", "read block 1 of 9", "read block 2 of 9", "close")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 from seqmlm.cli import main
-from seqmlm.tasks import encoding, score
+from seqmlm.inference import batches
+from seqmlm.tasks import score
 
-encoding.BATCH_RECORDS = 10
+batches.BATCH_RECORDS = 10
 score.LEG_RECORDS = 40
 score.READ_AHEAD_BYTES = 0
 

@@ -10,7 +10,7 @@ import torch
 
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
-from seqmlm.tasks import bundle
+from seqmlm.inference import model_folder
 from seqmlm.tokenizers.subword import BpeTokenizer, WordPieceTokenizer
 
 TEXTS = ("the cat sees the dog", "a dog barks", "the dogs bark loudly", "no cats sleep here") * 5
@@ -34,7 +34,7 @@ def text_model(
         for weights in model.parameters():
             weights *= 8  # fresh weights are so small that every word is as probable as any other
     rows = MaskedRows(model, tokenizer.space)
-    card = bundle.Card(
+    card = model_folder.Card(
         domain="text",
         unit="word",
         tokenizer=tokenizer.name,
@@ -43,5 +43,5 @@ def text_model(
         sensitive=sensitive,
         masking=masking or {},
     )
-    bundle.write(folder / "model", rows, tokenizer, card)
+    model_folder.write(folder / "model", rows, tokenizer, card)
     return folder / "model"

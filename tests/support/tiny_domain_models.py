@@ -11,7 +11,7 @@ from seqmlm import plugins
 from seqmlm.data.record import Record
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
-from seqmlm.tasks.bundle import Card, LoadedModel
+from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer

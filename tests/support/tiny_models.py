@@ -7,7 +7,7 @@ import torch
 from seqmlm import plugins
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
-from seqmlm.tasks.bundle import Card, LoadedModel
+from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.loop import Loop, LoopConfig, NullObserver, StepReport
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import PackedBatch, RowDataset, RowPlanner

@@ -12,22 +12,16 @@ import pytest
 from tiny_domain_models import code_model
 from tiny_models import RESIDUES, protein_model
 
-from seqmlm.anomaly.background import Background
-from seqmlm.anomaly.code_norms import ClassNorms
-from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel, mean, record_row
+from seqmlm.anomaly.levels import Background, Level, RecordLevel, UnitLevel, mean, record_row
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.code.levels import ClassNorms
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError
-from seqmlm.tasks import calibration as calibration_module
-from seqmlm.tasks.bundle import LoadedModel
-from seqmlm.tasks.calibration import Calibrator, Normal
-from seqmlm.tasks.judging import Judge
-from seqmlm.tasks.one_pass import correction_for
-from seqmlm.tasks.score_calibration import (
+from seqmlm.inference.calibrations import (
     BACKGROUND,
     CALIBRATION,
     CASCADE,
@@ -41,7 +35,12 @@ from seqmlm.tasks.score_calibration import (
     stored_calibrations,
     stored_trained_on,
 )
-from seqmlm.tasks.scoring import RecordScorer
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.one_pass import correction_for
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.tasks import calibration as calibration_module
+from seqmlm.tasks.calibration import Calibrator, Normal
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -136,7 +135,7 @@ def test_a_correction_is_kept_with_the_calibrations_that_rest_on_it(
     assert again is not None
     record = normal(1, seed=5).records
     judged = [
-        Judge(RecordScorer(model), level, mode=ONE_PASS, calibration=c).batch(record, Problems())
+        Detector(RecordScorer(model), level, mode=ONE_PASS, calibration=c).batch(record, Problems())
         for c in (found, again)
     ]
     assert judged[0][0].p_value == judged[1][0].p_value

@@ -12,7 +12,7 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.domains.text import TextDomain
 from seqmlm.errors import UsageError
-from seqmlm.tasks.config import PretrainConfig, resolve
+from seqmlm.tasks.config import PretrainConfig, resolve_config
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.workspace import Workspace
 
@@ -26,7 +26,7 @@ class Dated(TextDomain):
 
 def _config(path: Path, **data: Any) -> PretrainConfig:
     asked = {"data": {"paths": [str(path)], **data}, "tokenizer": {"vocabulary_size": 300}}
-    return resolve(TextDomain(), asked)
+    return resolve_config(TextDomain(), asked)
 
 
 def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(workspace: Path) -> None:
@@ -49,12 +49,15 @@ def test_what_is_sensitive_by_nature_stays_so() -> None:
     class People(TextDomain):
         sensitive = True
 
-    assert resolve(People()).data.sensitive
+    assert resolve_config(People()).data.sensitive
     with pytest.raises(UsageError, match="concerns people"):
-        resolve(People(), {"data": {"sensitive": False}})
-    plain = resolve(TextDomain())
+        resolve_config(People(), {"data": {"sensitive": False}})
+    plain = resolve_config(TextDomain())
     assert not plain.data.sensitive
-    assert replace(plain.data, sensitive=True) == resolve(TextDomain(), {"data": {"sensitive": True}}).data
+    assert (
+        replace(plain.data, sensitive=True)
+        == resolve_config(TextDomain(), {"data": {"sensitive": True}}).data
+    )
 
 
 def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> None:
@@ -97,7 +100,7 @@ def test_a_tokenizer_of_another_field_is_refused(workspace: Path, domain: str, t
     file = workspace / "lines.txt"
     file.write_text("".join(f"number {n} of many\n" for n in range(900)))
     found = plugins.domain(domain)
-    config = resolve(found, {"data": {"paths": [str(file)]}, "tokenizer": {"name": tokenizer}})
+    config = resolve_config(found, {"data": {"paths": [str(file)]}, "tokenizer": {"name": tokenizer}})
     with pytest.raises(UsageError, match=f"{tokenizer}.v1 does not read what the {domain} domain gives"):
         build_corpus(CorpusReader(config, found, Workspace.locate()), lambda text: None)
 

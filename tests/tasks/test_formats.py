@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seqmlm import plugins
-from seqmlm.tasks.formats import formats
+from seqmlm.tasks.inspect import formats
 
 
 @pytest.mark.parametrize("domain", plugins.names("domains"))

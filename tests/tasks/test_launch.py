@@ -10,7 +10,7 @@ from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.assemble import loop_config, row_length
-from seqmlm.tasks.config import PretrainConfig, resolve, seconds
+from seqmlm.tasks.config import PretrainConfig, resolve_config, seconds
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
 
@@ -43,20 +43,22 @@ def test_domain_defaults_stand_under_file_flags_and_assignments(tmp_path: Path) 
 
 def test_printed_config_resolves_to_itself() -> None:
     text = plugins.domain("text")
-    config = resolve(text, {})
-    assert resolve(text, yaml.safe_load(yaml.safe_dump(to_dict(config)))) == config
+    config = resolve_config(text, {})
+    assert resolve_config(text, yaml.safe_load(yaml.safe_dump(to_dict(config)))) == config
 
 
 def test_options_of_the_default_masker_do_not_reach_another() -> None:
     domain = plugins.domain("text")
-    config: PretrainConfig = resolve(domain, {"masking": {"masker": "uniform"}, "tokenizer": {"name": "bpe"}})
+    config: PretrainConfig = resolve_config(
+        domain, {"masking": {"masker": "uniform"}, "tokenizer": {"name": "bpe"}}
+    )
     assert config.masking.options == {}
     assert config.tokenizer.options == {}
 
 
 def test_something_ends_the_training() -> None:
-    assert resolve(plugins.domain("protein"), {}).train.max_steps == 1000
-    assert resolve(plugins.domain("protein"), {"train": {"epochs": 2}}).train.max_steps is None
+    assert resolve_config(plugins.domain("protein"), {}).train.max_steps == 1000
+    assert resolve_config(plugins.domain("protein"), {"train": {"epochs": 2}}).train.max_steps is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_the_same_command_again_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
 def test_lengths_of_batch_and_row_fit() -> None:
     for asked, rows in ((6000, 2), (10000, 3), (4096, 1), (100, 1)):
         settings = {"train": {"tokens_per_batch": asked}, "model": {"size": "tiny"}}
-        config = resolve(plugins.domain("protein"), settings)
+        config = resolve_config(plugins.domain("protein"), settings)
         loop = loop_config(config)
         assert loop.rows_per_batch == rows
         assert 0 <= rows * row_length(config) - max(asked, config.model.max_length) < rows

@@ -13,10 +13,10 @@ from mlflow.tracking import MlflowClient
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM
 
 from seqmlm import plugins
-from seqmlm.data.events import Event, History
+from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.errors import StateError, UsageError
+from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.registry import DatasetEntry, TokenizerEntry
-from seqmlm.tasks.bundle import load_tokenizer
 from seqmlm.tasks.models import (
     alias_model,
     export_model,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from seqmlm.engine.observer import StepReport
+from seqmlm.engine.loop import StepReport
 from seqmlm.errors import StateError
 from seqmlm.tasks.observers import EVENTS, MetricsFile, Recorder, read_metrics
 

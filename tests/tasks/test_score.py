@@ -13,8 +13,9 @@ import pytest
 from tiny_models import protein_model, residues
 
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.tasks import bundle, encoding, score, score_judge, score_output
-from seqmlm.tasks.judging import Judge
+from seqmlm.inference import batches, model_folder
+from seqmlm.inference.detector import Detector
+from seqmlm.tasks import score, score_output, score_plan
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 
@@ -35,14 +36,14 @@ class Lines:
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     loaded = protein_model()
     folder = tmp_path_factory.mktemp("model")
-    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
     return str(folder)
 
 
 @pytest.fixture
 def fasta(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty sequences, scored four at a time; every second batch ends a leg."""
-    monkeypatch.setattr(encoding, "BATCH_RECORDS", 4)
+    monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
     monkeypatch.setattr(score, "LEG_RECORDS", 8)
     file = workspace / "p.fasta"
     file.write_text("".join(f">p{n}\n{residues(70)[n : n + 3 + n % 9]}\n" for n in range(40)))
@@ -56,9 +57,9 @@ def _score(model: str, *paths: Path, console: Lines | None = None, **settings: A
 
 def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
     """End the scoring in its n-th batch: by an error that kills it, or by a polite signal."""
-    judged, done = Judge.encoded, 0
+    judged, done = Detector.encoded, 0
 
-    def batch(self: Judge, encoded: Any) -> Any:
+    def batch(self: Detector, encoded: Any) -> Any:
         nonlocal done
         done += 1
         if done == batches:
@@ -67,7 +68,7 @@ def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseExcept
             os.kill(os.getpid(), signal.SIGTERM)
         return judged(self, encoded)
 
-    monkeypatch.setattr(Judge, "encoded", batch)
+    monkeypatch.setattr(Detector, "encoded", batch)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
@@ -232,11 +233,11 @@ def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
 def test_large_inputs_are_screened_where_the_model_is_calibrated(
     model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = bundle.load(model)
+    loaded = model_folder.load(model)
     level = loaded.domain.level(None)
-    assert score_judge.choose_mode([str(fasta)], loaded, level)[0] == "exact"
-    monkeypatch.setattr(score_judge, "LARGE", 100)
-    assert "no cascade" in score_judge.choose_mode([str(fasta)], loaded, level)[1]
-    monkeypatch.setattr(score_judge, "stored_calibration", lambda *_: object())
-    assert score_judge.choose_mode([str(fasta)], loaded, level)[0] == "cascade"
-    assert score_judge.choose_mode(["-"], loaded, level)[0] == "cascade"
+    assert score_plan.choose_mode([str(fasta)], loaded, level)[0] == "exact"
+    monkeypatch.setattr(score_plan, "LARGE", 100)
+    assert "no cascade" in score_plan.choose_mode([str(fasta)], loaded, level)[1]
+    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: object())
+    assert score_plan.choose_mode([str(fasta)], loaded, level)[0] == "cascade"
+    assert score_plan.choose_mode(["-"], loaded, level)[0] == "cascade"

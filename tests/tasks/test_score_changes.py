@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 from tiny_domain_models import MODULE, code_model, source
 
-from seqmlm.anomaly.code_norms import ClassNorms
-from seqmlm.anomaly.levels_code import LineLevel
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
+from seqmlm.domains.code.levels import ClassNorms, LineLevel
 from seqmlm.evaluation.conformal import Calibration
-from seqmlm.tasks import bundle
-from seqmlm.tasks.judging import table
-from seqmlm.tasks.score_calibration import Stored, store, store_backgrounds
-from seqmlm.tasks.scoring import RecordScorer
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import Stored, store, store_backgrounds
+from seqmlm.inference.detector import table
+from seqmlm.inference.scorer import RecordScorer
 
 BUGGY = MODULE.replace("total + item.depth", "total - item.depth").replace(
     "import os\n", "import os\nimport sys\n"
@@ -36,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated model's folder."""
     folder = tmp_path_factory.mktemp("model")
     loaded = code_model()
-    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
     scorer = RecordScorer(loaded)
     found = scorer.scored(scorer.encoded([source(), source(BUGGY)] * 4, Problems()))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)

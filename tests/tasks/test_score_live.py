@@ -15,7 +15,7 @@ import pytest
 from tiny_models import protein_model, residues
 
 from seqmlm.errors import DataError
-from seqmlm.tasks import bundle
+from seqmlm.inference import model_folder
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_config import ScoreConfig
 
@@ -37,7 +37,7 @@ class Stamped(io.StringIO):
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     loaded = protein_model()
     folder = tmp_path_factory.mktemp("model")
-    bundle.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
     return str(folder)
 
 

@@ -17,19 +17,19 @@ from seqmlm.engine.reductions import Rows
 from seqmlm.engine.scoring import Scorer, pseudo_log_likelihood
 from seqmlm.engine.units import ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tasks import bundle
-from seqmlm.tasks.one_pass import head_for, train_and_store_head
+from seqmlm.inference import model_folder
+from seqmlm.inference.one_pass import head_for, train_and_store_head
 from seqmlm.tasks.texts import TextScorer, common_tokens
 
 LONG = " ".join(["the cat sees a dog"] * 20)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> bundle.LoadedModel:
-    return bundle.load(text_model(tmp_path_factory.mktemp("texts")))
+def model(tmp_path_factory: pytest.TempPathFactory) -> model_folder.LoadedModel:
+    return model_folder.load(text_model(tmp_path_factory.mktemp("texts")))
 
 
-def test_scores_are_pseudo_log_likelihoods_in_order(model: bundle.LoadedModel) -> None:
+def test_scores_are_pseudo_log_likelihoods_in_order(model: model_folder.LoadedModel) -> None:
     texts = ["the cat barks", "a dog", LONG, "the cat barks"]
     scorer = TextScorer(model)
     found = list(scorer.scores(texts))
@@ -41,7 +41,7 @@ def test_scores_are_pseudo_log_likelihoods_in_order(model: bundle.LoadedModel) -
     assert scorer.statistics.unique < scorer.statistics.variants
 
 
-def test_whole_units_are_hidden_together(model: bundle.LoadedModel) -> None:
+def test_whole_units_are_hidden_together(model: model_folder.LoadedModel) -> None:
     text = "unheardof dog"
     whole = next(TextScorer(model, mode=Mode.parse("whole-unit")).scores([text]))
     exact = next(TextScorer(model).scores([text]))
@@ -50,7 +50,7 @@ def test_whole_units_are_hidden_together(model: bundle.LoadedModel) -> None:
 
 
 def test_a_head_answers_or_is_missed(tmp_path: Path) -> None:
-    model = bundle.load(text_model(tmp_path / "h"))
+    model = model_folder.load(text_model(tmp_path / "h"))
     texts = ["the cat sees the dog", "a dog barks"]
     with pytest.raises(UsageError, match="has no one-pass head"):
         TextScorer(model, mode=ONE_PASS_HEAD)
@@ -67,7 +67,7 @@ def test_a_head_answers_or_is_missed(tmp_path: Path) -> None:
 
 def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_path: Path) -> None:
     masking = MaskingConfig(masker="uniform.v1", keep=0.1, random=0.1, mask=0.8)
-    model = bundle.load(text_model(tmp_path / "u", masking=to_dict(masking)))
+    model = model_folder.load(text_model(tmp_path / "u", masking=to_dict(masking)))
     scorer = TextScorer(model, mode=ONE_PASS)
     [found] = scorer.scores(["the cat sees the dog"])
     assert scorer.statistics.unique == 1
@@ -82,10 +82,10 @@ def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_
         total += row[token] - np.logaddexp.reduce(row)
     assert found.pll == pytest.approx(total, abs=1e-3)
     with pytest.raises(UsageError, match="one-pass"):
-        TextScorer(bundle.load(text_model(tmp_path / "n")), mode=ONE_PASS)
+        TextScorer(model_folder.load(text_model(tmp_path / "n")), mode=ONE_PASS)
 
 
-def test_the_shared_metric_is_a_loop_over_common_tokens(model: bundle.LoadedModel) -> None:
+def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.LoadedModel) -> None:
     pair = ("the cat sees the dog", "the dogs sees the dog loudly")
     first, second = (model.tokenizer.encode(text) for text in pair)
     kept = common_tokens(first, second)
@@ -104,19 +104,19 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: bundle.LoadedMode
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    secret = bundle.load(text_model(tmp_path / "s", sensitive=True))
+    secret = model_folder.load(text_model(tmp_path / "s", sensitive=True))
     with pytest.raises(UsageError, match="sensitive"):
         TextScorer(secret)
     with pytest.raises(UsageError, match="longer than the model"):
-        list(TextScorer(bundle.load(text_model(tmp_path / "t"))).shared([(LONG, LONG)]))
+        list(TextScorer(model_folder.load(text_model(tmp_path / "t"))).shared([(LONG, LONG)]))
 
 
-def test_a_text_that_cannot_be_spelled_is_shown(model: bundle.LoadedModel, tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_spelled_is_shown(model: model_folder.LoadedModel, tmp_path: Path) -> None:
     from tiny_models import protein_model
 
     with pytest.raises(DataError, match=r"'LAG4'.*not in the alphabet"):
         list(TextScorer(protein_model()).scores(["LAG", "LAG4"]))
-    piecewise = TextScorer(bundle.load(text_model(tmp_path, wordpiece=True)))
+    piecewise = TextScorer(model_folder.load(text_model(tmp_path, wordpiece=True)))
     scores = list(piecewise.scores(["the cat", "the 猫"]))
     assert piecewise.unknown == 1
     assert [len(score.units[0]) for score in scores] == [2, 1]

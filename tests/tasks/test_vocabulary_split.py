@@ -11,7 +11,7 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.record import Record
 from seqmlm.domains.text import TextDomain
-from seqmlm.tasks.config import resolve
+from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader
 from seqmlm.tokenizers.subword import BpeTokenizer
 from seqmlm.workspace import Workspace
@@ -36,7 +36,7 @@ def reader(tmp_path: Path, domain: TextDomain, **data: Any) -> CorpusReader:
     lines = [f"{number} word{number % 7} of text" for number in range(200)]
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines + lines[:50]) + "\n")
-    config = resolve(plugins.domain("text"), {"data": {"paths": [str(path)], **data}})
+    config = resolve_config(plugins.domain("text"), {"data": {"paths": [str(path)], **data}})
     home = Workspace(root=tmp_path, tracking_uri="sqlite://", database_url="sqlite://")
     return CorpusReader(config, domain, home)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from seqmlm.data.events import Event, History
+from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.events_layout import intervals
@@ -33,7 +33,7 @@ KNOWN = Vocabulary(
 
 def made(**options: object) -> EventsTokenizer:
     """A tokenizer of a small vocabulary with these options."""
-    from seqmlm.tokenizers.events_options import EventOptions
+    from seqmlm.tokenizers.events import EventOptions
 
     return EventsTokenizer(KNOWN, EventOptions.of(options))
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, ModernBertConfig
 
-from seqmlm.data.loglines import LogLines
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tokenizers.log_counting import fresh_lines
 from seqmlm.tokenizers.log_templates import FILE, GAPS, NEW, SPECIAL, TemplateTokenizer
+from seqmlm.tokenizers.log_values import fresh_lines
 
 # Share of lines whose group is that of the shipped templates (Zhu et al. 2019), as measured, less 1 %.
 FLOORS = {
@@ -177,7 +177,7 @@ def test_sliding_windows_are_learnt_once():
 def test_a_line_of_several_sessions_is_learnt_once(monkeypatch: pytest.MonkeyPatch):
     sessions = [window("ask all", f"only {i}", times=(1.0, 2.0 + i)) for i in range(12)]
     assert [len(new) for _, new in fresh_lines(sessions)] == [2, *[1] * 11]
-    monkeypatch.setattr("seqmlm.tokenizers.log_counting._LINES_FOLLOWED", 3)
+    monkeypatch.setattr("seqmlm.tokenizers.log_values._LINES_FOLLOWED", 3)
     assert sum(len(new) for _, new in fresh_lines(sessions * 2)) > 24  # the memory of lines is bounded
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, ModernBertConfig
 
-from seqmlm.data.loglines import LogLines
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.log_words import LogWordTokenizer
 from seqmlm.tokenizers.subword import SPECIAL

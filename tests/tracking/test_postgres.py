@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
-from seqmlm.tasks.db import upgrade
+from seqmlm.tasks.doctor import upgrade
 from seqmlm.tasks.models import register_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace

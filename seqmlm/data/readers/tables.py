@@ -1,17 +1,145 @@
-"""CSV and TSV: the sequence in one named column."""
+"""What readers of named fields share: picking the sequence, id and document out of a row."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, lines
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.fields import missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
+
+_LISTED = 30  # names shown of a table with very many columns
+
+
+def missing(
+    name: str, present: Iterable[str], source: str, line: int | None, option: str, problems: Problems
+) -> DataError:
+    """The error for a row or table without a wanted field.
+
+    It lists those there are, except for sensitive data: a header that is missing would make them values.
+    """
+    there = [str(p) for p in present]
+    more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
+    listed = "" if problems.sensitive else f"there are: {', '.join(there[:_LISTED])}{more}; "
+    return DataError(
+        f"no {option} of this name",
+        source=source,
+        line=line,
+        field=name,
+        remedy=f"{listed}choose one with --option {option}=NAME",
+    )
+
+
+def torn(text: str) -> bool:
+    """Whether a text holds half a character: JSON may escape one (`\\ud800`), UTF-8 cannot write it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def torn_text(source: str, line: int | None = None, name: str | None = None) -> DataError:
+    """The error for a text that is `torn`."""
+    return DataError(
+        "half a character (a lone surrogate)",
+        source=source,
+        line=line,
+        field=name,
+        remedy="write the text again as UTF-8, or leave it out",
+    )
+
+
+def record_from(
+    row: Mapping[str, Any],
+    name: str,
+    id_field: str | None,
+    document_field: str | None,
+    keep: Sequence[str],
+    source: str,
+    line: int,
+    problems: Problems,
+) -> Record | None:
+    """The record of one row, or None after handing a row without text to `problems`."""
+    raw = row[name]
+    if not isinstance(raw, str) or not raw or raw.isspace():
+        reason = "no text in the field" if raw is None or isinstance(raw, str) else "the field holds no text"
+        error = DataError(
+            reason, source=source, line=line, field=name, remedy="fill it in, or name another field"
+        )
+        problems.bad(error, None)
+        return None
+    if torn(raw):
+        problems.bad(torn_text(source, line, name), json.dumps(row, default=str))
+        return None
+    document = None if document_field is None or row[document_field] is None else str(row[document_field])
+    return Record(
+        id=f"{Path(source).name}:{line}" if id_field is None else str(row[id_field]),
+        raw=raw,
+        source=source,
+        line=line,
+        document=document,
+        meta={key: row[key] for key in keep if key in row},
+    )
+
+
+# JSON lines: one object a line, the sequence in one of its fields.
+
+
+def read_jsonl(
+    path: str | Path,
+    problems: Problems,
+    *,
+    field: str = "text",
+    id_field: str | None = None,
+    document_field: str | None = None,
+    keep: Sequence[str] = (),
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read a file of JSON objects, one a line (also .gz, .zst, "-"); blank lines are passed over.
+
+    Args:
+        path: the file.
+        problems: receives lines that are not a JSON object, and objects without text in the field.
+        field: key of the sequence.
+        id_field: key of the record's id; None names it by its line.
+        document_field: key of what the record belongs to.
+        keep: further keys that go into `meta`, where present.
+        max_bytes: longest line.
+    """
+    source = str(path)
+    for number, text in lines(source, problems, max_bytes=max_bytes):
+        if not text or text.isspace():
+            continue
+        try:
+            row = json.loads(text)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+        except (ValueError, RecursionError):
+            error = DataError(
+                "not a JSON object",
+                source=source,
+                line=number,
+                remedy="write one object a line, or name the format the file really has",
+            )
+            problems.bad(error, text)
+            continue
+        wanted = [name for name in (field, id_field, document_field) if name is not None]
+        absent = next((name for name in wanted if name not in row), None)
+        if absent is not None:
+            problems.bad(missing(absent, row, source, number, "field", problems), text)
+            continue
+        record = record_from(row, field, id_field, document_field, keep, source, number, problems)
+        if record is not None:
+            yield record
+
+
+# CSV and TSV: the sequence in one named column.
 
 
 def read_csv(
@@ -152,3 +280,68 @@ def _read(
         record = record_from(row, column, id_column, document_column, keep, source, line, problems)
         if record is not None:
             yield record
+
+
+# Parquet: the sequence in one text column, read batch by batch.
+
+_ROWS = 1024
+
+
+def read_parquet(
+    path: str | Path,
+    problems: Problems,
+    *,
+    column: str = "text",
+    id_column: str | None = None,
+    document_column: str | None = None,
+    keep: Sequence[str] = (),
+) -> Iterator[Record]:
+    """Read one column of a parquet file; a record's `line` is its 1-based row.
+
+    Args:
+        path: the file; standard input cannot be parquet, whose index stands at the end.
+        problems: receives a file that is not parquet, a missing column, rows without text.
+        column, id_column, document_column, keep: as in `read_csv`.
+    """
+    import pyarrow as pa
+
+    source, number = str(path), 0
+    try:
+        file = _open(source)
+        names = file.schema_arrow.names
+        column = names[0] if len(names) == 1 else column
+        wanted = [n for n in (column, id_column, document_column, *keep) if n is not None]
+        absent = next((n for n in wanted if n not in names), None)
+        if absent is not None:
+            raise missing(absent, names, source, None, "column", problems)
+        for batch in file.iter_batches(batch_size=_ROWS, columns=list(dict.fromkeys(wanted))):
+            for row in batch.to_pylist():
+                number += 1
+                record = record_from(row, column, id_column, document_column, keep, source, number, problems)
+                if record is not None:
+                    yield record
+    except DataError as error:
+        problems.bad(error)
+    except (pa.ArrowException, OSError) as error:
+        broken = DataError(
+            "the file is not parquet, or damaged",
+            source=source,
+            line=number or None,
+            remedy="write it again, or name the format it really has",
+        )
+        broken.__cause__ = error
+        problems.bad(broken)
+
+
+def _open(source: str) -> Any:
+    import pyarrow.parquet as pq
+
+    if source == "-":
+        raise DataError(
+            "parquet cannot be read from standard input", source=source, remedy="give the name of the file"
+        )
+    if not Path(source).exists():
+        raise DataError("no such file", source=source, remedy="check the path")
+    if Path(source).stat().st_size == 0:
+        raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
+    return pq.ParquetFile(source, memory_map=True)

@@ -34,9 +34,9 @@ from seqmlm.tokenizers.lexers.classes import (
     TYPE,
     USE,
     Lexed,
+    Positions,
     lexed,
 )
-from seqmlm.tokenizers.lexers.positions import Positions
 from seqmlm.tokenizers.lexers.python_scopes import ATTRIBUTES, Scopes
 
 _DIGITS = "[0-9](?:_?[0-9])*"

@@ -1,20 +1,39 @@
-"""Which name is which: the syntax tree of a Python file, its identifiers resolved to the scopes that bind
-them.
-
-Python's scoping rules (Language Reference 4.2.2): a name is local to the innermost scope that binds it, class
-bodies are not seen from the functions in them, `global` and `nonlocal` point elsewhere. What a class body
-binds (methods, class attributes) is reached by attribute, so it shares its symbol with the attribute of that
-name; attributes themselves are told apart by name alone, because their owner's type is not known.
-"""
+"""Which fields of a syntax tree's nodes lead on: a walk that looks at no others takes half the time."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 from seqmlm.tokenizers.lexers.classes import DEFINITION, DOCSTRING, EXCEPTION, IMPORT, PARAMETER, TYPE, USE
-from seqmlm.tokenizers.lexers.python_nodes import fields_of
+
+# Fields of nodes that hold no expression, statement or pattern.
+_LEAVES = frozenset(
+    (
+        *("ctx", "op", "ops", "attr", "name", "names", "kwd_attrs", "type_comment", "type_ignores"),
+        *("is_async", "simple", "conversion", "level", "module", "kind", "id", "arg"),
+    )
+)
+
+
+@cache
+def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node whose values have to be visited."""
+    if kind in (ast.Constant, ast.Pass, ast.MatchSingleton):
+        return ()
+    return tuple(field for field in kind._fields if field not in _LEAVES)
+
+
+# Which name is which: the syntax tree of a Python file, its identifiers resolved to the scopes that bind
+# them.
+#
+# Python's scoping rules (Language Reference 4.2.2): a name is local to the innermost scope that binds it,
+# class bodies are not seen from the functions in them, `global` and `nonlocal` point elsewhere. What a
+# class body binds (methods, class attributes) is reached by attribute, so it shares its symbol with the
+# attribute of that name; attributes themselves are told apart by name alone, because their owner's type is
+# not known.
 
 ATTRIBUTES = -1
 """The scope number of attributes, and of what class bodies bind."""

@@ -23,9 +23,9 @@ from seqmlm.tokenizers.lexers.classes import (
     TYPE,
     USE,
     Lexed,
+    Positions,
 )
 from seqmlm.tokenizers.lexers.generic import lex_generic
-from seqmlm.tokenizers.lexers.positions import Positions
 
 PARSED = ("java", "javascript", "go")
 _TYPES = ("type_identifier", "integral_type", "floating_point_type", "boolean_type", "void_type")

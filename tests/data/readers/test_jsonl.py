@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.jsonl import read_jsonl
+from seqmlm.data.readers.tables import read_jsonl
 from seqmlm.errors import DataError
 
 

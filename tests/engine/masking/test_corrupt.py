@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.engine.masking.base import MaskingConfig, eligible_tokens
-from seqmlm.engine.masking.corrupt import Corruptor, uniform_units
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig, eligible_tokens, uniform_units
 from seqmlm.engine.masking.lexicon import Lexicon
 from seqmlm.engine.masking.position import Position
 from seqmlm.engine.masking.span import Span

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqmlm.engine.masking.base import MaskingConfig, eligible_tokens
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig, eligible_tokens
 from seqmlm.engine.masking.token_class import TokenClass
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError

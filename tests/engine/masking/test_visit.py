@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.engine.masking.base import MaskingConfig, eligible_tokens
-from seqmlm.engine.masking.corrupt import Corruptor
+from seqmlm.engine.masking.base import Corruptor, MaskingConfig, eligible_tokens
 from seqmlm.engine.masking.visit import Visit
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import UsageError

@@ -1,0 +1,268 @@
+"""Jupyter notebooks: the code of all cells as one record, because names live across cells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.duplicates import NearDuplicates
+from seqmlm.data.files import MAX_BYTES, blocks, lines, too_long
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
+from seqmlm.data.record import Record
+from seqmlm.domains.code.source import broken_line, package_of_file
+from seqmlm.errors import DataError
+from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
+
+_MAGIC = ("%", "!", "?")
+
+
+def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
+    """Read an .ipynb file (format 3 and 4; also .gz, .zst): its code cells, a blank line between them.
+
+    Lines for IPython (`%matplotlib inline`, `!pip`) become comments and are counted, so that the rest parses.
+    `meta["cells"]` is the number of code cells.
+
+    Args:
+        path: the file.
+        problems: receives a file that is no notebook; counts those without code.
+        max_bytes: of the largest file.
+    """
+    source = str(path)
+    try:
+        notebook = _loaded(source, max_bytes)
+        cells = [text for text in _cells(notebook) if text.strip()]
+        if any(map(torn, cells)):
+            raise torn_text(source)
+    except DataError as error:
+        problems.bad(error)
+        return
+    if not cells:
+        problems.note("a notebook without code, skipped", source=source)
+        return
+    language = _language(notebook)
+    if language == "python":
+        cells = [_without_magic(text, problems) for text in cells]
+    text = SourceText("\n\n".join(cells) + "\n", language)
+    meta: dict[str, Any] = {"language": language, "cells": len(cells)}
+    line = broken_line(text)
+    if line is not None:
+        problems.note("does not parse as Python 3: read without a syntax tree", source=source)
+        meta["unparsed_line"] = line
+    document = package_of_file(Path(source)) if source != "-" else None
+    yield Record(id=Path(source).name, raw=text, source=source, line=1, document=document, meta=meta)
+
+
+def _loaded(source: str, max_bytes: int) -> Mapping[str, Any]:
+    parts: list[bytes] = []
+    for block in blocks(source):
+        parts.append(block)
+        if sum(map(len, parts)) > max_bytes:
+            raise too_long(source, 1, max_bytes, "notebook")
+    try:
+        notebook = json.loads(b"".join(parts))
+        if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
+            return notebook
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise DataError("not JSON", source=source, line=line, remedy="save the notebook again") from None
+    raise DataError("not a notebook", source=source, remedy="name the format it really has")
+
+
+def _cells(notebook: Mapping[str, Any]) -> Iterator[str]:
+    sheets = notebook.get("worksheets") or [notebook]
+    for sheet in sheets:
+        for cell in sheet.get("cells", ()) if isinstance(sheet, dict) else ():
+            if isinstance(cell, dict) and cell.get("cell_type") == "code":
+                text = cell.get("source", cell.get("input", ""))
+                yield "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _language(notebook: Mapping[str, Any]) -> str:
+    meta = notebook.get("metadata")
+    if isinstance(meta, dict):
+        for key, name in (("language_info", "name"), ("kernelspec", "language")):
+            part = meta.get(key)
+            if isinstance(part, dict) and isinstance(part.get(name), str):
+                return str(part[name]).lower()
+    return "python"
+
+
+def _without_magic(text: str, problems: Problems) -> str:
+    if text.lstrip().startswith("%%"):
+        problems.note("a notebook cell in another language, kept as comments")
+        return "\n".join("# " + line for line in text.split("\n"))
+    lines = text.split("\n")
+    changed = ["# " + line if line.lstrip().startswith(_MAGIC) else line for line in lines]
+    problems.note(
+        "an IPython line, kept as a comment", sum(a != b for a, b in zip(lines, changed, strict=True))
+    )
+    return "\n".join(changed)
+
+
+# Code in JSON: objects line by line, or one array of them, as CodeSearchNet and its descendants have it.
+
+_GAP = re.compile(r"[,\s]*")
+_FILL = 1 << 16
+_FIELDS = ("code", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens", "text")
+_IDS = ("idx", "id", "func_name", "name")
+_DOCUMENTS = ("repo", "repo_name", "repository_name", "nwo")
+
+
+def read_code_json(
+    path: str | Path,
+    problems: Problems,
+    *,
+    field: str | None = None,
+    id_field: str | None = None,
+    document_field: str | None = None,
+    language: str | None = None,
+    keep: Sequence[str] = (),
+    near_duplicates: float = 0.0,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read JSON lines or a JSON array of objects (also .gz, .zst, "-").
+
+    Args:
+        path: the file.
+        problems: receives what is not an object, or has no code in the field; counts near duplicates.
+        field: key of the code, text or a list of tokens (joined by spaces); None takes the first of "code",
+            "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and "text" there is.
+        id_field, document_field: keys of the record's id and of its repository; None looks for the usual
+            ones.
+        language: of the code; None takes the object's own "language", else what the file is called
+            ("go.jsonl").
+        keep: further keys that go into `meta`, where present.
+        near_duplicates: likeness from which a text counts as a copy of an earlier one and is left out, in
+            (0, 1]; 0 keeps all.
+        max_bytes: longest line or object.
+    """
+    source = str(path)
+    named = Path(source).name.split(".")[0].lower()
+    known = NearDuplicates(near_duplicates) if near_duplicates else None
+    for number, row in _objects(source, problems, max_bytes):
+        name = field or next((one for one in _FIELDS if one in row), _FIELDS[0])
+        wanted = [one for one in (name, id_field, document_field) if one is not None]
+        absent = next((one for one in wanted if one not in row), None)
+        if absent is not None:
+            problems.bad(missing(absent, row, source, number, "field", problems), json.dumps(row))
+            continue
+        if isinstance(row[name], list):
+            problems.note("a list of tokens, joined by spaces")
+            row = {**row, name: " ".join(map(str, row[name]))}
+        own = id_field or next((one for one in _IDS if one in row), None)
+        document = document_field or next((one for one in _DOCUMENTS if one in row), None)
+        record = record_from(row, name, own, document, keep, source, number, problems)
+        if record is None:
+            continue
+        if known is not None and known.seen(record.raw):
+            problems.note("a near duplicate, skipped")
+            continue
+        spoken = language or str(row.get("language") or (named if named in LANGUAGES else "")).lower()
+        yield _with_language(record, spoken)
+
+
+def _with_language(record: Record, language: str) -> Record:
+    return Record(
+        id=record.id,
+        raw=SourceText(record.raw, language),
+        source=record.source,
+        line=record.line,
+        document=record.document,
+        meta={**record.meta, "language": language},
+    )
+
+
+def _objects(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(line it begins on, object) of every object of the file."""
+    numbered = lines(source, problems, max_bytes=max_bytes)
+    first = next(((number, text) for number, text in numbered if text and not text.isspace()), None)
+    if first is None:
+        return
+    if first[1].lstrip().startswith("["):
+        found = _of_array(first, numbered, source, max_bytes, problems)
+    else:
+        found = _of_lines(chain([first], numbered), source, problems)
+    for number, row in found:
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            problems.bad(_not_an_object(source, number), json.dumps(row))
+
+
+def _of_lines(
+    numbered: Iterator[tuple[int, str]], source: str, problems: Problems
+) -> Iterator[tuple[int, Any]]:
+    for number, text in numbered:
+        if text and not text.isspace():
+            try:
+                yield number, json.loads(text)
+            except (ValueError, RecursionError):
+                problems.bad(_not_an_object(source, number), text)
+
+
+def _between(text: str, at: int) -> int:
+    """Where the next item begins: behind commas and white space."""
+    found = _GAP.match(text, at)
+    return at if found is None else found.end()
+
+
+def _of_array(
+    first: tuple[int, str],
+    numbered: Iterator[tuple[int, str]],
+    source: str,
+    max_bytes: int,
+    problems: Problems,
+) -> Iterator[tuple[int, Any]]:
+    """The items of an array, one in memory at a time.
+
+    Items are decoded from a buffer that is filled up when its first item has no end yet, by as much again as
+    it holds, so that a large item costs no more attempts than its size doubles.
+    """
+    decode = json.JSONDecoder().raw_decode
+    begins, held = first[0], [first[1].lstrip()[1:]]
+    while True:
+        rest, at = "\n".join(held), 0
+        while True:
+            skipped = _between(rest, at)
+            begins += rest.count("\n", at, skipped)
+            at = skipped
+            if rest[at : at + 1] in ("", "]"):
+                break
+            try:
+                value, end = decode(rest, at)
+            except (ValueError, RecursionError):
+                break
+            yield begins, value
+            begins += rest.count("\n", at, end)
+            at = end
+        if rest[at : at + 1] == "]":
+            return
+        held, size = [rest[at:]], len(rest) - at
+        enough = size + max(size, _FILL)
+        if size > max_bytes:
+            problems.bad(too_long(source, begins, max_bytes, "object"))
+            return
+        while size < enough:
+            following = next(numbered, None)
+            if following is None:
+                break
+            held.append(following[1])
+            size += len(following[1]) + 1
+        if len(held) == 1:
+            if rest[at:].strip(", \t\r\n"):
+                problems.bad(_not_an_object(source, begins), rest[at : at + 1000])
+            return
+
+
+def _not_an_object(source: str, line: int) -> DataError:
+    return DataError(
+        "not a JSON object",
+        source=source,
+        line=line,
+        remedy="write one object a line, or an array of them, or name the format the file really has",
+    )

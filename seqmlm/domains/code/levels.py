@@ -1,0 +1,438 @@
+"""How surprising tokens of a class usually are, so that rare names are not all that a scan of code finds.
+
+    z = (s - mean of its class) / (standard deviation of its class)
+
+with s in bits; a class is the lexer's (operator, call, string ...) and how many sub-words the unit takes.
+Learnt from scored normal files without labels.
+"""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.findings import Fingerprints
+from seqmlm.anomaly.levels import Background, Level, RecordLevel, part_row
+from seqmlm.anomaly.values import Doubles, Longs, Row, Scored
+from seqmlm.engine.types import Sequences
+from seqmlm.errors import StateError
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.lexers.classes import (
+    CLASSES,
+    COMMENT,
+    DOCSTRING,
+    IDENTIFIERS,
+    KEYWORD,
+    STRING,
+    Lexed,
+    Positions,
+)
+from seqmlm.tokenizers.lexers.generic import lex_generic
+from seqmlm.tokenizers.lexers.python import parse
+
+SUBWORDS = 4
+"""Sub-words of a unit that are told apart: 1, 2, 3, and more."""
+
+# What is little known leans on what is better known: a class on all tokens, a cell on its class, as if the
+# latter had been seen this many times.
+_PRIOR = 20.0
+_LEAST_SPREAD = 0.1  # bits
+
+
+class ClassNorms(Background):
+    """Mean and standard deviation of surprisals by lexer class and number of sub-words.
+
+    Args:
+        moments: (C + 1, S, 3) count, sum and sum of squares of surprisals in bits; the last class is that of
+            units of none.
+    """
+
+    needs_scores: ClassVar[bool] = True
+
+    def __init__(self, moments: Doubles) -> None:
+        self._moments = moments
+        self._learnt = bool(moments[..., 0].sum())
+        self._mean, self._spread = _shrunk(moments)
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Nothing of what occurs matters, only how it is scored: see `learn`."""
+        return cls(np.zeros((len(CLASSES) + 1, SUBWORDS, 3)))
+
+    def learn(self, normal: Iterable[Scored]) -> Self:
+        moments = np.zeros_like(self._moments)
+        for scored in normal:
+            kind, subwords = cells(scored)
+            bits = scored.surprisal
+            np.add.at(moments, (kind, subwords), np.stack([np.ones_like(bits), bits, bits**2], axis=1))
+        return type(self)(moments)
+
+    def z(self, scored: Scored) -> Doubles:
+        """(U,) by how many standard deviations each unit is more surprising than its class.
+
+        Raises:
+            StateError: nothing was learnt yet.
+        """
+        if not self._learnt:
+            raise StateError(
+                "this model does not know how surprising normal code is: run seqmlm calibrate on it, or ask "
+                "for the level 'file'"
+            )
+        kind, subwords = cells(scored)
+        z: Doubles = (scored.surprisal - self._mean[kind, subwords]) / self._spread[kind, subwords]
+        return z
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"moments": self._moments}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls(np.asarray(arrays["moments"], dtype=np.float64))
+
+
+def cells(scored: Scored) -> tuple[Longs, Longs]:
+    """(U,) class of each unit, C for none; (U,) its number of sub-words less one, at most `SUBWORDS` - 1."""
+    groups = scored.encoding.groups
+    counts = np.bincount(groups[groups >= 0], minlength=1)
+    subwords = np.minimum(counts[scored.number], SUBWORDS) - 1
+    none = len(CLASSES)
+    if scored.classes is None:
+        return np.full(len(scored), none, dtype=np.int64), subwords
+    kind = scored.classes.astype(np.int64)
+    return np.where((kind >= 0) & (kind < none), kind, none), subwords
+
+
+def _shrunk(moments: Doubles) -> tuple[Doubles, Doubles]:
+    """(C + 1, S) means and standard deviations; cells lean on their class, classes on all."""
+    everything = moments.sum(axis=(0, 1))
+    prior = everything / max(everything[0], 1.0)
+    classes = moments.sum(axis=1) + _PRIOR * prior
+    classes /= np.maximum(classes[:, :1], 1.0)
+    found = moments + _PRIOR * classes[:, None, :]
+    found /= np.maximum(found[..., :1], 1.0)
+    spread = np.sqrt(np.maximum(found[..., 2] - found[..., 1] ** 2, 0.0))
+    return found[..., 1], np.maximum(spread, _LEAST_SPREAD)
+
+
+# Where the functions and classes of a source text stand, so that a finding can name the one it is in.
+#
+# Python by its syntax tree; other languages by braces and what stands in front of them, which takes no parser
+# and is right where code is laid out as usual. Languages without braces, and Python that does not parse, have
+# one scope: the module.
+
+Kind = Literal["module", "class", "function"]
+MODULE = "<module>"
+
+_BRACELESS = frozenset(("python", "ruby", "lua", "sql", "haskell", "julia"))
+_CLASSES = frozenset(
+    ("class", "interface", "struct", "enum", "trait", "impl", "object", "namespace", "union")
+)
+_CONTROL = frozenset(
+    (
+        *("if", "else", "elif", "for", "foreach", "while", "do", "switch", "match", "catch", "try", "loop"),
+        *("select", "synchronized", "using", "lock", "with", "when", "case", "defer", "unless", "finally"),
+    )
+)
+_USES = frozenset(("=", "new", "return", "=>"))
+_OPENING, _CLOSING = "([", ")]"
+
+
+class Scope(NamedTuple):
+    """A stretch of a source text.
+
+    name: its full name, outer scopes in front ("Stack.push"); "<module>" for all of the text.
+    kind: what it is.
+    start, end: half-open character offsets, decorators included.
+    """
+
+    name: str
+    kind: Kind
+    start: int
+    end: int
+
+
+def scopes(text: str) -> list[Scope]:
+    """The module, then all classes and functions in it in the order they begin; an inner one after its outer.
+
+    Args:
+        text: the source; a `SourceText` knows its language, any other text is Python if it parses as that.
+    """
+    language = getattr(text, "language", "")
+    module = Scope(MODULE, "module", 0, len(text))
+    tree = parse(str(text)) if language in ("", "python") else None
+    if tree is not None:
+        found = list(_of_tree(tree, Positions(str(text)), ""))
+    else:
+        found = [] if language in _BRACELESS else _of_braces(str(text), lex_generic(str(text), language))
+    return [module, *sorted(found, key=lambda scope: (scope.start, -scope.end))]
+
+
+def innermost(found: Sequence[Scope], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) index of the innermost scope around each character offset.
+
+    Args:
+        found: of `scopes`.
+        offsets: (N,) places in the text.
+    """
+    owner = np.zeros(len(offsets), dtype=np.int64)
+    for index, scope in enumerate(found):  # inner ones come later and replace their outer ones
+        owner[(offsets >= scope.start) & (offsets < scope.end)] = index
+    return owner
+
+
+def _of_tree(tree: ast.AST, positions: Positions, outer: str) -> Iterator[Scope]:
+    waiting = [(node, outer) for node in ast.iter_child_nodes(tree)]
+    while waiting:
+        node, name = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{name}.{node.name}" if name else node.name
+            first = (min(one.lineno for one in (node, *node.decorator_list)), node.col_offset)
+            kind: Kind = "class" if isinstance(node, ast.ClassDef) else "function"
+            last = (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+            yield Scope(name, kind, positions.offset(first), positions.offset(last))
+        waiting += [(child, name) for child in ast.iter_child_nodes(node)]
+
+
+def _of_braces(text: str, tokens: Lexed) -> list[Scope]:
+    """Scopes of a language with braces; an unclosed one ends with the text."""
+    found: list[Scope] = []
+    open_ones: list[tuple[int, str, Kind, int] | None] = []
+    header: list[int] = []  # tokens since the last brace or semicolon
+    for index, (start, end, kind) in enumerate(
+        zip(tokens.starts.tolist(), tokens.ends.tolist(), tokens.classes.tolist(), strict=True)
+    ):
+        value = text[start:end]
+        if kind in (STRING, COMMENT, DOCSTRING):
+            continue
+        if value == "{":
+            outer = [one[1] for one in open_ones if one is not None]
+            open_ones.append(_opened(text, tokens, header, outer))
+            header = []
+        elif value == "}":
+            if open_ones and (one := open_ones.pop()) is not None:
+                found.append(Scope(one[1], one[2], one[3], end))
+            header = []
+        elif value == ";":
+            header = []
+        else:
+            header.append(index)
+    return found + [Scope(one[1], one[2], one[3], len(text)) for one in open_ones if one is not None]
+
+
+def _opened(
+    text: str, tokens: Lexed, header: list[int], outer: list[str]
+) -> tuple[int, str, Kind, int] | None:
+    """(index of the first token, full name, kind, start) of what a brace begins; None for a plain block."""
+    words = [text[tokens.starts[i] : tokens.ends[i]] for i in header]
+    named = _named(words, [int(tokens.classes[i]) for i in header])
+    if named is None:
+        return None
+    name, kind = named
+    full = f"{outer[-1]}.{name}" if outer else name
+    return header[0], full, kind, int(tokens.starts[header[0]])
+
+
+def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
+    """Name and kind of what a header introduces: `class X`, `f(...)`, `x = (...) =>`."""
+    for place, word in enumerate(words[:-1]):
+        if word in _CLASSES and classes[place + 1] in IDENTIFIERS and "(" not in words[:place]:
+            return words[place + 1], "class"
+    if words[:1] == ["type"] and words[-1] in _CLASSES:  # Go's `type X struct`
+        return words[1], "class"
+    if words[-1:] == ["=>"] and "=" in words:
+        place = words.index("=")
+        return (words[place - 1], "function") if place and classes[place - 1] in IDENTIFIERS else None
+    first = next((word for word, kind in zip(words, classes, strict=True) if kind == KEYWORD), "")
+    if first in _CONTROL or not _balanced(words):
+        return None
+    for place in range(1, len(words)):
+        before = words[place - 1]
+        if words[place] == "(" and classes[place - 1] in IDENTIFIERS and before not in _CONTROL:
+            used = not _USES.isdisjoint(words[:place])  # `x = call() {`, `return new Call() {`
+            return None if used else (before, "function")
+    return None
+
+
+def _balanced(words: list[str]) -> bool:
+    opened = sum(word in _OPENING for word in words)
+    return opened == sum(word in _CLOSING for word in words)
+
+
+# Levels of source code: line, token, function, by surprisal against what is usual for a token's class.
+#
+# A line is the mean of its three most unusual tokens, a function the 90th percentile of its own (an inner
+# function's tokens are that one's alone): most of code is punctuation that tells nothing. Beside it, of
+# both, stands the largest: a single wrong token moves no percentile. All of them grow with the number of
+# tokens; what is unusual for its length, calibration says.
+
+TOP_TOKENS = 3
+PERCENTILE = 90.0
+
+
+class SourceUnits:
+    """The units of a scored file, and where in it they stand.
+
+    Args:
+        scored: the file; a `SourceText` knows its language.
+    """
+
+    def __init__(self, scored: Scored) -> None:
+        self.scored = scored
+        self.text = str(scored.record.raw)
+        self._starts = [0]
+        for line in self.text.split("\n")[:-1]:  # what git, SARIF and editors count
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self.fingerprints = Fingerprints(scored.record.id)
+
+    @cached_property
+    def lines(self) -> Longs:
+        """(U,) 1-based line in which each unit begins: a line break belongs to the line it ends."""
+        return np.searchsorted(self._starts, self.scored.spans[:, 0], side="right").astype(np.int64)
+
+    @cached_property
+    def scopes(self) -> list[Scope]:
+        """See `seqmlm.domains.code.levels.scopes`."""
+        return scopes(self.scored.record.raw)
+
+    @cached_property
+    def owners(self) -> Longs:
+        """(U,) index of the innermost scope of each unit."""
+        return innermost(self.scopes, self.scored.spans[:, 0])
+
+    def line(self, number: int) -> str:
+        """The text of a line (1-based), without its end."""
+        return self.text[self.begin(number) : self.end(number)].removesuffix("\r")
+
+    def begin(self, number: int) -> int:
+        """Character offset of a line's (1-based) first character."""
+        return self._starts[number - 1]
+
+    def end(self, number: int) -> int:
+        """Character offset behind a line (1-based), without its end."""
+        return self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+
+    def row(self, units: Longs, name: str, statistics: dict[str, float], peak: int, scope: Scope) -> Row:
+        """A row that says where in the file it is.
+
+        Args:
+            units: its units.
+            name: of the part, after "#".
+            statistics: its score first.
+            peak: the unit that its line and column name.
+            scope: around it.
+        """
+        made = part_row(self.scored, units, name, statistics)
+        number = int(self.lines[peak])
+        extra = {"column": int(self.scored.spans[peak, 0]) - self._starts[number - 1] + 1} | (
+            {} if scope.kind == "module" else {"function": scope.name}
+        )
+        return replace(made, line=self.scored.record.line - 1 + number, extra=extra)
+
+    def line_of(self, offset: int) -> int:
+        """1-based line of a character offset."""
+        return bisect_right(self._starts, offset)
+
+
+class CodeLevel(Level):
+    """What the levels of code share: the norms of classes, and how a place in a file is named."""
+
+    background: ClassVar[type[Background] | None] = ClassNorms
+    pictures = ("source",)
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        if not isinstance(background, ClassNorms):
+            raise StateError(
+                f"level {self.name!r} compares code with normal code, which this model knows nothing of: run "
+                "seqmlm calibrate on it, or ask for the level 'file'"
+            )
+        if not len(scored):
+            return []
+        return self.of(SourceUnits(scored), background.z(scored))
+
+    @abstractmethod
+    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+        """The rows of a file whose units are by z standard deviations (U,) more surprising than usual."""
+
+
+class LineLevel(CodeLevel):
+    """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
+
+    name = "line"
+    channels = ("line", "peak")
+
+    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+        rows = []
+        bounds = np.flatnonzero(np.diff(source.lines, prepend=0, append=0))
+        for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            units = np.arange(first, last)
+            order = np.argsort(-z[units], kind="stable")[:TOP_TOKENS]
+            number, peak = int(source.lines[first]), first + int(order[0])
+            scope = source.scopes[int(source.owners[first])]
+            statistics = {"line": float(z[units][order].mean()), "peak": float(z[peak])}
+            made = source.row(units, f"L{number}", statistics, peak, scope)
+            marks = source.fingerprints.of(self.name, scope.name, source.line(number))
+            rows.append(_marked(replace(made, end=min(made.end, source.end(number))), marks))
+        return rows
+
+
+class TokenLevel(CodeLevel):
+    """Lexer tokens (words, in strings and comments): the z of each."""
+
+    name = "token"
+    channels = ("token",)
+
+    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+        rows = []
+        kinds = source.scored.classes
+        for unit, value in enumerate(z.tolist()):
+            scope = source.scopes[int(source.owners[unit])]
+            name = str(int(source.scored.number[unit]))
+            made = source.row(np.array([unit]), name, {"token": value}, unit, scope)
+            text = f"{source.line(int(source.lines[unit]))}\0{source.scored.text(unit)}"
+            kind = -1 if kinds is None else int(kinds[unit])
+            more: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
+            rows.append(_marked(made, source.fingerprints.of(self.name, scope.name, text), **more))
+        return [replace(row, length=1) for row in rows]
+
+
+class FunctionLevel(CodeLevel):
+    """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
+
+    name = "function"
+    channels = ("function", "peak")
+
+    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+        rows = []
+        for index, scope in enumerate(source.scopes):
+            units = np.flatnonzero(source.owners == index)
+            if not len(units):
+                continue
+            peak = int(units[np.argmax(z[units])])
+            statistics = {"function": float(np.percentile(z[units], PERCENTILE)), "peak": float(z[peak])}
+            made = source.row(units, scope.name, statistics, peak, scope)
+            marks = source.fingerprints.of(self.name, scope.name, "")
+            first = source.scored.record.line - 1
+            more = {
+                "function": scope.name,
+                "kind": scope.kind,
+                "last_line": first + source.line_of(max(scope.end - 1, 0)),
+                "peak_line": made.line,
+            }
+            placed = replace(made, line=first + source.line_of(scope.start))
+            rows.append(_marked(placed, marks, **more))
+        return rows
+
+
+def _marked(row: Row, fingerprints: dict[str, str], **more: Any) -> Row:
+    return replace(row, extra={**row.extra, **more, "fingerprints": fingerprints})
+
+
+LEVELS: tuple[Level, ...] = (LineLevel(), TokenLevel(), FunctionLevel(), RecordLevel("file"))

@@ -1,0 +1,85 @@
+"""A picture of source code: numbered lines, each with its surprisal in a gutter, tokens on their colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from seqmlm.anomaly.values import Scored
+from seqmlm.domains.code.levels import TOP_TOKENS, SourceUnits
+from seqmlm.reports.drawing import SCALE
+from seqmlm.reports.page import Page
+
+AROUND = 6
+"""Lines shown on either side of a finding, of a file of more than `WHOLE` lines."""
+WHOLE = 16  # so many are seen without scrolling
+
+_ALARM, _OPEN, _LEFT_OUT = "▶", "│", "⋯"
+
+
+def add_source(
+    page: Page,
+    heading: str,
+    note: str,
+    scored: Scored,
+    marked: Mapping[int, bool],
+    told: Callable[[int], str],
+    *,
+    scale: float = SCALE,
+) -> None:
+    """Add a file, or the parts of it around its findings.
+
+    The gutter holds the line's number, the mean surprisal of its three least expected tokens in bits, and a
+    mark where the line alarmed.
+
+    Args:
+        page: grows by one part.
+        heading, note: of the part.
+        scored: the file.
+        marked: 1-based lines that rows of the report name, and whether they alarmed.
+        told: what is said of a unit that is pointed at.
+        scale: bits of the strongest colour.
+    """
+    source = SourceUnits(scored)
+    count = source.line_of(len(source.text))
+    shown = _shown(count, marked)
+    pieces: list[str] = []
+    spans: list[tuple[int, int]] = []
+    units: list[int] = []
+    at, before = 0, 0
+    for number in shown:
+        if number != before + 1:
+            pieces.append(f"{'':>5} {'':>6} {_LEFT_OUT}\n")
+            at += len(pieces[-1])
+        own = np.flatnonzero(source.lines == number)
+        gutter = f"{number:>5} {_bits(scored, own):>6} {_ALARM if marked.get(number) else _OPEN} "
+        begin, end = source.begin(number), source.end(number)
+        inside = own[scored.spans[own, 0] < end]
+        shift = at + len(gutter) - begin
+        spans += [(a + shift, min(b, end) + shift) for a, b in scored.spans[inside].tolist()]
+        units += inside.tolist()
+        pieces.append(f"{gutter}{source.text[begin:end]}\n")
+        at, before = at + len(pieces[-1]), number
+    page.coloured(
+        heading,
+        "".join(pieces),
+        spans,
+        scored.surprisal[units],
+        [told(unit) for unit in units],
+        note=note,
+        scale=scale,
+    )
+
+
+def _shown(count: int, marked: Mapping[int, bool]) -> Sequence[int]:
+    if count <= WHOLE or not marked:
+        return range(1, min(count, WHOLE) + 1)
+    near = {line for one in marked for line in range(one - AROUND, one + AROUND + 1)}
+    return sorted(line for line in near if 1 <= line <= count)
+
+
+def _bits(scored: Scored, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> str:
+    if not len(units):
+        return ""
+    return f"{np.sort(scored.surprisal[units])[-TOP_TOKENS:].mean():.1f}"

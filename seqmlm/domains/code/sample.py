@@ -1,0 +1,274 @@
+"""The functions of the built-in code sample: idioms with fixed slots, and what a bug puts into each slot.
+
+A slot is written `<kind:right|wrong|wrong>`. What is right follows from the rest of the function, always by
+the same rule (a sum adds up, an absent key is a KeyError, a length is end - start), so that a model can know
+it; what is wrong comes from the four kinds of CuBERT's benchmarks (Kanade et al. 2020): operator, operands,
+variable and exception.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.domains.base import Sample, checked_count, write_sample
+
+KINDS = ("operator", "operands", "variable", "exception")
+NOUNS = (
+    *("price", "score", "weight", "node", "record", "order", "packet", "sensor", "sample", "ticket"),
+    *("invoice", "token", "vector", "window", "message", "worker", "job", "route", "signal", "pixel"),
+)
+VERBS = ("handle", "process", "store", "check", "update", "prepare", "collect", "report")
+TOPICS = (
+    "billing",
+    "network",
+    "storage",
+    "vision",
+    "planning",
+    "queueing",
+    "metrics",
+    "parsing",
+    "routing",
+    "audio",
+)
+_SLOT = re.compile(r"<(operator|operands|variable|exception):([^|<>]+|[<>]=?)((?:\|(?:[^|<>]+|[<>]=?))+)>")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place of a template where a bug may be planted.
+
+    start: its offset in the clean text; wrong: what a bug writes instead of `right`.
+    """
+
+    kind: str
+    start: int
+    right: str
+    wrong: tuple[str, ...]
+
+
+# NOUN, NOUNS, VERB are filled in; everything else stands.
+TEMPLATES = {
+    "total": '''
+def total_NOUN(NOUNS):
+    """Return the sum of all NOUNS."""
+    total = 0
+    for NOUN in NOUNS:
+        total <operator:+=|-=|*=> <variable:NOUN|total>
+    return total
+''',
+    "mean": '''
+def mean_NOUN(NOUNS):
+    """Return the mean of the NOUNS."""
+    if not NOUNS:
+        raise <exception:ValueError|KeyError|TypeError>("no NOUNS")
+    total = sum(NOUNS)
+    count = len(NOUNS)
+    return <operands:total / count|count / total>
+''',
+    "find": '''
+def find_NOUN(NOUNS, key):
+    """Return the NOUN that is stored under key."""
+    if key <operator:not in|in> NOUNS:
+        raise <exception:KeyError|ValueError|IndexError>(key)
+    return NOUNS[<variable:key|NOUNS>]
+''',
+    "at": '''
+def NOUN_at(NOUNS, index):
+    """Return the NOUN at a position."""
+    if index <operator:<|>> 0 or index <operator:>=|<|<=> len(NOUNS):
+        raise <exception:IndexError|KeyError|ValueError>(index)
+    return NOUNS[index]
+''',
+    "length": '''
+def NOUN_length(start, end):
+    """Return how long a NOUN takes from start to end."""
+    if end <operator:<|>|>=> start:
+        raise <exception:ValueError|TypeError|KeyError>("end before start")
+    return <operands:end - start|start - end>
+''',
+    "largest": '''
+def largest_NOUN(NOUNS):
+    """Return the largest of the NOUNS."""
+    largest = None
+    for NOUN in NOUNS:
+        if largest is None or NOUN <operator:>|<|<=> largest:
+            largest = <variable:NOUN|NOUNS>
+    return largest
+''',
+    "count": '''
+def count_NOUNS(NOUNS, limit):
+    """Return how many NOUNS are above the limit."""
+    count = 0
+    for NOUN in NOUNS:
+        if NOUN <operator:>|<|==> <variable:limit|count>:
+            count <operator:+=|-=> 1
+    return count
+''',
+    "parse": '''
+def parse_NOUN(text, default=0):
+    """Return the NOUN in a text, or the default."""
+    try:
+        return int(<variable:text|default>)
+    except <exception:ValueError|KeyError|IndexError>:
+        return default
+''',
+    "get": '''
+def get_NOUN(NOUNS, name, default=None):
+    """Return the NOUN of this name, or the default."""
+    try:
+        return NOUNS[<variable:name|default>]
+    except <exception:KeyError|OSError|ZeroDivisionError>:
+        return default
+''',
+    "ratio": '''
+def NOUN_ratio(part, whole):
+    """Return the share of the NOUN that part is of whole."""
+    try:
+        return <operands:part / whole|whole / part>
+    except <exception:ZeroDivisionError|IndexError|KeyError>:
+        return 0.0
+''',
+    "load": '''
+def load_NOUNS(path):
+    """Return the NOUNS of a file, one a line."""
+    try:
+        with open(path) as handle:
+            lines = handle.readlines()
+    except <exception:OSError|KeyError|ZeroDivisionError>:
+        return []
+    return [line.strip() for line in <variable:lines|path>]
+''',
+    "class": '''
+class NounStore:
+    """Keeps NOUNS by name."""
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.NOUNS = {}
+
+    def VERB(self, name, NOUN):
+        """Keep a NOUN under a name."""
+        if len(self.NOUNS) <operator:>=|<|==> self.limit:
+            raise <exception:OverflowError|KeyError|TypeError>(name)
+        self.NOUNS[<variable:name|NOUN>] = <variable:NOUN|name>
+
+    def room(self):
+        """Return how many NOUNS there is room for."""
+        return <operands:self.limit - len(self.NOUNS)|len(self.NOUNS) - self.limit>
+''',
+}
+
+
+def filled(template: str, noun: str, verb: str) -> tuple[str, list[Slot]]:
+    """The clean text of a template and its slots."""
+    text = template.replace("NOUNS", noun + "s").replace("NOUN", noun).replace("VERB", verb)
+    text = text.replace("Noun", noun.capitalize()).strip("\n")
+    pieces: list[str] = []
+    slots: list[Slot] = []
+    done = size = 0
+    for match in _SLOT.finditer(text):
+        kind, right, wrong = match.groups()
+        pieces += [text[done : match.start()], right]
+        size += match.start() - done
+        slots.append(Slot(kind, size, right, tuple(wrong[1:].split("|"))))
+        size += len(right)
+        done = match.end()
+    return "".join([*pieces, text[done:]]), slots
+
+
+# The built-in code sample: small Python packages, a few of whose functions have a bug that was put there.
+
+DEFAULT_COUNT = 400
+FOLDER = "code"
+_FUNCTIONS = (5, 10)  # of a module, from and to
+_BUGS = 0.05  # share of functions with one
+_SUFFIXES = ("", "core", "tools", "model", "state", "view", "cache", "index", "codec", "store")
+
+
+def draw(n: int, seed: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Modules by their path, and the bugs planted in them, in the order of files and lines."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    modules: dict[str, str] = {}
+    bugs: list[dict[str, Any]] = []
+    for number in range(n):
+        path = _path(number)
+        modules[path], planted = _module(rng)
+        bugs += [{"file": path, **bug} for bug in planted]
+    return modules, bugs
+
+
+def truth(n: int, seed: int, bugs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+    return {
+        "schema": "seqmlm.sample.code.v1",
+        "domain": "code",
+        "seed": seed,
+        "n": n,
+        "file": FOLDER,
+        "positions": "0-based characters of a file; lines from 1",
+        "kinds": list(KINDS),
+        "bug_share": _BUGS,
+        "idioms": [_describe(name) for name in TEMPLATES],
+        "anomalies": bugs,
+    }
+
+
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write the folder `code` and `truth.json` into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    modules, bugs = draw(count, seed)
+    lines = {path: text.splitlines() for path, text in modules.items()}
+    return write_sample(out, FOLDER, lines, truth(count, seed, bugs))
+
+
+def _path(number: int) -> str:
+    """Every module's place: packages by topic, so that a split has packages to hold out."""
+    topic, rest = TOPICS[number % len(TOPICS)], number // len(TOPICS)
+    noun, rest = NOUNS[rest % len(NOUNS)], rest // len(NOUNS)
+    suffix, more = _SUFFIXES[rest % len(_SUFFIXES)], rest // len(_SUFFIXES)
+    name = "_".join(part for part in (noun, suffix, str(more) if more else "") if part)
+    return f"{topic}_{number // (len(TOPICS) * 10)}/{name}.py"
+
+
+def _module(rng: np.random.Generator) -> tuple[str, list[dict[str, Any]]]:
+    noun, verb = NOUNS[int(rng.integers(len(NOUNS)))], VERBS[int(rng.integers(len(VERBS)))]
+    text = f'"""Work with {noun}s: {verb} them and count them."""\n'
+    bugs: list[dict[str, Any]] = []
+    chosen = rng.permutation(list(TEMPLATES))[: int(rng.integers(*_FUNCTIONS))]
+    for name in chosen.tolist():
+        other = NOUNS[int(rng.integers(len(NOUNS)))] if rng.random() < 0.3 else noun
+        body, slots = filled(TEMPLATES[name], other, verb)
+        text += "\n\n"
+        if rng.random() < _BUGS:
+            slot = slots[int(rng.integers(len(slots)))]
+            wrong = slot.wrong[int(rng.integers(len(slot.wrong)))]
+            body = body[: slot.start] + wrong + body[slot.start + len(slot.right) :]
+            bugs.append(_bug(name, text, body, slot, wrong))
+        text += body + "\n"
+    return text, bugs
+
+
+def _bug(idiom: str, before: str, body: str, slot: Slot, wrong: str) -> dict[str, Any]:
+    start = len(before) + slot.start
+    return {
+        "line": (before + body).count("\n", 0, start) + 1,
+        "start": start,
+        "end": start + len(wrong),
+        "kind": slot.kind,
+        "idiom": idiom,
+        "found": wrong,
+        "original": slot.right,
+    }
+
+
+def _describe(name: str) -> dict[str, Any]:
+    _, slots = filled(TEMPLATES[name], "NOUN", "VERB")
+    return {
+        "name": name,
+        "slots": [{"kind": slot.kind, "right": slot.right, "wrong": list(slot.wrong)} for slot in slots],
+    }

@@ -1,0 +1,140 @@
+"""A folder of source code, above all a git work tree: its own files, each once, each with its package."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from seqmlm.data.duplicates import NearDuplicates
+from seqmlm.data.files import expand, stem_suffix
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.code.collections import read_code_json, read_notebook
+from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, packages, read_source
+from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
+
+NOTEBOOK = (".ipynb",)
+JSON = (".jsonl", ".ndjson", ".json")
+LIKENESS = 0.85
+
+
+def worktree_files(
+    path: Path, *, languages: str | None = None, tracked: bool = True, vendored: bool = False, **_: object
+) -> list[Path]:
+    """The files that `read_worktree` would open with these options."""
+    wanted = _wanted(languages)
+    names = [name for name in _files(path, tracked) if _is_wanted(name, wanted)]
+    names = [name for name in names if vendored or not is_vendored(name)]
+    return [path / name for name in names or _files(path, tracked)]
+
+
+def read_worktree(
+    path: str | Path,
+    problems: Problems,
+    *,
+    languages: str | None = None,
+    tracked: bool = True,
+    generated: bool = False,
+    vendored: bool = False,
+    near_duplicates: float = LIKENESS,
+    unparsed: Unparsed = "keep",
+    max_bytes: int = LARGEST,
+) -> Iterator[Record]:
+    """Read the source files and notebooks below a folder, in the order of their names; ids are paths below
+    it.
+
+    In a git work tree these are the tracked files; elsewhere, and where git is not there or tracks nothing
+    below the folder, every file that is not hidden. A folder without any is searched for JSON with code.
+
+    Args:
+        path: the folder.
+        problems: receives files that cannot be decoded; counts what is skipped, by reason: vendored,
+            generated, minified, empty, binary and very large files, links, near duplicates.
+        languages: comma-separated languages to read ("python,go"); None reads all that are known.
+        tracked: False reads untracked and ignored files too.
+        generated: keep generated and minified files.
+        vendored: keep files below `site-packages`, `node_modules`, `vendor` and the like.
+        near_duplicates: likeness from which a file counts as a copy of an earlier one, in (0, 1]; 0 keeps
+            all.
+        unparsed, max_bytes: as in `read_source`.
+    """
+    root = Path(path)
+    wanted = _wanted(languages)
+    names = [name for name in _files(root, tracked) if _is_wanted(name, wanted)]
+    if not vendored:
+        kept = [name for name in names if not is_vendored(name)]
+        problems.note("a vendored file, skipped", len(names) - len(kept))
+        names = kept
+    if not names:
+        yield from _json(root, problems, tracked, near_duplicates)
+        return
+    known = NearDuplicates(near_duplicates) if near_duplicates else None
+    for name, package in zip(names, packages(names), strict=True):
+        file = root / name
+        if file.is_symlink():
+            problems.note("a symbolic link, skipped")
+            continue
+        if stem_suffix(str(name)) in NOTEBOOK:
+            found = read_notebook(file, problems)
+        else:
+            found = read_source(file, problems, generated=generated, unparsed=unparsed, max_bytes=max_bytes)
+        for record in found:
+            if known is not None and known.seen(record.raw):
+                problems.note("a near duplicate, skipped")
+                continue
+            yield replace(record, id=name.as_posix(), document=package)
+
+
+def _json(root: Path, problems: Problems, tracked: bool, near_duplicates: float) -> Iterator[Record]:
+    names = [
+        name for name in _files(root, tracked) if stem_suffix(str(name)) in JSON and name.name != "truth.json"
+    ]
+    if not names:
+        raise DataError(
+            "no source file in this folder",
+            source=str(root),
+            remedy=f"known languages are {', '.join(LANGUAGES)}; also notebooks and JSON lines",
+        )
+    for name in names:
+        yield from read_code_json(root / name, problems, near_duplicates=near_duplicates)
+
+
+def _wanted(languages: str | None) -> frozenset[str] | None:
+    if languages is None:
+        return None
+    wanted = frozenset(one.strip().lower() for one in languages.split(","))
+    for one in sorted(wanted - set(LANGUAGES)):
+        raise UsageError(f"option languages: no language {one!r}{nearest(one, LANGUAGES)}")
+    return wanted
+
+
+def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
+    suffix = stem_suffix(str(name))
+    language = "python" if suffix in NOTEBOOK else language_of("x" + suffix)
+    return bool(language) and (wanted is None or language in wanted)
+
+
+def _files(root: Path, tracked: bool) -> list[PurePath]:
+    """Files below `root`, sorted, as paths from there."""
+    found = _tracked(root) if tracked else []
+    if not found:
+        found = [Path(name).relative_to(root) for name in expand([root])]
+    return sorted(found)
+
+
+def _tracked(root: Path) -> list[PurePath]:
+    """What git tracks below a folder; nothing where there is no git, or no work tree."""
+    # A file-system monitor is a program the repository names; none is run here.
+    command = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode:
+        return []
+    names = [name.decode("utf-8", "surrogateescape") for name in done.stdout.split(b"\0") if name]
+    # A submodule is a folder, and a file may have been removed since it was added.
+    return [PurePath(name) for name in dict.fromkeys(names) if (root / name).is_file()]

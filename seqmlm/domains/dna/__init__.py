@@ -1,0 +1,110 @@
+"""The DNA domain: genomes, reads and windows in, bases as units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from seqmlm.anomaly.levels import Level
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.dna.bed import read_bed
+from seqmlm.domains.dna.fastq import read_fastq
+from seqmlm.domains.dna.genbank import read_genbank
+from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
+from seqmlm.domains.dna.nucleotides import BLOCK, read_genome
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.nucleotide import reverse_complement
+
+REGION = 2 * BLOCK
+"""Bases of a genome that stay together in a split: many windows, and a small phage still has two."""
+
+
+class DNADomain(Domain):
+    """DNA and RNA, one base a token.
+
+    Single bases, because with them every base can be asked, mutated and mapped; k-mers and byte pairs are
+    there for those who want longer windows, and are measured in bits per base like them.
+    """
+
+    name: ClassVar[str] = "dna"
+    title: ClassVar[str] = "DNA and RNA: genomes, reads, windows"
+    unit: ClassVar[str] = "base"
+    hidden: ClassVar[str] = "_"
+    formats: ClassVar[Mapping[str, Format]] = {
+        "fasta": Format(
+            read=read_genome,
+            suffixes=(".fa", ".fasta", ".fna", ".ffn", ".frn", ".fas", ".fsa", ".mfa"),
+        ),
+        "fastq": Format(read=read_fastq, suffixes=(".fastq", ".fq")),
+        "genbank": Format(read=read_genbank, suffixes=(".gb", ".gbk", ".gbff", ".genbank")),
+        "bed": Format(read=read_bed, suffixes=(".bed",)),
+    }
+    defaults: ClassVar[DomainDefaults] = DomainDefaults(
+        tokenizer="base.v1",
+        masking=MaskingConfig(masker="uniform.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
+        size="small",
+        max_length=512,
+    )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return WindowLevel(), BaseLevel(), RecordLevel()
+
+    def split_key(self, record: Record) -> str:
+        """The part of the genome a record comes from, so that neighbours stay together; else its sequence.
+
+        A sequence and its reverse complement have one key: training reads both strands.
+        """
+        if "contig" not in record.meta:
+            letters = str(record.raw).upper()
+            return min(letters, reverse_complement(letters))
+        region = int(record.meta["start"]) // REGION
+        return f"{record.meta['contig']}:{region}"
+
+    def order_key(self, record: Record) -> Any | None:
+        """The place in the genome; None where the record is no part of one."""
+        if "contig" not in record.meta:
+            return None
+        return record.line * 2**32 + int(record.meta["start"])  # contigs in the order of the file
+
+    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        """Contigs with planted motifs, stems, repeats and foreign inserts; n of them, 1,500 by default."""
+        from seqmlm.domains.dna import sample
+
+        return sample.write(out, n, seed)
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """As `Domain.show`; where tokens overlap a base is hidden if all of its tokens are, and they vote."""
+        if tokenizer.overlap == 1:
+            return super().show(tokenizer, raw, encoding, asked, predicted)
+        assert encoding.spans is not None
+        text, spans = str(raw), encoding.spans
+        visible = np.zeros(len(text), dtype=np.bool_)
+        hidden = set(asked.tolist())
+        for position in np.flatnonzero(encoding.groups >= 0).tolist():
+            if position not in hidden:
+                visible[slice(*spans[position].tolist())] = True
+        votes = np.zeros((len(text), len("ACGT")), dtype=np.int64)
+        covered = np.zeros(len(text), dtype=np.bool_)
+        for position, token in zip(asked.tolist(), predicted.tolist(), strict=True):
+            start, end = spans[position].tolist()
+            covered[start:end] = True
+            for place, base in zip(range(start, end), tokenizer.surface(token), strict=False):
+                votes[place, "ACGT".find(base)] += base in "ACGT"
+        chosen = covered & ~visible
+        guess = ["ACGT"[i] for i in votes.argmax(axis=1)]
+        lines = [
+            ("masked", "".join(self.hidden if c else b for b, c in zip(text, chosen, strict=True))),
+            ("predicted", "".join(g if c else b for b, g, c in zip(text, guess, chosen, strict=True))),
+            ("true", text),
+        ]
+        return "\n".join(f"{label:<10}{line}" for label, line in lines)
+
+
+DNA = DNADomain()

@@ -1,0 +1,172 @@
+"""BED: windows of a genome, cut out of an indexed FASTA file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.files import COMPRESSED, lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig
+from seqmlm.errors import DataError, UsageError
+
+_OTHER_STRAND = bytes.maketrans(b"ACGTUacgtuRYKMBVDHrykmbvdh", b"TGCAAtgcaaYRMKVBHDyrmkvbhd")
+_HEADINGS = ("#", "track", "browser")
+_STRETCH = 1 << 20
+_MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
+
+
+def read_bed(
+    path: str | Path,
+    problems: Problems,
+    *,
+    genome: str | None = None,
+    block: int = BLOCK,
+    max_n: int = LONGEST_GAP,
+) -> Iterator[Record]:
+    """Read the bases of BED windows (also .gz, .zst, "-"): 0-based, half open, `-` is the other strand.
+
+    Args:
+        path: the file: contig, start, end and, if given, name, score and strand.
+        problems: receives lines that are no windows, contigs the genome lacks, and a VCF; told of windows
+            that reach over the end of a contig and are clipped.
+        genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder where
+            that cannot be written.
+        block, max_n: as in `read_genome`.
+
+    Raises:
+        UsageError: no genome.
+    """
+    source = str(path)
+    if genome is None:
+        raise UsageError("a BED file names windows of a genome: add --option genome=FILE.fasta")
+    with _indexed(genome) as fasta:
+        for number, text in lines(source, problems):
+            if text.startswith(("##fileformat=VCF", "#CHROM\t")):
+                reason = "a VCF file where BED windows were expected"
+                remedy = "BED lines are contig, start, end; turn variants into windows around them"
+                problems.bad(DataError(reason, source=source, line=number, remedy=remedy), text[:1000])
+                return
+            if not text.strip() or text.startswith(_HEADINGS):
+                continue
+            window = _window(text, source, number, fasta, problems)
+            if window is not None:
+                name = window.name or window.place
+                cutter = Contig(name, source=source, line=number, problems=problems, block=block, max_n=max_n)
+                for letters in _letters(fasta, window):
+                    yield from map(window.record, cutter.add(letters))
+                yield from map(window.record, cutter.finish())
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A line of a BED file: bases start to end (0-based, half open) of a contig."""
+
+    contig: str
+    start: int
+    end: int
+    reverse: bool
+    name: str
+
+    @property
+    def strand(self) -> str:
+        return "-" if self.reverse else "+"
+
+    @property
+    def place(self) -> str:
+        return f"{self.contig}:{self.start}-{self.end}({self.strand})"
+
+    def record(self, record: Record) -> Record:
+        """The record with its place in the genome in place of that in the window."""
+        inside = int(record.meta.get("start", 0))
+        first = self.end - inside - len(record.raw) if self.reverse else self.start + inside
+        return replace(
+            record,
+            document=self.contig,
+            meta={"contig": self.contig, "start": first, "strand": self.strand},
+        )
+
+
+def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
+    """The letters of a window in its direction, a stretch at a time."""
+    starts = range(window.start, window.end, _STRETCH)
+    for start in reversed(starts) if window.reverse else starts:
+        letters = str(fasta[window.contig][start : min(start + _STRETCH, window.end)])
+        found = letters.encode("ascii", "replace")
+        yield found[::-1].translate(_OTHER_STRAND) if window.reverse else found
+
+
+def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -> _Window | None:
+    """What a line says, or None for a bad one."""
+
+    def bad(reason: str, remedy: str) -> None:
+        problems.bad(DataError(reason, source=source, line=line, remedy=remedy), text[:1000])
+
+    fields = text.split("\t") if "\t" in text else text.split()
+    if len(fields) < 3 or not (fields[1].strip().isdecimal() and fields[2].strip().isdecimal()):
+        bad(
+            "not a BED window: contig, start and end are wanted, the last two whole numbers",
+            "check that this is BED, not VCF or GFF",
+        )
+        return None
+    start, end = int(fields[1]), int(fields[2])
+    contig = _contig(fields[0], fasta)
+    if contig is None:
+        bad("a contig that the genome does not have", "give the genome that the windows were made for")
+        return None
+    size = len(fasta[contig])
+    if start >= end or start >= size:
+        bad("an empty window, or one behind the end of its contig", "BED counts from 0, end excluded")
+        return None
+    if end > size:
+        problems.note("a window clipped at the end of its contig")
+    reverse = len(fields) > 5 and fields[5].strip() == "-"
+    name = fields[3] if len(fields) > 3 and fields[3] not in ("", ".") else ""
+    return _Window(contig, start, min(end, size), reverse, name)
+
+
+def _contig(name: str, fasta: Any) -> str | None:
+    """The genome's name of a contig: chr1 may be 1, chrM may be MT."""
+    stem = name.removeprefix("chr")
+    others = _MITOCHONDRION if name in _MITOCHONDRION else ()
+    return next((one for one in (name, stem, "chr" + stem, *others) if one in fasta), None)
+
+
+@contextmanager
+def _indexed(genome: str) -> Iterator[Any]:
+    """The genome for random access."""
+    import pyfaidx
+
+    path = Path(genome)
+    if not path.is_file():
+        raise DataError("no such genome file", source=genome, remedy="check --option genome=FILE")
+    try:
+        fasta = pyfaidx.Fasta(str(_indexable(path)), as_raw=True, rebuild=True)
+    except Exception as error:  # pyfaidx and bgzf raise whatever they meet
+        raise DataError(
+            f"the genome cannot be indexed ({type(error).__name__})",
+            source=genome,
+            remedy="it must be FASTA with lines of equal length, plain or packed by bgzip (gzip does not do)",
+        ) from None
+    with fasta:
+        yield fasta
+
+
+def _indexable(path: Path) -> Path:
+    """The genome, or where no index can be written beside it a link to it in a folder for temporary files."""
+    needed = [".fai", ".gzi"] if path.suffix in COMPRESSED else [".fai"]
+    if os.access(path.parent, os.W_OK) or all(Path(f"{path}{ending}").exists() for ending in needed):
+        return path
+    name = sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    link = Path(tempfile.gettempdir()) / f"seqmlm-genomes-{os.getuid()}" / name / path.name
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(path.resolve())
+    return link

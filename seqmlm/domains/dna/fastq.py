@@ -1,0 +1,127 @@
+"""FASTQ: reads with a quality for every base, four lines each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna.nucleotides import foreign, spelled
+from seqmlm.errors import DataError
+
+_ZERO = 33  # "!" is a quality of 0 (Sanger, Illumina 1.8 and later)
+
+_STRAY_KEPT = 1 << 18  # characters
+_NO_READ = (
+    "not a read of four lines (@name, sequence, +, quality)",
+    "reads over more lines must be joined; check that this is FASTQ",
+)
+_TORN = ("the file ends within a read", "fetch the file again, or leave the read out")
+
+
+def read_fastq(
+    path: str | Path,
+    problems: Problems,
+    *,
+    min_quality: float = 0.0,
+    trim: int = 0,
+    min_length: int = 1,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read FASTQ (also .gz, .zst, "-") of four lines a read; a base that was not called, `N` or `.`, is N.
+
+    Args:
+        path: the file.
+        problems: receives reads whose sequence and quality differ in length, and what is not a read; told of
+            reads that were left out or trimmed.
+        min_quality: reads with a lower mean Phred quality are left out.
+        trim: bases of a lower quality go from both ends.
+        min_length: shorter reads are left out, after trimming.
+        max_bytes: longest line.
+    """
+    source = str(path)
+    for line, read in _reads(source, problems, max_bytes):
+        header, letters, _, quality = read
+        name = (header[1:].split(maxsplit=1) or [f"{Path(source).name}:{line}"])[0]
+        if len(letters) != len(quality):
+            reason = "sequence and quality of a read differ in length"
+            remedy = "fetch the file again, or leave the read out"
+            problems.bad(_error(reason, source, line, remedy), "\n".join(read))
+            continue
+        bases = spelled(letters.replace(".", "N").encode("utf-8", "replace"), problems)
+        if bases is None or len(bases) != len(letters):
+            problems.bad(foreign(source, line), "\n".join(read))
+            continue
+        phred = np.frombuffer(quality.encode("latin-1", "replace"), dtype=np.uint8).astype(np.int16) - _ZERO
+        begin, end = _ends(phred, trim)
+        if begin or end < len(phred):
+            problems.note("a read trimmed at its ends", 1)
+            bases, phred = bases[begin:end], phred[begin:end]
+        if len(bases) < min_length:
+            problems.note("a read that is too short, left out", 1)
+        elif min_quality > 0 and phred.mean() < min_quality:
+            problems.note("a read of low quality, left out", 1)
+        else:
+            meta = {"quality": round(float(phred.mean()), 2)}
+            yield Record(id=name, raw=bases.decode("ascii"), source=source, line=line, meta=meta)
+
+
+def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, list[str]]]:
+    """(line, the four lines) of every read; after something else the search goes on for the next one."""
+    held: list[tuple[int, str]] = []
+    stray = _Stray(source, problems)
+    for number, text in lines(source, problems, max_bytes=max_bytes):
+        if not text and not held:
+            continue
+        held.append((number, text))
+        if len(held) < 4:
+            continue
+        if held[0][1].startswith("@") and held[2][1].startswith("+"):
+            stray.tell(_NO_READ)
+            yield held[0][0], [line for _, line in held]
+            held = []
+        else:
+            stray.add(*held.pop(0), _NO_READ)
+    last = _NO_READ if stray.held else _TORN
+    for number, text in held:
+        stray.add(number, text, last)
+    stray.tell(last)
+
+
+class _Stray:
+    """Lines in a row that belong to no read: one bad record, or several where they are very many."""
+
+    def __init__(self, source: str, problems: Problems) -> None:
+        self._source, self._problems = source, problems
+        self.held: list[str] = []
+        self._line = self._size = 0
+
+    def add(self, line: int, text: str, why: tuple[str, str]) -> None:
+        """Keep a line for the dead letters; where nothing is kept, say at once what is wrong."""
+        self._line = self._line if self.held else line
+        self.held.append(text)
+        self._size += len(text)
+        if self._size > _STRAY_KEPT or self._problems.on_error == "raise":
+            self.tell(why)
+
+    def tell(self, why: tuple[str, str]) -> None:
+        """Hand what is held to the problems."""
+        if self.held:
+            text, self.held, self._size = "\n".join(self.held), [], 0
+            self._problems.bad(_error(why[0], self._source, self._line, why[1]), text)
+
+
+def _ends(phred: np.ndarray[tuple[int], np.dtype[np.int16]], trim: int) -> tuple[int, int]:
+    """Where the first and behind the last base of sufficient quality are."""
+    if trim <= 0:
+        return 0, len(phred)
+    good = np.flatnonzero(phred >= trim)
+    return (int(good[0]), int(good[-1]) + 1) if len(good) else (0, 0)
+
+
+def _error(reason: str, source: str, line: int, remedy: str) -> DataError:
+    return DataError(reason, source=source, line=line, remedy=remedy)

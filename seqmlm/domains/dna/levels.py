@@ -1,0 +1,430 @@
+"""What composition alone says of DNA: an interpolated Markov chain of bases, the same for both strands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.levels import Background, Level, part_row, record_row
+from seqmlm.anomaly.values import Bools, Row, Scored
+from seqmlm.data.record import Record
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import Units
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.nucleotide import reverse_complement
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+ORDER = 5
+"""Bases of the longest context: six of them tell codons apart, and 4^6 counts need little data."""
+
+REACH = 50
+"""Bases on either side that make a base's own composition."""
+
+_OWN_STRENGTH = 16.0  # pseudo-counts of the training composition in a base's own
+
+_UNKNOWN = 4
+_STRENGTH = 4.0  # pseudo-counts that a shorter context gives to a longer one
+
+
+def _table() -> NDArray[np.int8]:
+    table = np.full(256, _UNKNOWN, dtype=np.int8)
+    for code, letter in enumerate("ACGT"):
+        table[[ord(letter), ord(letter.lower())]] = code
+    return table
+
+
+_CODES = _table()
+
+
+def base_codes(text: str) -> Longs:
+    """(L,) 0..3 for A C G T in either case, 4 for all else.
+
+    >>> base_codes("ACgtN").tolist()
+    [0, 1, 2, 3, 4]
+    """
+    letters = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
+    return _CODES[letters].astype(np.int64)
+
+
+class Composition:
+    """p(base | the k bases before it), k = 0..order, each level smoothed by the one below.
+
+    Every sequence is counted on both strands, and a base is priced from both sides, so that a sequence and
+    its reverse complement cost the same. A context that holds something unknown, or the edge, is cut short
+    there.
+
+    Args:
+        tables: order + 1 arrays, (4^k, 4) each: natural log-probabilities after each context.
+    """
+
+    def __init__(self, tables: list[Doubles]) -> None:
+        self.tables = tables
+
+    @classmethod
+    def uniform(cls) -> Composition:
+        """Of a genome that nothing is known of."""
+        return cls([np.log(np.full((1, 4), 0.25))])
+
+    @property
+    def order(self) -> int:
+        """Bases of the longest context."""
+        return len(self.tables) - 1
+
+    @classmethod
+    def fit(cls, sequences: Iterable[Longs], order: int = ORDER) -> Composition:
+        """Count and smooth.
+
+        Args:
+            sequences: codes of each, as `base_codes` gives them.
+            order: of the chain, 0 to 8.
+        """
+        counts = [np.zeros(4 ** (k + 1)) for k in range(order + 1)]
+        for codes in sequences:
+            for strand in (codes, _turned(codes)):
+                for k, words, known in _words(strand, order):
+                    counts[k] += np.bincount(words[known], minlength=4 ** (k + 1))
+        tables: list[Doubles] = []
+        below = np.full((1, 4), 0.25)
+        for k, flat in enumerate(counts):
+            own = flat.reshape(4**k, 4)
+            prior = np.tile(below, (4 if k else 1, 1))  # the context without its farthest base
+            shares = (own + _STRENGTH * prior) / (own.sum(axis=1, keepdims=True) + _STRENGTH)
+            tables.append(np.log(shares))
+            below = shares
+        return cls(tables)
+
+    def bits(self, text: str) -> Doubles:
+        """(L,) surprisal of each base in bits, the mean of both directions; NaN where there is no base."""
+        codes = base_codes(text)
+        forward, backward = self._one_way(codes), self._one_way(_turned(codes))[::-1]
+        return np.asarray((forward + backward) / 2)
+
+    def own_bits(self, text: str, reach: int = REACH) -> Doubles:
+        """(L,) bits of each base by the frequencies of the bases around it; NaN where there is no base.
+
+        The base itself is left out, and the training frequencies count as a few bases more. What a model's
+        surprisal has above this is what neither the composition of the place nor its context explains: it is
+        near zero or below in any stretch the model has learnt to read, rich in GC or not, and above zero in
+        one that the model believes to be of another composition, or grammar, than it is.
+
+        Args:
+            text: the sequence.
+            reach: bases on either side.
+        """
+        codes = base_codes(text)
+        length = len(codes)
+        shown = (codes[:, None] == np.arange(_UNKNOWN)).astype(np.float64)
+        total = np.concatenate([np.zeros((1, _UNKNOWN)), np.cumsum(shown, axis=0)])
+        places = np.arange(length)
+        around = total[np.minimum(places + reach + 1, length)] - total[np.maximum(places - reach, 0)] - shown
+        prior = _OWN_STRENGTH * np.exp(self.tables[0][0])
+        shares = (around + prior) / (around.sum(axis=1, keepdims=True) + _OWN_STRENGTH)
+        bits = np.full(length, np.nan)
+        known = codes < _UNKNOWN
+        bits[known] = -np.log2(shares[known, codes[known]])
+        return bits
+
+    def _one_way(self, codes: Longs) -> Doubles:
+        found = np.full(len(codes), np.nan)
+        for k, words, known in _words(codes, self.order):
+            found[known] = -self.tables[k].ravel()[words[known]] / np.log(2)
+        return found
+
+
+def _turned(codes: Longs) -> Longs:
+    """The other strand, in its own direction."""
+    back = codes[::-1]
+    return np.where(back < _UNKNOWN, 3 - back, _UNKNOWN)
+
+
+def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bool_]]]:
+    """For k = 0..order: k, (L,) the word of k + 1 bases that ends at each place, and where it is one."""
+    words = np.minimum(codes, _UNKNOWN - 1)
+    known = codes < _UNKNOWN
+    yield 0, words, known
+    for k in range(1, order + 1):
+        farther = np.zeros(len(codes), dtype=np.int64)
+        whole = np.zeros(len(codes), dtype=np.bool_)
+        farther[k:] = np.minimum(codes[:-k], _UNKNOWN - 1) if len(codes) > k else farther[k:]
+        whole[k:] = codes[:-k] < _UNKNOWN if len(codes) > k else whole[k:]
+        words = words + farther * 4**k
+        known = known & whole
+        yield k, words, known
+
+
+# A record read from both ends: the scores of DNA's two strands as one.
+
+
+def both_ways(one: Scored, mirrored: Scored) -> Scored:
+    """`one` with surprisals, and the values that `mirrored` has, averaged over it and its mirror image.
+
+    Place i of the raw text is place length - 1 - i of the mirrored one. A unit of several letters which the
+    mirrored record divides otherwise gets the sum of their shares; one that the mirrored record does not
+    score in full keeps its own. All other values stay those of `one`.
+
+    Args:
+        one: a record's scores, of some or all units.
+        mirrored: those of the same record read from its other end, of the same stretch at least; with values
+            that can be divided among letters, such as entropies.
+    """
+    length = len(str(one.record.raw))
+
+    def averaged(own: Doubles, other: Doubles) -> Doubles:
+        sums = _sums(_spread(mirrored, other, length)[::-1], one)
+        return np.where(np.isnan(sums), own, (own + sums) / 2)
+
+    values = {
+        name: averaged(one.values[name], other)
+        for name, other in mirrored.values.items()
+        if name in one.values
+    }
+    surprisal = averaged(one.surprisal, mirrored.surprisal)
+    return replace(one, surprisal=surprisal, values={**one.values, **values})
+
+
+def wanted_in_mirror(
+    encoding: Encoding, wanted: Bools, mirrored: Encoding, rule: Units, length: int
+) -> Bools:
+    """Which tokens of the mirrored record show the units that are wanted of a record.
+
+    Args:
+        encoding, mirrored: both ways of a record.
+        wanted: (L,) True at tokens of `encoding` whose units are wanted.
+        rule: how units are read.
+        length: characters of the raw text.
+    """
+    letters = np.zeros(length + 1, dtype=np.int64)
+    chosen = rule.spans(encoding)[wanted[rule.places(encoding)]]
+    np.add.at(letters, length - chosen[:, 1], 1)
+    np.add.at(letters, length - chosen[:, 0], -1)
+    covered = np.concatenate([[0], np.cumsum(np.cumsum(letters)[:-1] > 0)])
+    spans = rule.spans(mirrored)
+    units = covered[spans[:, 1]] > covered[spans[:, 0]]
+    groups = mirrored.groups[rule.places(mirrored)[units]]
+    return np.isin(mirrored.groups, groups) & (mirrored.groups >= 0)
+
+
+def _spread(scored: Scored, values: Doubles, length: int) -> Doubles:
+    """(length,) each unit's value in equal parts on its letters, NaN between units."""
+    found = np.full(length, np.nan)
+    starts, ends = scored.spans.T
+    sizes = ends - starts
+    for offset in range(int(sizes.max(initial=0))):
+        inside = sizes > offset
+        found[starts[inside] + offset] = values[inside] / sizes[inside]
+    return found
+
+
+def _sums(letters: Doubles, scored: Scored) -> Doubles:
+    """(U,) the sum over the letters of each unit, NaN where one of them has no value."""
+    total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(letters))])
+    holes = np.concatenate([[0], np.cumsum(np.isnan(letters))])
+    starts, ends = scored.spans.T
+    return np.where(holes[ends] == holes[starts], total[ends] - total[starts], np.nan)
+
+
+# Levels of DNA: windows along a contig, bases, records; both strands, composition subtracted.
+
+WINDOW, STEP = 100, 50
+"""Bases of a window, and from one window to the next."""
+
+_BASES_COUNTED = 4_000_000
+
+
+class GenomeBackground(Background):
+    """The composition of the training split.
+
+    Args:
+        composition: a chain of bases.
+    """
+
+    def __init__(self, composition: Composition) -> None:
+        self.composition = composition
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Count k-mers in sequences in a drawn order, until there are four million bases."""
+        return cls(Composition.fit(_drawn(train, tokenizer, seed)))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {f"order-{k}": table for k, table in enumerate(self.composition.tables)}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls(Composition([arrays[f"order-{k}"] for k in range(len(arrays))]))
+
+
+class Place(NamedTuple):
+    """Where a stretch of a record lies: contig, and half-open 0-based bases of its forward strand."""
+
+    contig: str
+    start: int
+    end: int
+
+
+def place(record: Record, start: int, end: int) -> Place:
+    """Where letters start to end of a record lie in their contig, as its reader says in `meta`."""
+    first = int(record.meta.get("start", 0))
+    if record.meta.get("strand") == "-":
+        start, end = len(record.raw) - end, len(record.raw) - start
+    return Place(str(record.meta.get("contig", record.id)), first + start, first + end)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Values:
+    """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, or None."""
+
+    bits: Doubles
+    own: Doubles
+    usual: Doubles | None
+
+    def statistics(self, units: Longs | slice) -> dict[str, float]:
+        if not len(self.bits[units]):
+            return {"excess": float("nan")}
+        found = {"excess": float((self.bits[units] - self.own[units]).mean())}
+        if self.usual is not None:
+            found["composition"] = float(self.usual[units].mean())
+        return found
+
+
+class DnaLevel(Level):
+    """What the levels of DNA share.
+
+    Channels:
+        excess: bits per base of the model above those of the place's own composition
+            (`Composition.own_bits`): the score.
+        composition: bits per base of the training data's composition alone, a Markov chain: what k-mers say.
+    """
+
+    channels = ("excess", "composition")
+    background: ClassVar[type[Background] | None] = GenomeBackground
+    pictures = ("track",)
+    placed = True
+
+    def mirrored(self, record: Record) -> Record | None:
+        return Record(
+            id=record.id,
+            raw=reverse_complement(str(record.raw)),
+            source=record.source,
+            line=record.line,
+            document=record.document,
+            meta=record.meta,
+        )
+
+    def values(self, scored: Scored, background: Background | None) -> _Values:
+        """The three prices of every unit; a unit of several bases has their sum."""
+        text, spans = str(scored.record.raw), scored.spans
+        known = background.composition if isinstance(background, GenomeBackground) else None
+        own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
+        usual = None if known is None else _per_unit(known.bits(text), spans)
+        return _Values(scored.surprisal, own, usual)
+
+
+class WindowLevel(DnaLevel):
+    """Windows of `WINDOW` bases, `STEP` apart; the last ends with the record, a shorter record is one window.
+
+    A window of which less than half is known (the rest is N) is left out, unless there is no other.
+    """
+
+    name = "window"
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        values = self.values(scored, background)
+        spans, length = scored.spans, len(str(scored.record.raw))
+        known = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
+        found = []
+        for start, end in windows(length):
+            first, last = np.searchsorted(spans[:, 0], [start, end]).tolist()
+            if last > first and 2 * (known[end] - known[start]) >= end - start:
+                units = np.arange(first, last)
+                found.append(_part(scored, units, start, end, values.statistics(slice(first, last))))
+        return found or [_whole(scored, values)]
+
+
+class BaseLevel(DnaLevel):
+    """Every base alone."""
+
+    name = "base"
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        values = self.values(scored, background)
+        return [
+            _part(scored, np.array([unit]), start, end, values.statistics(slice(unit, unit + 1)))
+            for unit, (start, end) in enumerate(scored.spans.tolist())
+        ]
+
+
+class RecordLevel(DnaLevel):
+    """The record whole: a read, a contig."""
+
+    name = "record"
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        return [_whole(scored, self.values(scored, background))]
+
+
+def windows(length: int) -> Iterator[tuple[int, int]]:
+    """Half-open windows over so many bases.
+
+    >>> list(windows(170))
+    [(0, 100), (50, 150), (70, 170)]
+    """
+    if length:
+        last = max(0, length - WINDOW)
+        for start in [*range(0, last, STEP), last]:
+            yield start, min(start + WINDOW, length)
+
+
+def _whole(scored: Scored, values: _Values) -> Row:
+    row = record_row(scored, values.statistics(slice(None)))
+    return replace(row, extra=_extra(scored.record, 0, len(str(scored.record.raw))))
+
+
+def _part(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
+    extra = _extra(scored.record, start, end)
+    row = part_row(scored, units, f"{start}-{end}", statistics)
+    return replace(row, start=start, end=end, extra=extra)
+
+
+def _extra(record: Record, start: int, end: int) -> dict[str, Any]:
+    """Where it lies, and which share of it is soft-masked (a repeat, in lower case)."""
+    letters = str(record.raw)[start:end]
+    masked = sum(map(letters.count, "acgt")) / max(1, len(letters))
+    contig, first, stop = place(record, start, end)
+    return {"contig": contig, "contig_start": first, "contig_end": stop, "soft_masked": round(masked, 3)}
+
+
+def _per_unit(bases: Doubles, spans: Longs) -> Doubles:
+    total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bases))])
+    return np.asarray(total[spans[:, 1]] - total[spans[:, 0]])
+
+
+def _drawn(train: Sequences, tokenizer: Tokenizer, seed: int) -> Iterator[Longs]:
+    left = _BASES_COUNTED
+    for index in np.random.default_rng(seed).permutation(len(train)).tolist():
+        codes = _codes(train[index], tokenizer)
+        yield codes
+        left -= len(codes)
+        if left <= 0:
+            return
+
+
+def _codes(encoding: Encoding, tokenizer: Tokenizer) -> Longs:
+    """The bases a sequence shows, 4 where one is unknown or some are missing between two tokens."""
+    rule = tokenizer.units
+    numbers = rule.numbers(encoding)
+    if rule.letters == 4:
+        spelled = np.array([code for unit in rule.spelled(encoding) for code in unit], dtype=np.int64)
+        if not len(spelled):
+            return spelled
+        codes = np.full(int(numbers[-1] - numbers[0]) + 1, 4, dtype=np.int64)
+        codes[numbers - numbers[0]] = spelled
+        return codes
+    texts = [tokenizer.surface(int(token)) for token in encoding.ids[encoding.groups >= 0]]
+    return base_codes("".join(text if set(text.upper()) <= set("ACGT") else "N" for text in texts))

@@ -1,0 +1,177 @@
+"""The DNA sample: contigs with motifs, stems, soft-masked repeats and foreign inserts at known places.
+
+All that is planted may lie on either strand. What can be learnt is exact: a motif's columns are independent
+of each other given where it is, the two bases of a pair in a stem determine each other, and a base of a
+repeat is that of its consensus but for independent mutations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
+
+DEFAULT_COUNT = 1500
+
+BACKGROUND = (0.3, 0.2, 0.2, 0.3)
+FOREIGN = (0.1, 0.4, 0.4, 0.1)
+LOOP = "GTTCAA"
+STEM_PAIRS = 9
+REPEAT = "GGCTGGGCATGGTAGCTCACGCCTATAATCCCAGCACTTTGGGAGGCTGAGGCAGACGAA"
+MUTATION = 0.1
+
+_LENGTHS = (120, 240)
+_INSERT_LENGTHS = (40, 60)
+_REPEAT_SHARE, _FOREIGN_SHARE = 0.25, 0.06
+_SURE = 0.91  # of a motif's base in a column with one favourite; 0.03 for each of the others
+_EITHER = {"R": "AG", "Y": "CT", "W": "AT", "S": "CG"}
+_MOTIFS = {"tata": "TATAWAAGR", "box": "GCCRCCATGG", "site": "CACGTGYTWAAC"}
+
+Column = tuple[float, ...]
+
+
+def motif_matrix(name: str) -> list[Column]:
+    """(width, 4) probabilities of A C G T in each column."""
+    return [_column(_EITHER.get(letter, letter)) for letter in _MOTIFS[name]]
+
+
+def entropy(shares: Sequence[float]) -> float:
+    """In bits."""
+    return -sum(p * math.log2(p) for p in shares if p > 0)
+
+
+@dataclass
+class Planted:
+    """One contig and what is in it; positions are 0-based, intervals half open."""
+
+    id: str
+    sequence: str = ""
+    motifs: list[list[Any]] = field(default_factory=list)
+    pairs: list[list[int]] = field(default_factory=list)
+    repeats: list[list[Any]] = field(default_factory=list)
+    inserts: list[list[int]] = field(default_factory=list)
+
+    def truth(self) -> dict[str, Any]:
+        """As it stands in `truth.json`."""
+        return {
+            "id": self.id,
+            "length": len(self.sequence),
+            "motifs": self.motifs,
+            "pairs": self.pairs,
+            "repeats": self.repeats,
+            "inserts": self.inserts,
+        }
+
+
+class _Drawing:
+    """Draws contigs, one after another."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+
+    def contig(self, number: int) -> Planted:
+        """Background with elements in random order, and random gaps between them."""
+        planted, random = Planted(f"contig-{number}"), self.random
+        kinds = [*random.choices(list(_MOTIFS), k=random.randint(3, 6)), *["stem"] * random.randint(1, 2)]
+        kinds += ["repeat"] if random.random() < _REPEAT_SHARE else []
+        kinds += ["insert"] if random.random() < _FOREIGN_SHARE else []
+        random.shuffle(kinds)
+        elements = [(kind, *self._element(kind)) for kind in kinds]
+        room = max(0, random.randint(*_LENGTHS) - sum(len(element) for _, element, _ in elements))
+        cuts = sorted(random.randint(0, room) for _ in elements)
+        for (kind, element, strand), before, cut in zip(elements, [0, *cuts], cuts, strict=False):
+            planted.sequence += self._bases(BACKGROUND, cut - before)
+            _note(planted, kind, len(planted.sequence), element, strand)
+            planted.sequence += element
+        planted.sequence += self._bases(BACKGROUND, room - cuts[-1])
+        return planted
+
+    def _element(self, kind: str) -> tuple[str, str]:
+        """The letters of an element, and its strand."""
+        if kind == "insert":
+            return self._bases(FOREIGN, self.random.randint(*_INSERT_LENGTHS)), "+"
+        if kind == "stem":
+            left = "".join(self.random.choices(BASES, k=STEM_PAIRS))
+            letters = left + LOOP + reverse_complement(left)
+        elif kind == "repeat":
+            letters = "".join(self._mutated(base) for base in REPEAT).lower()
+        else:
+            letters = "".join(self._bases(column, 1) for column in motif_matrix(kind))
+        strand = self.random.choice("+-")
+        return (letters if strand == "+" else reverse_complement(letters)), strand
+
+    def _mutated(self, base: str) -> str:
+        return self.random.choice(BASES.replace(base, "")) if self.random.random() < MUTATION else base
+
+    def _bases(self, shares: Sequence[float], count: int) -> str:
+        return "".join(self.random.choices(BASES, shares, k=count))
+
+
+def _note(planted: Planted, kind: str, start: int, element: str, strand: str) -> None:
+    end = start + len(element)
+    if kind == "insert":
+        planted.inserts.append([start, end])
+    elif kind == "repeat":
+        planted.repeats.append([start, end, strand])
+    elif kind == "stem":
+        planted.pairs += [[start + i, end - 1 - i] for i in range(STEM_PAIRS)]
+    else:
+        planted.motifs.append([kind, start, strand])
+
+
+def draw(n: int, seed: int) -> list[Planted]:
+    """`n` contigs."""
+    drawing = _Drawing(seed)
+    return [drawing.contig(number) for number in range(n)]
+
+
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write `dna.fasta` and `truth.json` into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    contigs = draw(count, seed)
+    mutated = [1 - MUTATION] + [MUTATION / 3] * 3
+    truth: dict[str, Any] = {
+        "schema": "seqmlm.sample.dna.v1",
+        "domain": "dna",
+        "seed": seed,
+        "n": count,
+        "file": "dna.fasta",
+        "positions": "0-based bases of a contig; intervals are half open; strand - is the reverse complement",
+        "background": list(BACKGROUND),
+        "background_entropy_bits": round(entropy(BACKGROUND), 6),
+        "motifs": [_describe(name) for name in _MOTIFS],
+        "loop": LOOP,
+        "repeat": REPEAT,
+        "repeat_entropy_bits": round(entropy(mutated), 6),
+        "foreign": list(FOREIGN),
+        "contigs": [contig.truth() for contig in contigs],
+        "anomalies": [
+            {"id": contig.id, "start": start, "end": end}
+            for contig in contigs
+            for start, end in contig.inserts
+        ],
+    }
+    lines = [line for contig in contigs for line in (f">{contig.id}", contig.sequence)]
+    return write_sample(out, "dna.fasta", lines, truth)
+
+
+def _describe(name: str) -> dict[str, Any]:
+    matrix = motif_matrix(name)
+    return {
+        "name": name,
+        "matrix": [list(column) for column in matrix],
+        "entropy_bits": round(sum(entropy(column) for column in matrix), 6),
+    }
+
+
+def _column(favourites: str) -> Column:
+    """One favourite, or two that share."""
+    rest = (1 - _SURE) / 3
+    share = _SURE if len(favourites) == 1 else (1 - 2 * rest) / 2
+    return tuple(round(share if base in favourites else rest, 6) for base in BASES)

@@ -1,0 +1,118 @@
+"""The domain of patient histories: tables of a hospital or insurer in, events as units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from seqmlm.anomaly.levels import Level
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.ehr.levels import LEVELS
+from seqmlm.domains.ehr.readers import (
+    is_diabetes130,
+    is_fhir,
+    is_meds,
+    is_mimic3,
+    is_omop,
+    is_synthea,
+    read_diabetes130,
+    read_fhir,
+    read_long,
+    read_meds,
+    read_mimic3,
+    read_omop,
+    read_synthea,
+    read_wide,
+)
+from seqmlm.domains.ehr.readers.histories import is_birth
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.tokenizers.base import Tokenizer
+
+
+class EHRDomain(Domain):
+    """Electronic health records: one record a subject, a `History` (`readers.histories`) its raw form.
+
+    Every layer attends to the whole history, for a visit is a set: "64 tokens to each side" would cut it
+    somewhere. Codes, whole visits and whole families of codes are masked in turns, since chronic codes repeat
+    and could be copied from the next visit.
+    """
+
+    name: ClassVar[str] = "ehr"
+    title: ClassVar[str] = "Patient histories: MEDS, Synthea, OMOP, FHIR, event tables"
+    unit: ClassVar[str] = "event"
+    sensitive: ClassVar[bool] = True
+    formats: ClassVar[Mapping[str, Format]] = {
+        "meds": Format(read=read_meds, folder=is_meds),
+        "synthea": Format(read=read_synthea, folder=is_synthea),
+        "omop": Format(read=read_omop, folder=is_omop),
+        "mimic3": Format(read=read_mimic3, folder=is_mimic3),
+        "fhir": Format(read=read_fhir, suffixes=(".ndjson", ".jsonl", ".json"), folder=is_fhir),
+        "events": Format(read=read_long, suffixes=(".csv", ".tsv", ".parquet")),
+        "wide": Format(read=read_wide),
+        "diabetes130": Format(read=read_diabetes130, folder=is_diabetes130),
+    }
+    defaults: ClassVar[DomainDefaults] = DomainDefaults(
+        tokenizer="events.v1",
+        masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
+        size="small",
+        max_length=512,
+        model={"global_attention": True},
+    )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Visit (what a clinician reviews), event and patient; each as it was known then, or in hindsight."""
+        return LEVELS
+
+    def split_key(self, record: Record) -> str:
+        """The subject: no patient is on both sides of a split."""
+        return str(record.raw.subject)
+
+    def order_key(self, record: Record) -> float | None:
+        """When the subject was first seen: the subjects seen last validate a model of those before."""
+        times = (
+            event.time for event in record.raw.events if event.time is not None and not is_birth(event.code)
+        )
+        return next(times, None)
+
+    def audit(self, records: Iterator[Record], problems: Problems) -> dict[str, Any]:
+        """Subjects, visits, events and codes, with no count of few people."""
+        from seqmlm.domains.ehr.audit import audit
+
+        found = audit(records, problems)
+        return {key: value for key, value in found.items() if key != "problems"}
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """Three lines of tokens in order, since a history's own lines would be pages; see `Domain.show`.
+
+        For the eyes of those who may see the records: callers do not ask where data are sensitive, unless the
+        user does.
+        """
+        true = [tokenizer.surface(int(token)) for token in encoding.ids]
+        guessed = [tokenizer.surface(int(token)) for token in predicted]
+        lines = [
+            ("masked", self._replaced(true, asked, [self.hidden] * len(asked))),
+            ("predicted", self._replaced(true, asked, guessed)),
+            ("true", true),
+        ]
+        return "\n".join(f"{label:<10}{' '.join(words[1:-1])}" for label, words in lines)
+
+    @staticmethod
+    def _replaced(words: Sequence[str], asked: Ids, texts: Sequence[str]) -> list[str]:
+        changed = list(words)
+        for place, text in zip(asked.tolist(), texts, strict=True):
+            changed[place] = text
+        return changed
+
+    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        """Patients drawn from a graph of diseases with planted edges and planted wrong codes."""
+        from seqmlm.domains.ehr import sample
+
+        return sample.write(out, n, seed)
+
+
+EHR = EHRDomain()

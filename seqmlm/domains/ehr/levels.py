@@ -1,0 +1,433 @@
+"""How common each code is in the training data: what is odd of a rare code is more than that it is rare."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.levels import WHOLE, Background, Level, View, part_row, record_row
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.data.privacy import SMALLEST
+from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import TopIds, TopLogProbs, top
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import EXACT, Mode, Units
+from seqmlm.errors import StateError
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
+
+
+class CodeCounts(Background):
+    """How often each token was an event of the training split.
+
+    Small counts are not kept as they are: of few people who calibrate a model, a count may be one's own.
+
+    Args:
+        counts: (V,) occurrences, 5 for 1 to 10, 0 for what is no event.
+        special: (V,) True at special tokens.
+        names: (V,) the codes as the data has them.
+    """
+
+    def __init__(self, counts: Longs, special: NDArray[np.bool_], names: Sequence[str]) -> None:
+        self._counts, self._special, self.names = counts, special, names
+        smoothed = np.where(special, 0.0, counts + 1.0)
+        with np.errstate(divide="ignore"):
+            self._bits = -np.log2(smoothed / smoothed.sum())
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        counts = np.zeros(tokenizer.space.size, dtype=np.int64)
+        for index in range(len(train)):
+            encoding = train[index]
+            places = np.flatnonzero(encoding.groups >= 0)
+            counts += np.bincount(encoding.ids[_lasts(encoding.groups, places)], minlength=len(counts))
+        counts[(counts > 0) & (counts < SMALLEST)] = SMALLEST // 2
+        return cls._of(counts, tokenizer)
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls._of(np.asarray(arrays["counts"], dtype=np.int64), tokenizer)
+
+    @classmethod
+    def _of(cls, counts: Longs, tokenizer: Tokenizer) -> Self:
+        names = [tokenizer.surface(token) for token in range(tokenizer.space.size)]
+        return cls(counts, tokenizer.space.is_special, names)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"counts": self._counts}
+
+    def surprisal(self, scored: Scored) -> Doubles:
+        """(U,) bits of each event by how common its code is, whatever the history."""
+        bits: Doubles = self._bits[scored.encoding.ids[codes(scored)]]
+        return bits
+
+
+def codes(scored: Scored) -> Longs:
+    """(U,) the token that is each event's code: its last, behind its family."""
+    groups = scored.encoding.groups
+    places = np.flatnonzero(groups >= 0)
+    lasts = _lasts(groups, places)
+    return lasts[np.searchsorted(groups[lasts], scored.number)]
+
+
+def _lasts(groups: NDArray[np.int32], places: Longs) -> Longs:
+    lasts: Longs = places[np.append(np.diff(groups[places]) != 0, True)[: len(places)]]
+    return lasts
+
+
+# Patient histories as they were known at the time: a visit is asked with nothing but what came before it.
+#
+# The model sees the background, the visits before (the most recent ones, where all are too long), when the
+# visit was and of which class, and how many codes it has, all of them [MASK]: what it says of them is
+# p(code | history). Asked one by one beside the others of the visit they would be nearly certain, for a
+# diagnosis comes with its drugs. One pass a visit, so that the modes of scoring make no difference.
+
+Places = NDArray[np.intp]
+
+
+class PastUnits(Units):
+    """Events of the last visit of a window, hidden together; of several tokens the last one is asked.
+
+    That one is the code itself and settles the family in front of it, so its probability is the event's.
+    """
+
+    def questions(
+        self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
+    ) -> Iterator[Query]:
+        starts = visit_starts(encoding.ids)
+        hidden = (encoding.groups >= 0) & ~self.space.is_special[encoding.ids]
+        hidden[: int(starts[-1]) if len(starts) else 0] = False
+        masked = np.flatnonzero(hidden)
+        last = np.append(np.diff(encoding.groups[masked]) != 0, True)[: len(masked)]
+        asked = masked[last] if owned is None else masked[last & owned[masked]]
+        if len(asked):
+            yield Query(encoding=encoding, masked=masked.astype(np.int32), asked=asked.astype(np.int32))
+
+
+class PastView(View):
+    """Each visit in a window of its own, at its end."""
+
+    def units(self, tokenizer: Tokenizer) -> Units:
+        return PastUnits(tokenizer.space)
+
+    def windows(
+        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, wanted: Bools | None = None
+    ) -> list[tuple[Encoding, Bools]]:
+        asked = (encoding.groups >= 0) & ~tokenizer.space.is_special[encoding.ids]
+        if wanted is not None:
+            # An event of two tokens is asked at its last one, whichever of them was wanted.
+            asked &= np.isin(encoding.groups, encoding.groups[wanted & asked])
+        windows = []
+        for kept, own in _windows(encoding, asked, max_length):
+            owned = asked[kept] & np.isin(kept, own)
+            if owned.any():
+                windows.append((_taken(encoding, kept), owned))
+        return windows
+
+
+def _windows(encoding: Encoding, asked: Bools, max_length: int) -> Iterator[tuple[Places, Places]]:
+    """(places of a window's tokens; those it asks about) for each visit, long ones in parts."""
+    ids = encoding.ids
+    starts = visit_starts(ids)
+    stop = len(ids) - int(len(ids) > 0 and ids[-1] == SEP)
+    head = np.arange(int(starts[0]) if len(starts) else stop)
+    end = np.arange(stop, len(ids))
+    if len(head) and asked[head].any():
+        for part in _parts(encoding, head, max(max_length - len(end) - 1, 1)):
+            first = head[:1] if ids[0] == CLS and part[0] else head[:0]
+            yield np.concatenate([first, part, end]), part
+    front = head[: max_length // 2]
+    bounds = [*starts.tolist(), stop]
+    for begin, close in pairwise(bounds):
+        visit = np.arange(begin, close)
+        if not asked[visit].any():
+            continue
+        room = max_length - len(front) - len(end)
+        for part in _parts(encoding, visit, room):
+            before = starts[(starts <= begin) & (starts >= begin - (room - len(part)))]
+            past = np.arange(int(before[0]) if len(before) else begin, begin)
+            yield np.concatenate([front, past, part, end]), part
+
+
+def _parts(encoding: Encoding, segment: Places, room: int) -> list[Places]:
+    """A visit, or parts of one that is longer than `room`: its frame, and some of its codes."""
+    if len(segment) <= room:
+        return [segment]
+    groups = encoding.groups[segment]
+    frame = segment[(groups < 0) & (encoding.ids[segment] != UNK)]
+    codes = segment[groups >= 0]
+    size = max((room - len(frame)) // 2, 1)  # the other half is for what came before
+    cuts = np.flatnonzero(np.diff(encoding.groups[codes], prepend=-2) != 0)
+    parts: list[Places] = []
+    begin = 0
+    while begin < len(codes):
+        fitting = cuts[(cuts > begin) & (cuts <= begin + size)]
+        after = cuts[cuts > begin]
+        end = len(codes) if begin + size >= len(codes) else int(fitting[-1] if len(fitting) else after[0])
+        parts.append(np.sort(np.concatenate([frame, codes[begin:end]])))
+        begin = end
+    return parts
+
+
+def _taken(encoding: Encoding, kept: Places) -> Encoding:
+    """The tokens at `kept`; positions go on without a gap where visits were left out."""
+
+    def of(values: NDArray[Any] | None) -> Any:
+        return None if values is None else values[kept]
+
+    return Encoding(
+        ids=encoding.ids[kept],
+        groups=encoding.groups[kept],
+        classes=of(encoding.classes),
+        spans=of(encoding.spans),
+        positions=_closed_up(encoding, kept),
+        weights=of(encoding.weights),
+        symbols=of(encoding.symbols),
+        channels={name: values[kept] for name, values in encoding.channels.items()},
+    )
+
+
+def _closed_up(encoding: Encoding, kept: Places) -> Any:
+    """Positions of kept tokens: the first kept visit stands where the first visit of all stood."""
+    if encoding.positions is None:
+        return None
+    positions = encoding.positions[kept].astype(np.int64)
+    starts = visit_starts(encoding.ids)
+    if len(starts) and (kept >= starts[0]).any():
+        inside = kept >= starts[0]
+        first = int(np.flatnonzero(inside)[0])
+        positions[inside] -= int(positions[first]) - int(encoding.positions[starts[0]])
+        if encoding.ids[kept[-1]] == SEP:
+            tail = int(encoding.positions[-1]) - int(encoding.positions[-2])
+            positions[-1] = positions[-2] + tail
+    return positions.astype(encoding.positions.dtype)
+
+
+def visits(encoding: Encoding, positions: Longs) -> Longs:
+    """(N,) 0-based number of the visit each token place is in; -1 for the background."""
+    return np.searchsorted(visit_starts(encoding.ids), positions, side="right").astype(np.int64) - 1
+
+
+# Levels of patient histories: visit, event, patient; by default against what was known before the visit.
+#
+# `visit`, `event` and `patient` see a visit with what came before it alone (`seqmlm.domains.ehr.levels`):
+# what a reviewer could have known that day. `visit-whole` and so on see the whole record, the other codes
+# of the visit and all later ones included: what does not fit a life in hindsight, and what coding errors
+# stand out by.
+#
+# A visit's score is the largest surprisal of its codes in bits: one wrong code among ten hardly moves the
+# mean. That stands beside it, as do the largest that a code has by its frequency alone, which a history of
+# few visits says little beyond; and the codes too rare to be in the vocabulary, of which a model can say
+# nothing.
+
+EXPECTED = 10
+"""Alternatives of an event that missing codes are looked for among."""
+MISSING = 0.5
+"""Probability from which the absence of a code is told."""
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+class PatientUnits:
+    """The events of a scored history, and the visits they are in.
+
+    Args:
+        scored: the history; its raw form is a `seqmlm.domains.ehr.readers.histories.History`.
+    """
+
+    def __init__(self, scored: Scored) -> None:
+        self.scored = scored
+        self.history: Any = scored.record.raw
+        self._codes = [start for start, _ in self.history.code_spans()]
+        encoding = scored.encoding
+        strange = np.flatnonzero(encoding.ids == UNK)
+        self.unknown = visits(encoding, strange)
+        """(K,) 0-based visit of each code that the vocabulary does not have."""
+        spans = encoding.spans
+        assert spans is not None
+        self.unknown_spans: Longs = spans[strange].astype(np.int64)
+        self._of_visits = self._events(visits(encoding, np.arange(len(encoding))), spans)
+
+    def _events(self, number: Longs, spans: Any) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {}
+        for visit, (start, end) in zip(number.tolist(), spans.tolist(), strict=True):
+            if end > start:
+                event = self.history.events[bisect_right(self._codes, start) - 1]
+                found.setdefault(visit, []).append(event)
+        return found
+
+    @cached_property
+    def visits(self) -> Longs:
+        """(U,) 0-based visit of each unit; -1 for the background."""
+        return visits(self.scored.encoding, self.scored.position)
+
+    @cached_property
+    def times(self) -> list[float | None]:
+        """Seconds since 1970 at which each visit begins, the background's None in front."""
+        begun: list[float | None] = [None]
+        for visit in range(max(self._of_visits, default=-1) + 1):
+            times = [event.time for event in self._of_visits.get(visit, ()) if event.time is not None]
+            begun.append(min(times, default=None))
+        return begun
+
+    def named(self, visit: int) -> dict[str, Any]:
+        """What a row says of where it is: visit from 1 (0: background), its id in the source, its date."""
+        named: dict[str, Any] = {"visit": visit + 1}
+        ids = [event.visit for event in self._of_visits.get(visit, ()) if event.visit is not None]
+        if ids:
+            named["visit_id"] = ids[0]
+        time = self.times[visit + 1]
+        if time is not None:
+            named["date"] = (_EPOCH + timedelta(seconds=time)).date().isoformat()
+        return named
+
+    def missing(self, units: Longs, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Codes that were likely at a visit and are not there, most likely first.
+
+        Likely: 1 - prod(1 - p) over the visit's events is above `MISSING`; of each event only the `EXPECTED`
+        most probable codes are known, so a code just above it may be passed over.
+        """
+        values = self.scored.values
+        ids, log_probs = values.get(TopIds.name), values.get(TopLogProbs.name)
+        if ids is None or log_probs is None or not len(units):
+            return []
+        own = ids[units]
+        absent: dict[int, float] = {}
+        for token, p in zip(own.ravel().tolist(), np.exp(log_probs[units]).ravel().tolist(), strict=True):
+            absent[token] = absent.get(token, 1.0) * (1.0 - p)
+        there = set(self.scored.encoding.ids[codes(self.scored)[units]].tolist()) | {-1}
+        found = [(1.0 - q, token) for token, q in absent.items() if token not in there and 1.0 - q > MISSING]
+        return [
+            {"unit": names[token], "p": p} for p, token in sorted(found, key=lambda one: (-one[0], one[1]))
+        ]
+
+
+class PatientLevel(Level):
+    """What the levels of histories share.
+
+    Args:
+        past: whether a visit is seen with what came before it alone; else the whole record is.
+    """
+
+    background: ClassVar[type[Background] | None] = CodeCounts
+    pictures = ("timeline", "history")
+    want = top(EXPECTED)
+    kind: ClassVar[str]
+
+    def __init__(self, *, past: bool = True) -> None:
+        self.name = self.kind if past else f"{self.kind}-whole"
+        self.view = PastView() if past else WHOLE
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        if not isinstance(background, CodeCounts):
+            raise StateError(
+                f"level {self.name!r} compares codes with how common they are, which this model does not "
+                "know: run seqmlm calibrate on it"
+            )
+        return self.of(PatientUnits(scored), background)
+
+    @abstractmethod
+    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+        """The rows of a history."""
+
+
+class VisitLevel(PatientLevel):
+    """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes not known."""
+
+    kind = "visit"
+    channels = ("max", "mean", "rarity", "unknown")
+
+    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+        scored, rows = patient.scored, []
+        rarity = counts.surprisal(scored)
+        unknown = patient.unknown
+        for visit in np.unique(np.concatenate([patient.visits, unknown])).tolist():
+            units = np.flatnonzero(patient.visits == visit)
+            found = _statistics(scored.surprisal, rarity, units)
+            statistics = {name: found[name] for name in ("max", "mean", "rarity")}
+            statistics["unknown"] = float((unknown == visit).sum())
+            made = _visit_row(patient, visit, units, statistics)
+            extra = patient.named(visit) | {"missing": patient.missing(units, counts.names)}
+            rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
+        return rows
+
+
+class EventLevel(PatientLevel):
+    """Events: the surprisal of each, and what it would be by the code's frequency alone."""
+
+    kind = "event"
+    channels = ("surprisal", "rarity")
+
+    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+        scored, rows = patient.scored, []
+        rarity = counts.surprisal(scored)
+        for unit, visit in enumerate(patient.visits.tolist()):
+            statistics = {"surprisal": float(scored.surprisal[unit]), "rarity": float(rarity[unit])}
+            name = str(int(scored.number[unit]))
+            made = part_row(scored, np.array([unit]), name, statistics, length=1)
+            rows.append(replace(made, time=patient.times[visit + 1], extra=patient.named(visit)))
+        return rows
+
+
+class HistoryLevel(PatientLevel):
+    """Patients: mean and largest surprisal of all events, the most unusual visit, rare and unknown codes."""
+
+    kind = "patient"
+    channels = ("mean", "max", "worst_visit", "rarity", "unknown")
+
+    def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
+        scored = patient.scored
+        statistics = _statistics(scored.surprisal, counts.surprisal(scored), np.arange(len(scored)))
+        statistics |= {"unknown": float(len(patient.unknown)), "worst_visit": float("nan")}
+        extra: dict[str, Any] = {}
+        if len(scored):
+            numbers, place = np.unique(patient.visits, return_inverse=True)
+            means = np.bincount(place, weights=scored.surprisal) / np.bincount(place)
+            statistics["worst_visit"] = float(means.max())
+            worst = patient.named(int(numbers[np.argmax(means)]))
+            extra = {f"worst_{name}": value for name, value in worst.items()}
+        first = next((time for time in patient.times if time is not None), None)
+        return [replace(record_row(scored, statistics), time=first, extra=extra)]
+
+
+def _visit_row(patient: PatientUnits, visit: int, units: Longs, statistics: dict[str, float]) -> Row:
+    """The row of a visit, which may consist of unknown codes alone."""
+    if len(units):
+        return part_row(patient.scored, units, str(visit + 1), statistics)
+    record = patient.scored.record
+    spans = patient.unknown_spans[patient.unknown == visit]
+    return Row(
+        id=f"{record.id}#{visit + 1}",
+        source=record.source,
+        line=record.line,
+        start=int(spans[:, 0].min()),
+        end=int(spans[:, 1].max()),
+        units=units,
+        length=0,
+        statistics=statistics,
+        score=None,
+    )
+
+
+def _statistics(bits: Doubles, rarity: Doubles, units: Longs) -> dict[str, float]:
+    if not len(units):
+        return dict.fromkeys(("mean", "max", "rarity"), float("nan"))
+    return {
+        "mean": float(bits[units].mean()),
+        "max": float(bits[units].max()),
+        "rarity": float(rarity[units].max()),
+    }
+
+
+LEVELS: tuple[Level, ...] = tuple(
+    kind(past=past) for past in (True, False) for kind in (VisitLevel, EventLevel, HistoryLevel)
+)

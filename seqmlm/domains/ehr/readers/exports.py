@@ -1,0 +1,329 @@
+"""Synthea's CSV export: a folder of tables, of any version (column names differ in capitals and order)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.readers import cells
+from seqmlm.domains.ehr.readers.histories import DEATH
+from seqmlm.domains.ehr.readers.relational import People, Table, read_tables
+from seqmlm.domains.ehr.readers.tables import header, scan, table_files
+
+_SYNTHEA_PEOPLE = People(
+    name="patients",
+    subject=("id",),
+    birth=("birthdate",),
+    death=("deathdate",),
+    static={"SEX": ("gender",), "RACE": ("race",), "ETHNICITY": ("ethnicity",)},
+)
+
+
+def _coded(name: str, vocabulary: str) -> Table:
+    return Table(
+        name=name,
+        subject=("patient",),
+        time=("start", "date"),
+        code=("code",),
+        vocabulary=vocabulary,
+        visit=("encounter",),
+    )
+
+
+_VISITS = Table(
+    name="encounters",
+    subject=("patient",),
+    time=("start", "date"),
+    code=("encounterclass", "code"),
+    vocabulary="VISIT",
+    visit=("id",),
+    opens=True,
+    further=(("code",), "ENCOUNTER"),
+)
+_MEASURED = Table(
+    name="observations",
+    subject=("patient",),
+    time=("date",),
+    code=("code",),
+    vocabulary="LAB",
+    visit=("encounter",),
+    value=("value",),
+)
+_CODED = {
+    "conditions": "CONDITION",
+    "medications": "DRUG",
+    "procedures": "PROCEDURE",
+    "immunizations": "IMMUNIZATION",
+    "allergies": "ALLERGY",
+}
+_SYNTHEA_TABLES = (_VISITS, *(_coded(name, vocabulary) for name, vocabulary in _CODED.items()), _MEASURED)
+
+# Table -> what stands in front of its codes.
+VOCABULARIES = {**_CODED, "observations": "LAB", "encounters": "ENCOUNTER"}
+
+
+def read_synthea(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+    """Read a folder of Synthea tables (.csv, also .gz and .zst), one record a patient.
+
+    Codes are CONDITION//, PROCEDURE//, ALLERGY// (SNOMED CT), DRUG// (RxNorm), IMMUNIZATION// (CVX), LAB//
+    (LOINC, with value) and VISIT//<class>. Names, addresses and numbers of persons are never read.
+
+    Args:
+        path: the folder.
+        problems: receives rows without patient, code or time, and counts of what is odd.
+        until: the last day of events; later ones are left out.
+    """
+    yield from read_tables(path, problems, _SYNTHEA_PEOPLE, _SYNTHEA_TABLES, until=until)
+
+
+def is_synthea(folder: Path) -> bool:
+    """Whether a folder holds Synthea's tables: patients, with an id and a date of birth."""
+    people = table_files(folder).get("patients") if folder.is_dir() else None
+    names = {name.lower() for name in header(people[0])} if people else set()
+    return {"id", "birthdate"} <= names
+
+
+# MIMIC-III's tables: diagnoses and procedures belong to stays, prescriptions have days of their own.
+
+_MIMIC_PEOPLE = People(
+    name="patients", subject=("subject_id",), birth=("dob",), death=("dod",), static={"SEX": ("gender",)}
+)
+_STAY = ("hadm_id",)
+
+
+def _dotted(code: str) -> str:
+    """An ICD-9 diagnosis with its point, which MIMIC leaves out."""
+    at = 4 if code.startswith("E") else 3
+    return code if "." in code or len(code) <= at else f"{code[:at]}.{code[at:]}"
+
+
+def _dotted_procedure(code: str) -> str:
+    return code if "." in code or len(code) <= 2 else f"{code[:2]}.{code[2:]}"
+
+
+_MIMIC_TABLES = (
+    Table(
+        name="admissions",
+        subject=("subject_id",),
+        time=("admittime",),
+        code=("admission_type",),
+        vocabulary="ADMISSION",
+        visit=_STAY,
+        opens=True,
+        kind=lambda _: "inpatient",
+    ),
+    Table(
+        name="diagnoses_icd",
+        subject=("subject_id",),
+        code=("icd9_code",),
+        vocabulary="ICD9",
+        visit=_STAY,
+        spell=_dotted,
+    ),
+    Table(
+        name="procedures_icd",
+        subject=("subject_id",),
+        code=("icd9_code",),
+        vocabulary="ICD9PROC",
+        visit=_STAY,
+        spell=_dotted_procedure,
+    ),
+    Table(
+        name="prescriptions",
+        subject=("subject_id",),
+        time=("startdate",),
+        code=("drug", "ndc"),
+        vocabulary="DRUG",
+        visit=_STAY,
+    ),
+)
+
+
+def read_mimic3(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+    """Read a folder of MIMIC-III tables (.csv, also .gz and .zst), one record a patient.
+
+    Codes are ADMISSION//<type>, ICD9// and ICD9PROC// (at discharge, when they were given), DRUG//<name>.
+    Dates of this data set are shifted into the future on purpose; they are kept.
+
+    Args:
+        path: the folder.
+        problems: receives rows without patient, code or time, and counts of what is odd.
+        until: the last day of events; later ones are left out.
+    """
+    stays = table_files(Path(path)).get("admissions", ())
+    columns = {"stay": _STAY, "out": ("dischtime",)}
+    visits: dict[str, float] = {}
+    for file in stays:
+        for _, (stay, out) in scan(file, Problems("skip"), columns, list(columns)):
+            at = cells.when(out)
+            if at is not None:  # else its diagnoses have no time, and say so
+                visits[cells.words(stay)] = at
+    yield from read_tables(path, problems, _MIMIC_PEOPLE, _MIMIC_TABLES, until=until, visits=visits)
+
+
+def is_mimic3(folder: Path) -> bool:
+    """Whether a folder holds MIMIC-III's tables."""
+    return folder.is_dir() and {"patients", "admissions"} <= table_files(folder).keys()
+
+
+# OMOP's common data model, CSV or parquet: concepts become codes of their vocabularies, where known.
+
+_PERSON, _VISIT = ("person_id",), ("visit_occurrence_id",)
+_SEX = {"8507": "M", "8532": "F"}
+_KINDS = {
+    "inpatient": "9201 262 8717 8920 32037 42898160",
+    "outpatient": "9202 5083 581476 581477 8756 8940 32693 38004193",
+    "emergency": "9203 8870",
+}
+_KIND_OF = {concept: kind for kind, concepts in _KINDS.items() for concept in concepts.split()}
+_CHUNK = 1 << 16
+
+
+def read_omop(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+    """Read a folder of OMOP tables (.csv, also .gz and .zst, or .parquet), one record a person.
+
+    With a table `concept` codes are its vocabulary and code ("SNOMED//44054006"), else the concept's number
+    behind the table's kind ("CONDITION//201826"); a concept 0 gives way to the source's code.
+
+    Args:
+        path: the folder: person, visit_occurrence, condition_occurrence, procedure_occurrence, drug_exposure,
+            measurement, observation, death, concept; each a file, or a folder of parts.
+        problems: receives rows without person or time, and counts of what is odd.
+        until: the last day of events; later ones are left out.
+    """
+    concepts = Concepts(table_files(Path(path)).get("concept", []), problems)
+    yield from read_tables(path, problems, _people(concepts), _tables(concepts), until=until)
+
+
+def is_omop(folder: Path) -> bool:
+    """Whether a folder holds OMOP's tables: persons, and something that happened to them."""
+    found = table_files(folder).keys() if folder.is_dir() else set()
+    return "person" in found and any(table.name in found for table in _tables(None))
+
+
+class Concepts:
+    """Concept number -> vocabulary and code, or name; flat arrays, because there may be ten million.
+
+    Args:
+        files: the table `concept`; none leave concepts as numbers.
+        problems: receives the table's faults.
+    """
+
+    def __init__(self, files: list[Path], problems: Problems) -> None:
+        import pyarrow as pa
+
+        columns = {
+            "concept_id": ("concept_id",),
+            "vocabulary_id": ("vocabulary_id",),
+            "concept_code": ("concept_code",),
+            "concept_name": ("concept_name",),
+        }
+        held: list[tuple[int, str, str]] = []
+        ids, codes, names = [np.zeros(0, np.int64)], [pa.array([], pa.string())], [pa.array([], pa.string())]
+
+        def keep() -> None:
+            if held:
+                numbers, spelled, called = zip(*held, strict=True)
+                ids.append(np.array(numbers, np.int64))
+                codes.append(pa.array(spelled, pa.string()))
+                names.append(pa.array(called, pa.string()))
+                held.clear()
+
+        for file in files:
+            for line, (concept, vocabulary, code, name) in scan(file, problems, columns, list(columns)[:3]):
+                number = cells.words(concept)
+                if not number.isdecimal() or not cells.words(code):
+                    problems.bad(cells.no_code(str(file), line, "concept_id"))
+                    continue
+                full = f"{cells.words(vocabulary)}//{cells.words(code)}"
+                held.append((int(number), full, cells.words(name)))
+                if len(held) >= _CHUNK:
+                    keep()
+        keep()
+        numbers = np.concatenate(ids)
+        self._order = np.argsort(numbers, kind="stable")
+        self._numbers = numbers[self._order]
+        self._codes, self._names = pa.chunked_array(codes), pa.chunked_array(names)
+
+    def code(self, concept: str) -> str | None:
+        """ "SNOMED//44054006", or the number itself where the concept is not known; None for concept 0."""
+        return self._find(concept, self._codes) or self._number(concept)
+
+    def name(self, concept: str) -> str | None:
+        """ "Positive", or the number itself; None for concept 0."""
+        return self._find(concept, self._names) or self._number(concept)
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """(code, name) of all concepts."""
+        for codes, names in zip(self._codes.chunks, self._names.chunks, strict=True):
+            yield from zip(codes.to_pylist(), names.to_pylist(), strict=True)
+
+    def _number(self, concept: str) -> str | None:
+        return None if concept in ("", "0") else concept
+
+    def _find(self, concept: str, column: Any) -> str | None:
+        if not len(self._numbers) or not concept.isdecimal() or concept == "0":
+            return None
+        at = int(np.searchsorted(self._numbers, int(concept)))
+        if at == len(self._numbers) or self._numbers[at] != int(concept):
+            return None
+        return str(column[int(self._order[at])].as_py())
+
+
+def _people(concepts: Concepts) -> People:
+    return People(
+        name="person",
+        subject=_PERSON,
+        birth=("birth_datetime",),
+        birth_parts=(("year_of_birth",), ("month_of_birth",), ("day_of_birth",)),
+        static={
+            "SEX": ("gender_concept_id",),
+            "RACE": ("race_concept_id",),
+            "ETHNICITY": ("ethnicity_concept_id",),
+        },
+        spell=lambda concept: _SEX.get(concept) or concepts.name(concept),
+    )
+
+
+def _table(concepts: Concepts | None, name: str, stem: str, time: str, vocabulary: str) -> Table:
+    return Table(
+        name=name,
+        subject=_PERSON,
+        time=(f"{time}_datetime", f"{time}_date"),
+        day=(f"{time}_date",),
+        code=(f"{stem}_concept_id",),
+        vocabulary=vocabulary,
+        visit=_VISIT,
+        spell=concepts.code if concepts else None,
+        source_code=(f"{stem}_source_value",),
+    )
+
+
+def _tables(concepts: Concepts | None) -> tuple[Table, ...]:
+    visits = replace(
+        _table(concepts, "visit_occurrence", "visit", "visit_start", "VISIT"),
+        opens=True,
+        kind=lambda concept: _KIND_OF.get(concept, ""),
+        spell=lambda concept: None if concept == "0" else f"VISIT//{_KIND_OF.get(concept, concept)}",
+    )
+    death = replace(_table(None, "death", "", "death", ""), code=_PERSON, visit=(), spell=lambda _: DEATH)
+    values: dict[str, Any] = {
+        "value": ("value_as_number",),
+        "text": ("value_as_concept_id",),
+        "say": lambda concept: (concepts.name(concept) if concepts else None) or "",
+    }
+    return (
+        visits,
+        _table(concepts, "condition_occurrence", "condition", "condition_start", "CONDITION"),
+        _table(concepts, "procedure_occurrence", "procedure", "procedure", "PROCEDURE"),
+        _table(concepts, "drug_exposure", "drug", "drug_exposure_start", "DRUG"),
+        replace(_table(concepts, "measurement", "measurement", "measurement", "MEASUREMENT"), **values),
+        replace(_table(concepts, "observation", "observation", "observation", "OBSERVATION"), **values),
+        death,
+    )

@@ -1,0 +1,289 @@
+"""FHIR R4: resources as JSON lines, or bundles, in one file or a folder of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, too_long
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.readers import cells
+from seqmlm.domains.ehr.readers.histories import BIRTH, DEATH, Cells, Histories
+from seqmlm.domains.ehr.readers.relational import measured
+from seqmlm.errors import DataError
+
+Resource = Mapping[str, Any]
+
+OTHER = "a resource of a type that holds no events"
+RETRACTED = "a resource entered in error, left out"
+
+# Type -> vocabulary, the key of its code, the keys that may hold its time.
+_TYPES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "Condition": ("CONDITION", "code", ("onsetDateTime", "onsetPeriod", "recordedDate")),
+    "Procedure": ("PROCEDURE", "code", ("performedDateTime", "performedPeriod", "occurrenceDateTime")),
+    "MedicationRequest": ("DRUG", "medicationCodeableConcept", ("authoredOn",)),
+    "Immunization": ("IMMUNIZATION", "vaccineCode", ("occurrenceDateTime", "recorded")),
+    "AllergyIntolerance": ("ALLERGY", "code", ("onsetDateTime", "recordedDate")),
+    "Observation": ("LAB", "code", ("effectiveDateTime", "effectivePeriod", "effectiveInstant", "issued")),
+}
+# Conditions and procedures of these systems carry the system's name, so that their hierarchy is known.
+_SYSTEMS = {"icd-10": "ICD10", "icd10": "ICD10", "icd-9": "ICD9", "icd9": "ICD9"}
+_RACE = {"us-core-race": "RACE", "us-core-ethnicity": "ETHNICITY"}
+_SEX = {"female": "F", "male": "M"}
+_SUFFIXES = (".ndjson", ".jsonl", ".json")
+
+
+def read_fhir(
+    path: str | Path, problems: Problems, *, until: str | None = None, max_bytes: int = MAX_BYTES
+) -> Iterator[Record]:
+    """Read FHIR R4 resources, one record a patient.
+
+    Patient, Encounter, Condition, Observation (with components), Procedure, MedicationRequest, Immunization
+    and AllergyIntolerance are read; codes are as those of Synthea's tables. Names, addresses, identifiers and
+    narratives are never looked at. The files of one export belong together: give their folder.
+
+    Args:
+        path: a folder (one file a type, or mixed), an .ndjson file, or a .json file with a bundle.
+        problems: receives what is not JSON, resources without patient, code or time, and counts.
+        until: the last day of events; later ones are left out.
+        max_bytes: longest line, and longest bundle.
+    """
+    folder = Path(path)
+    sources = [str(f) for f in _files(folder)] if folder.is_dir() else [str(path)]
+    histories = Histories(problems, sources, until=until)
+
+    def rows() -> Iterator[Cells]:
+        for number, source in enumerate(sources):
+            for line, resource in _resources(source, problems, max_bytes):
+                yield from _Reading(source, line, number, problems).rows(resource)
+
+    yield from histories.records(rows())
+
+
+def is_fhir(folder: Path) -> bool:
+    """Whether a folder holds JSON whose first file begins with a resource."""
+    files = _files(folder) if folder.is_dir() else []
+    if not files:
+        return False
+    for head in TextBlocks(str(files[0]), Problems("skip"), lambda: 1):
+        return b'"resourceType"' in head[:65_536]
+    return False
+
+
+def _files(folder: Path) -> list[Path]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.name.lower()
+        for ending in COMPRESSED:
+            name = name.removesuffix(ending)
+        if name.endswith(_SUFFIXES) and not name.startswith(".") and path.is_file() and name != "truth.json":
+            found.append(path)
+    return found
+
+
+def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Resource]]:
+    """(line, resource) of a file; those inside a bundle have its line."""
+    for line, text in _texts(source, problems, max_bytes):
+        found = _parsed(text)
+        if found is None:
+            problems.bad(
+                DataError("not a JSON object", source=source, line=line, remedy="write one resource a line")
+            )
+            continue
+        for entry in (
+            found.get("entry") or () if found.get("resourceType") == "Bundle" else ({"resource": found},)
+        ):
+            resource = entry.get("resource") if isinstance(entry, dict) else None
+            if isinstance(resource, dict):
+                yield line, resource
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:
+    name = source.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    if not name.endswith(".json"):
+        yield from ((n, text) for n, text in lines(source, problems, max_bytes=max_bytes) if text.strip())
+        return
+    held: list[bytes] = []
+    size = 0
+    for block in (stream := TextBlocks(source, problems, lambda: 1)):
+        size += len(block)
+        if size > max_bytes:
+            problems.bad(too_long(source, 1, max_bytes, "bundle"))
+            return
+        held.append(block)
+    if held and not stream.broken:
+        text = _decoded(b"".join(held))
+        if text is None:
+            error = DataError("bytes that are not UTF-8", source=source, remedy="convert it to UTF-8")
+            problems.bad(error)
+        else:
+            yield 1, text
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+class _Reading:
+    """One resource on its way to rows."""
+
+    def __init__(self, source: str, line: int, number: int, problems: Problems) -> None:
+        self.source, self.line, self.number, self.problems = source, line, number, problems
+
+    def rows(self, resource: Resource) -> Iterator[Cells]:
+        kind = resource.get("resourceType")
+        if _code_of(resource.get("verificationStatus")) == "entered-in-error" or resource.get("status") in (
+            "entered-in-error",
+            "not-done",
+        ):
+            self.problems.note(RETRACTED)
+            return
+        if kind == "Patient":
+            yield from self._patient(resource)
+        elif kind == "Encounter":
+            yield from self._encounter(resource)
+        elif kind in _TYPES:
+            yield from self._event(resource, str(kind))
+        else:
+            self.problems.note(OTHER)
+
+    def _patient(self, resource: Resource) -> Iterator[Cells]:
+        subject = cells.words(resource.get("id"))
+        if not subject:
+            self.problems.bad(cells.no_subject(self.source, self.line, "id"))
+            return
+        sex = cells.words(resource.get("gender"))
+        statics = [("SEX", _SEX.get(sex, sex))]
+        for extension in _dicts(resource.get("extension")):
+            vocabulary = _RACE.get(str(extension.get("url", "")).rpartition("/")[2])
+            for inner in _dicts(extension.get("extension")) if vocabulary else ():
+                coding = inner.get("valueCoding")
+                if isinstance(coding, dict) and vocabulary:
+                    statics.append((vocabulary, cells.words(coding.get("code"))))
+        for vocabulary, word in statics:
+            if word:
+                yield self._row(subject, None, f"{vocabulary}//{word}")
+        for code, field in ((BIRTH, "birthDate"), (DEATH, "deceasedDateTime")):
+            if resource.get(field):
+                at = self._time({field: resource[field]}, (field,))
+                if at is not None:
+                    yield self._row(subject, at, code)
+
+    def _encounter(self, resource: Resource) -> Iterator[Cells]:
+        subject = self._subject(resource)
+        at = self._time(resource, ("period",)) if subject else None
+        if subject is None or at is None:
+            return
+        coding = resource.get("class")
+        word = cells.words(coding.get("code") if isinstance(coding, dict) else _code_of(coding))
+        kind, visit = cells.kind_of(word), cells.words(resource.get("id")) or None
+        yield self._row(subject, at, f"VISIT//{kind or word or 'other'}", visit=visit, kind=kind)
+        for concept in _dicts(resource.get("type")):
+            if code := _code_of(concept):
+                yield self._row(subject, at, f"ENCOUNTER//{code}", visit=visit)
+
+    def _event(self, resource: Resource, kind: str) -> Iterator[Cells]:
+        vocabulary, key, times = _TYPES[kind]
+        subject = self._subject(resource)
+        if subject is None:
+            return
+        code = _spelled(resource.get(key), vocabulary)
+        parts = _dicts(resource.get("component")) if kind == "Observation" else []
+        if code is None and not parts:
+            self.problems.bad(cells.no_code(self.source, self.line, key))
+            return
+        at = self._time(resource, times)
+        if at is None:
+            return
+        visit = _reference(resource.get("encounter"))
+        if code is not None:
+            yield self._row(subject, at, code, _value(resource), visit)
+        for part in parts:
+            inner = _spelled(part.get("code"), vocabulary)
+            if inner is not None:
+                yield self._row(subject, at, inner, _value(part), visit)
+
+    def _subject(self, resource: Resource) -> str | None:
+        found = _reference(resource.get("subject") or resource.get("patient"))
+        if found is None:
+            self.problems.bad(cells.no_subject(self.source, self.line, "subject"))
+        return found
+
+    def _time(self, resource: Resource, fields: tuple[str, ...]) -> float | None:
+        for field in fields:
+            cell = resource.get(field)
+            cell = cell.get("start") if isinstance(cell, dict) else cell
+            if not cell:
+                continue
+            at = cells.when(cell) if isinstance(cell, str) else None
+            if at is None:
+                self.problems.bad(cells.no_time(self.source, self.line, field))
+            return at
+        self.problems.bad(cells.no_time(self.source, self.line, fields[0]))
+        return None
+
+    def _row(
+        self,
+        subject: str,
+        at: float | None,
+        code: str,
+        value: tuple[Any, Any] = (None, None),
+        visit: str | None = None,
+        kind: str = "",
+    ) -> Cells:
+        number, said = measured(*value, True, self.problems)
+        return subject, at, code, number, said, visit, kind, self.number, self.line
+
+
+def _dicts(cell: Any) -> list[Resource]:
+    return [item for item in cell if isinstance(item, dict)] if isinstance(cell, list) else []
+
+
+def _coding(concept: Any) -> tuple[str, str]:
+    """(system, code) of a CodeableConcept's first coding that has a code."""
+    for coding in _dicts(concept.get("coding")) if isinstance(concept, dict) else ():
+        if code := cells.words(coding.get("code")):
+            return str(coding.get("system", "")), code
+    return "", ""
+
+
+def _code_of(concept: Any) -> str:
+    return _coding(concept)[1]
+
+
+def _spelled(concept: Any, vocabulary: str) -> str | None:
+    system, code = _coding(concept)
+    named = next((name for part, name in _SYSTEMS.items() if part in system.lower()), vocabulary)
+    return f"{named}//{code}" if code else None
+
+
+def _value(resource: Resource) -> tuple[Any, Any]:
+    """(number, words); what is said in free text (valueString) is left alone."""
+    quantity = resource.get("valueQuantity")
+    if isinstance(quantity, dict):
+        return quantity.get("value"), None
+    if "valueInteger" in resource:
+        return resource["valueInteger"], None
+    return None, _code_of(resource.get("valueCodeableConcept")) or None
+
+
+def _reference(cell: Any) -> str | None:
+    """The id in a reference: of "Patient/1", "urn:uuid:1", "http://server/Patient/1"."""
+    text = cells.words(cell.get("reference")) if isinstance(cell, dict) else ""
+    return text.rpartition("/")[2].rpartition(":")[2] or None

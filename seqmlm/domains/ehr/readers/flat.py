@@ -1,0 +1,317 @@
+"""A long table: an event a row, with patient, time and code, in columns of any name and rows of any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.readers import cells
+from seqmlm.domains.ehr.readers.histories import (
+    BIRTH,
+    CODE,
+    DEATH,
+    KIND,
+    LINE,
+    SOURCE,
+    SUBJECT,
+    TEXT,
+    VALUE,
+    VISIT,
+    Cells,
+    Histories,
+    grouped,
+)
+from seqmlm.domains.ehr.readers.meds import opening
+from seqmlm.domains.ehr.readers.relational import measured
+from seqmlm.domains.ehr.readers.tables import Columns, scan, table_files
+from seqmlm.errors import UsageError
+
+STATIC = "an event without time, taken as background"
+
+_NAMES = {
+    "patient": "patient patient_id subject subject_id person_id patientid pid patient_nbr mrn id",
+    "time": "time timestamp datetime date start start_date event_time charttime",
+    "code": "code concept concept_code event event_code event_type name",
+    "value": "value numeric_value value_as_number result valuenum",
+    "text": "text_value value_text value_as_string categorical_value",
+    "visit": "visit visit_id encounter encounter_id hadm_id admission_id visit_occurrence_id",
+    "vocabulary": "vocabulary vocabulary_id code_system coding_system system table domain",
+}
+_LIVES = {"birth": BIRTH, "dob": BIRTH, "born": BIRTH, "death": DEATH, "dod": DEATH, "died": DEATH}
+
+
+def read_long(
+    path: str | Path,
+    problems: Problems,
+    *,
+    patient: str | None = None,
+    time: str | None = None,
+    code: str | None = None,
+    value: str | None = None,
+    text: str | None = None,
+    visit: str | None = None,
+    vocabulary: str | None = None,
+    delimiter: str | None = None,
+    until: str | None = None,
+) -> Iterator[Record]:
+    """Read a CSV or parquet table with an event a row, one record a patient.
+
+    A code without "//" gets its vocabulary in front, "CODE" where none is known. BIRTH and DEATH (also DOB,
+    DOD, MEDS_BIRTH, MEDS_DEATH) are those of the person; an event without time is background.
+
+    Args:
+        path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
+        problems: receives a missing column, rows without patient or code or with a time that cannot be read.
+        patient, time, code, value, text, visit, vocabulary: names of the columns; None finds usual ones
+            (patient_id, subject_id, date, timestamp, encounter, ...). A `vocabulary` that is no column's name
+            is that of all codes.
+        delimiter: of a CSV file; None looks at its first line.
+        until: the last day of events; later ones are left out.
+    """
+    chosen = {
+        "patient": patient,
+        "time": time,
+        "code": code,
+        "value": value,
+        "text": text,
+        "visit": visit,
+        "vocabulary": vocabulary,
+    }
+    columns = {field: (name,) if name else tuple(_NAMES[field].split()) for field, name in chosen.items()}
+    needed = ["patient", "time", "code", *(f for f in ("value", "text", "visit") if chosen[f])]
+    histories = Histories(problems, [str(path)], until=until, in_order=True)
+    rows = _rows(str(path), problems, columns, needed, vocabulary or "CODE", delimiter)
+    yield from histories.records(rows)
+
+
+def _rows(
+    source: str,
+    problems: Problems,
+    columns: Columns,
+    needed: list[str],
+    default: str,
+    delimiter: str | None,
+) -> Iterator[Cells]:
+    table = scan(source, problems, columns, needed, delimiter=delimiter, option="column")
+    for line, (who, when, name, value, text, place, system) in table:
+        subject, code = cells.words(who), cells.words(name)
+        if not subject:
+            problems.bad(cells.no_subject(source, line, columns["patient"][0]))
+            continue
+        if not code:
+            problems.bad(cells.no_code(source, line, columns["code"][0]))
+            continue
+        at = cells.when(when)
+        if when is None or when == "":
+            problems.note(STATIC)
+        elif at is None:
+            problems.bad(cells.no_time(source, line, columns["time"][0]))
+            continue
+        full = code if "//" in code else _LIVES.get(code.lower()) or _spelled(code, system, default)
+        number, said = measured(value, text, False, problems)
+        yield subject, at, full, number, said, cells.words(place) or None, opening(full), 0, line
+
+
+def _spelled(code: str, system: str | None, default: str) -> str:
+    if code in (BIRTH, DEATH):
+        return code
+    return f"{cells.words(system) or default}//{code}"
+
+
+# Wide tables: an encounter a row, with a column for each thing known of it (UCI's diabetes data is one).
+
+UNDATED = "an encounter without date, placed a day after the one before"
+
+ABSENT = ("", "?", "NA", "NULL", "No", "None")
+_DAY = 86_400.0
+
+_DRUGS = """metformin repaglinide nateglinide chlorpropamide glimepiride acetohexamide glipizide glyburide
+    tolbutamide pioglitazone rosiglitazone acarbose miglitol troglitazone tolazamide examide citoglipton
+    insulin glyburide-metformin glipizide-metformin glimepiride-pioglitazone metformin-rosiglitazone
+    metformin-pioglitazone"""
+
+
+def read_wide(
+    path: str | Path,
+    problems: Problems,
+    *,
+    patient: str = "patient_id",
+    visit: str = "encounter_id",
+    time: str | None = None,
+    kind: str | None = None,
+    static: str | Sequence[str] = (),
+    columns: str | Sequence[str] = (),
+    flags: str | Sequence[str] = (),
+    values: str | Sequence[str] = (),
+    absent: str | Sequence[str] = ABSENT,
+    delimiter: str | None = None,
+    until: str | None = None,
+) -> Iterator[Record]:
+    """Read a table with an encounter a row, one record a patient.
+
+    Without dates the encounters of a patient are put in the order of their ids, a day apart: only their order
+    means something. Lists may be given as one text with commas.
+
+    Args:
+        path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
+        problems: receives a missing column, rows without patient or visit, times that cannot be read.
+        patient, visit, time: columns; `time` None where there are no dates.
+        kind: what all encounters are ("inpatient"), or the column that says it.
+        static: columns of what is known of the patient ("gender=SEX": cell F becomes SEX//F).
+        columns: columns whose cells are codes ("diag_1=ICD9": cell 250.00 becomes ICD9//250.00); without
+            "=", the column's name goes in front.
+        flags: columns that tell about the thing they are named after ("insulin=DRUG": cell Up becomes
+            DRUG//insulin with the words Up).
+        values: columns of numbers ("a1c=LAB": LAB//a1c with the number).
+        absent: cells that say nothing.
+        delimiter: of a CSV file; None looks at its first line.
+        until: the last day of events; later ones are left out.
+
+    Raises:
+        UsageError: no column to make events of.
+    """
+    if not (columns or flags or values):
+        raise UsageError("a wide table needs columns, for example --option columns=diag_1=ICD9,diag_2=ICD9")
+    wanted = [
+        (*_named(name), role) for role, names in _roles(static, columns, flags, values) for name in names
+    ]
+    fields: dict[str, tuple[str, ...]] = {
+        "patient": (patient,),
+        "visit": (visit,),
+        "time": (time,) if time else (),
+    }
+    fields["kind"] = (kind,) if kind else ()
+    fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
+    needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
+    kinds = cells.kind_of(kind or "")
+    rows = _wide_rows(
+        str(path), problems, fields, needed, wanted, kinds, frozenset(_listed(absent)), delimiter
+    )
+    histories = Histories(problems, [str(path)], until=until, in_order=time is not None)
+    if time is not None:
+        yield from histories.records(rows)
+        return
+    for subject, members in grouped(rows):
+        record = histories.record(subject, _in_order(members, problems))
+        if record is not None:
+            yield record
+
+
+def read_diabetes130(path: str | Path, problems: Problems) -> Iterator[Record]:
+    """Read `diabetic_data.csv` (Strack et al. 2014; UCI 296): inpatient encounters in order, without dates.
+
+    The outcome, readmission, is not made an event.
+
+    Args:
+        path: the file, or the folder it is in.
+        problems: as for `read_wide`.
+    """
+    file = _diabetes(Path(path)) if Path(path).is_dir() else path
+    yield from read_wide(
+        file or path,
+        problems,
+        patient="patient_nbr",
+        visit="encounter_id",
+        kind="inpatient",
+        static=("gender=SEX", "race=RACE", "age=AGE"),
+        columns=(
+            "admission_type_id=ADMISSION",
+            "admission_source_id=ADMISSION_SOURCE",
+            "medical_specialty=SPECIALTY",
+            "diag_1=ICD9",
+            "diag_2=ICD9",
+            "diag_3=ICD9",
+            "discharge_disposition_id=DISCHARGE",
+        ),
+        flags=("max_glu_serum=LAB", "A1Cresult=LAB", *(f"{drug}=DRUG" for drug in _DRUGS.split())),
+        values=tuple(
+            f"{name}=STAY"
+            for name in ("time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications")
+        ),
+    )
+
+
+def is_diabetes130(folder: Path) -> bool:
+    """Whether a folder holds `diabetic_data.csv`."""
+    return folder.is_dir() and _diabetes(folder) is not None
+
+
+def _diabetes(folder: Path) -> Path | None:
+    return next(iter(table_files(folder).get("diabetic_data", ())), None)
+
+
+def _roles(*lists: str | Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    yield from zip(("static", "columns", "flags", "values"), map(_listed, lists), strict=True)
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+
+def _named(text: str) -> tuple[str, str]:
+    column, _, vocabulary = text.partition("=")
+    return column, vocabulary or column
+
+
+def _wide_rows(
+    source: str,
+    problems: Problems,
+    fields: Columns,
+    needed: list[str],
+    wanted: list[tuple[str, str, str]],
+    kinds: str,
+    absent: frozenset[str],
+    delimiter: str | None,
+) -> Iterator[Cells]:
+    dated = bool(fields["time"])
+    patient, place = fields["patient"][0], fields["visit"][0]
+    for line, (who, stay, when, kind, *rest) in scan(source, problems, fields, needed, delimiter=delimiter):
+        subject, visit = cells.words(who), cells.words(stay)
+        if not subject or not visit:
+            problems.bad(cells.no_subject(source, line, place if subject else patient))
+            continue
+        at = cells.when(when) if dated else 0.0
+        if at is None:
+            problems.bad(cells.no_time(source, line, fields["time"][0]))
+            continue
+        opened = kinds or cells.kind_of(cells.words(kind))
+        yield subject, at, f"VISIT//{opened or 'other'}", None, None, visit, opened, 0, line
+        for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
+            word = cells.words(cell)
+            if word in absent:
+                continue
+            if role == "static":
+                yield subject, None, f"{vocabulary}//{word}", None, None, None, "", 0, line
+            elif role == "columns":
+                yield subject, at, f"{vocabulary}//{word}", None, None, visit, "", 0, line
+            elif role == "flags":
+                said = word if len(word) <= cells.TEXT_LIMIT else None
+                yield subject, at, f"{vocabulary}//{column}", None, said, visit, "", 0, line
+            elif (number := cells.number(cell)) is not None:
+                yield subject, at, f"{vocabulary}//{column}", number, None, visit, "", 0, line
+            else:
+                problems.note("a value that is no number, left out")
+
+
+def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:
+    """Undated encounters, each at its day; of what is known of the patient, what the first one said."""
+    visits = sorted({str(row[VISIT]) for row in rows if row[VISIT] is not None}, key=_order)
+    day = {visit: number * _DAY for number, visit in enumerate(visits)}
+    problems.note(UNDATED, len(visits))
+    first = min(rows, key=lambda row: day.get(str(row[VISIT]), len(visits) * _DAY))[LINE]
+    placed: list[Cells] = []
+    for row in rows:
+        if row[VISIT] is not None:
+            head, at = row[SUBJECT], day[row[VISIT]]
+            tail = (row[CODE], row[VALUE], row[TEXT], row[VISIT], row[KIND], row[SOURCE], row[LINE])
+            placed.append((head, at, *tail))
+        elif row[LINE] == first:
+            placed.append(row)
+    return placed
+
+
+def _order(visit: str) -> tuple[int, int, str]:
+    """Numbers by size, before words."""
+    return (0, int(visit), "") if visit.isdecimal() else (1, 0, visit)

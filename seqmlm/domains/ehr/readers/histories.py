@@ -1,0 +1,338 @@
+"""What is known of a patient: events in time, from whatever system they came, one history a subject."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from operator import itemgetter
+from typing import IO, Any
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.readers.cells import until_seconds
+
+BIRTH = "MEDS_BIRTH"
+DEATH = "MEDS_DEATH"
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class Event:
+    """One thing that is recorded of a subject.
+
+    Args:
+        time: seconds since 1970-01-01 UTC, negative before; None for what has no time (sex, race).
+        code: vocabulary, "//" and the code ("ICD9//250.00", "LAB//2345-7", "SEX//F"), or "MEDS_BIRTH" and
+            "MEDS_DEATH", alone or in front of "//"; without tabs and line ends.
+        value: a measured number.
+        text: a value in words, short; without tabs and line ends.
+        visit: the source's id of the visit.
+        kind: "inpatient", "outpatient" or "emergency" for the event that opens a visit, else "".
+    """
+
+    time: float | None
+    code: str
+    value: float | None
+    text: str | None
+    visit: str | None
+    kind: str
+
+    # Written out for speed, as that of `Record`.
+    def __init__(
+        self,
+        *,
+        time: float | None,
+        code: str,
+        value: float | None = None,
+        text: str | None = None,
+        visit: str | None = None,
+        kind: str = "",
+    ) -> None:
+        _set_time(self, time)
+        _set_code(self, code)
+        _set_value(self, value)
+        _set_text(self, text)
+        _set_visit(self, visit)
+        _set_kind(self, kind)
+
+
+_set_time, _set_code, _set_value, _set_text, _set_visit, _set_kind = (
+    Event.__dict__[name].__set__ for name in ("time", "code", "value", "text", "visit", "kind")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """All events of one subject: `Record.raw` of patient histories.
+
+    Args:
+        subject: the source's id.
+        birth: seconds since 1970-01-01 UTC; None if unknown.
+        events: those without a time first, then in order of time; without duplicates.
+    """
+
+    subject: str
+    birth: float | None
+    events: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        """One event a line (time or "-", code, value, text, visit, kind; tabs), then subject and birth.
+
+        Line i, counted from 0, is event i. Equal strings mean equal histories, to the microsecond.
+        """
+        lines = [_line(event) for event in self.events]
+        lines.append(f"{self.subject}\t{iso(self.birth)}")
+        return "\n".join(lines)
+
+    def code_spans(self) -> list[tuple[int, int]]:
+        """Where the code of each event stands in `str(self)`: (start, end) characters."""
+        spans, at = [], 0
+        for event in self.events:
+            line = _line(event)
+            start = at + line.index("\t") + 1
+            spans.append((start, start + len(event.code)))
+            at += len(line) + 1
+        return spans
+
+
+def iso(time: float | None) -> str:
+    """ISO 8601 text of a time in seconds since 1970, "-" for None."""
+    return "-" if time is None else (_EPOCH + timedelta(seconds=time)).isoformat()
+
+
+def is_birth(code: str) -> bool:
+    """Whether a code says that the subject was born ("MEDS_BIRTH", also in front of "//")."""
+    return code.startswith(BIRTH) and (len(code) == len(BIRTH) or code.startswith("//", len(BIRTH)))
+
+
+def is_death(code: str) -> bool:
+    """Whether a code says that the subject died ("MEDS_DEATH", also in front of "//")."""
+    return code.startswith(DEATH) and (len(code) == len(DEATH) or code.startswith("//", len(DEATH)))
+
+
+def _line(event: Event) -> str:
+    value = "" if event.value is None else repr(event.value)
+    return f"{iso(event.time)}\t{event.code}\t{value}\t{event.text or ''}\t{event.visit or ''}\t{event.kind}"
+
+
+# Rows of many tables, in any order, brought together by subject; what memory cannot hold waits on disk.
+#
+# A Grace hash partition (Kitsuregawa et al. 1983): rows go to one of 256 parts by a hash of the subject, all
+# parts in one unnamed temporary file that nobody else can open; then each part is grouped by itself.
+
+# subject, time or None, code, value or None, text or None, visit or None, kind, number of the source, line
+# in it. A plain tuple, because there are hundreds of millions of them.
+Cells = tuple[Any, ...]
+
+SUBJECT, TIME, CODE, VALUE, TEXT, VISIT, KIND, SOURCE, LINE = range(9)
+
+ROWS_IN_MEMORY = 100_000
+_PARTS = 256
+_DEPTH = 3  # of parts of parts; a subject of its own cannot be divided
+
+
+def grouped(
+    rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY, _depth: int = 0
+) -> Iterator[tuple[str, list[Cells]]]:
+    """Yield (subject, its rows in their order) for rows in any order.
+
+    Subjects come in order of first appearance where all rows fit in memory, else in a fixed order of parts.
+
+    Args:
+        rows: in any order, any number.
+        limit: rows kept in memory.
+    """
+    held: list[Cells] = []
+    with closing(_Parts(_depth)) as parts:
+        for row in rows:
+            held.append(row)
+            if len(held) >= limit:
+                parts.put(held)
+                held = []
+        if not parts.sizes:
+            yield from _groups(held)
+            return
+        parts.put(held)
+        held = []
+        for part, size in sorted(parts.sizes.items()):
+            if size > limit and _depth < _DEPTH:
+                yield from grouped(parts.get(part), limit=limit, _depth=_depth + 1)
+            else:
+                yield from _groups(parts.get(part))
+
+
+def _groups(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
+    found: dict[str, list[Cells]] = {}
+    for row in rows:
+        found.setdefault(row[SUBJECT], []).append(row)
+    while found:
+        subject = next(iter(found))
+        yield subject, found.pop(subject)
+
+
+class _Parts:
+    """The temporary file: batches of Arrow, and where those of each part stand."""
+
+    def __init__(self, salt: int) -> None:
+        self._salt = salt
+        self._file: IO[bytes] | None = None
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        self.sizes: dict[int, int] = {}
+
+    def put(self, rows: list[Cells]) -> None:
+        """Divide rows among the parts and write them."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="seqmlm-")  # noqa: SIM115 - closed with this object
+        divided: dict[int, list[Cells]] = {}
+        for row in rows:
+            part = zlib.crc32(row[SUBJECT].encode("utf-8", "surrogatepass"), self._salt) % _PARTS
+            divided.setdefault(part, []).append(row)
+        for part, members in divided.items():
+            data = _packed(members)
+            self._places.setdefault(part, []).append((self._file.tell(), len(data)))
+            self._file.write(data)
+            self.sizes[part] = self.sizes.get(part, 0) + len(members)
+
+    def get(self, part: int) -> Iterator[Cells]:
+        """The rows of a part, in the order they were put."""
+        import pyarrow as pa
+
+        assert self._file is not None
+        for start, length in self._places[part]:
+            self._file.seek(start)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(self._file.read(length)), _schema())
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _packed(rows: list[Cells]) -> Any:
+    import pyarrow as pa
+
+    schema = _schema()
+    columns = [
+        pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
+    ]
+    return pa.record_batch(columns, schema=schema).serialize()
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    text, real, whole = pa.string(), pa.float64(), pa.int64()
+    types = (text, real, text, real, text, text, text, whole, whole)
+    return pa.schema([(str(i), kind) for i, kind in enumerate(types)])
+
+
+# The rows of one subject become one history; what is odd in them is counted, not fatal.
+
+NO_BIRTH = "a subject without date of birth"
+NO_EVENTS = "a subject without dated events, left out"
+UNSORTED = "an event earlier than the one before it, put in its place"
+DUPLICATE = "a repeated event, taken once"
+FUTURE = "an event later than today, kept"
+TOO_LATE = "an event later than the option until, left out"
+BEFORE_BIRTH = "an event before the subject's birth, kept"
+NO_NUMBER = "a value that is no number, left out"
+LONG_TEXT = "a value in more than 64 characters, left out"
+
+_DAY = 86_400.0
+_time = itemgetter(TIME)
+
+
+def _unique(rows: list[Cells]) -> list[Cells]:
+    """The first of events with one time, code and value; visits that open at once are two visits."""
+    found: dict[Cells, Cells] = {}
+    for row in rows:
+        found.setdefault(row[TIME:SOURCE] if row[KIND] else row[TIME:VISIT], row)
+    return list(found.values())
+
+
+class Histories:
+    """Makes records of grouped rows.
+
+    Args:
+        problems: receives the counts.
+        sources: names of the files, by the number that rows carry.
+        until: the last day of events, as text; later ones are left out.
+        in_order: the source promises events in order of time, so that breaches are worth counting.
+        split: the split the source gives a subject ("train", "validation", "test"), or None.
+
+    Raises:
+        UsageError: `until` is no date.
+    """
+
+    def __init__(
+        self,
+        problems: Problems,
+        sources: Sequence[str],
+        *,
+        until: str | None = None,
+        in_order: bool = False,
+        split: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self._problems, self._sources, self._split = problems, sources, split
+        self._until, self._in_order = until_seconds(until), in_order
+        self._now = time.time()
+
+    def records(self, rows: Iterable[Cells]) -> Iterator[Record]:
+        """A record for each subject among rows in any order."""
+        for subject, members in grouped(rows):
+            record = self.record(subject, members)
+            if record is not None:
+                yield record
+
+    def record(self, subject: str, rows: list[Cells]) -> Record | None:
+        """The record of one subject's rows; None without a dated event besides birth and death."""
+        note = self._problems.note
+        timed = [row for row in rows if row[TIME] is not None]
+        if self._until is not None:
+            kept = [row for row in timed if row[TIME] < self._until]
+            note(TOO_LATE, len(timed) - len(kept))
+            timed = kept
+        else:
+            note(FUTURE, sum(row[TIME] > self._now for row in timed))
+        moments = [row[TIME] for row in timed]
+        if any(a > b for a, b in pairwise(moments)):
+            if self._in_order:
+                note(UNSORTED, sum(a > b for a, b in pairwise(moments)))
+            timed.sort(key=_time)
+        ordered = [row for row in rows if row[TIME] is None] + timed
+        unique = _unique(ordered)
+        note(DUPLICATE, len(ordered) - len(unique))
+        births = [row[TIME] for row in unique if row[TIME] is not None and is_birth(row[CODE])]
+        birth = births[0] if births else None
+        if not any(
+            row[TIME] is not None and not is_birth(row[CODE]) and not is_death(row[CODE]) for row in unique
+        ):
+            note(NO_EVENTS)
+            return None
+        if birth is None:
+            note(NO_BIRTH)
+        else:
+            note(BEFORE_BIRTH, sum(row[TIME] is not None and row[TIME] < birth - _DAY for row in unique))
+        return self._finish(subject, birth, unique, rows[0])
+
+    def _finish(self, subject: str, birth: float | None, rows: list[Cells], first: Cells) -> Record:
+        events = tuple(
+            Event(time=at, code=code, value=value, text=text, visit=visit, kind=kind)
+            for _, at, code, value, text, visit, kind, _, _ in rows
+        )
+        split = None if self._split is None else self._split(subject)
+        return Record(
+            id=subject,
+            raw=History(subject=subject, birth=birth, events=events),
+            source=self._sources[first[SOURCE]],
+            line=first[LINE],
+            document=subject,
+            meta=None if split is None else {"split": split},
+        )

@@ -1,0 +1,185 @@
+"""The Medical Event Data Standard (MEDS): shards of parquet, in order of subject and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.duplicates import SeenHashes, hash128
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.readers import cells
+from seqmlm.domains.ehr.readers.histories import SUBJECT, Cells, Histories
+from seqmlm.domains.ehr.readers.relational import measured
+from seqmlm.domains.ehr.readers.tables import present, scan
+
+UNORDERED = "a shard that is not in order of subjects"
+SCATTERED = "a subject whose events are not together in one shard"
+
+_COLUMNS = {
+    "subject_id": ("subject_id",),
+    "time": ("time",),
+    "code": ("code",),
+    "numeric_value": ("numeric_value",),
+    "text_value": ("text_value", "categorical_value"),
+    "visit": ("visit_id", "encounter_id", "visit_occurrence_id", "hadm_id"),
+}
+_NEEDED = ("subject_id", "time", "code")
+_SPLITS = {"train": "train", "tuning": "validation", "held_out": "test"}
+_WAITING = 4096
+_VISITS = ("VISIT", "ENCOUNTER")
+_OPENING = {"HOSPITAL_ADMISSION": "inpatient", "ED_REGISTRATION": "emergency"}
+
+
+def read_meds(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+    """Read a MEDS data set, or one shard of it, one record a subject.
+
+    `metadata/subject_splits.parquet` gives each record its split: train, validation ("tuning") or test
+    ("held_out"). Events keep a `visit_id` where the shards have such a column. A code "VISIT//<class>",
+    "HOSPITAL_ADMISSION//..." or "ED_REGISTRATION//..." opens a visit.
+
+    Args:
+        path: the folder with `data/` and perhaps `metadata/`, one that holds it as `meds`, or a shard.
+        problems: receives shards without a needed column (with those there are), rows without subject, code
+            or usable time, and counts of what is odd.
+        until: the last day of events; later ones are left out.
+    """
+    folder = root_of(Path(path))
+    shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [str(path)]
+    splits = _splits(folder, problems) if folder.is_dir() else {}
+    histories = Histories(problems, shards, until=until, in_order=True, split=splits.get if splits else None)
+    seen = _Seen(problems)
+    for number, shard in enumerate(shards):
+        rows = _rows(shard, number, problems)
+        if _in_order(shard):
+            records = _neighbours(rows, histories.record)
+        else:
+            problems.note(UNORDERED)
+            records = histories.records(rows)
+        for record in records:
+            seen.add(record.id)
+            yield record
+    seen.count()
+
+
+def is_meds(folder: Path) -> bool:
+    """Whether a folder is a MEDS data set, with parquet files below `data/`, or holds one called `meds`."""
+    root = root_of(folder)
+    return (root / "data").is_dir() and bool(_shards(root))
+
+
+def root_of(folder: Path) -> Path:
+    """The data set itself: the folder, or `meds` in it."""
+    inside = folder / "meds"
+    return inside if not (folder / "data").is_dir() and (inside / "data").is_dir() else folder
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "data").rglob("*.parquet") if path.is_file())
+
+
+class _Seen:
+    """Counts subjects that were there before; 16 bytes a subject, asked many at a time."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems, self._hashes, self._waiting = problems, SeenHashes(), list[bytes]()
+
+    def add(self, subject: str) -> None:
+        self._waiting.append(hash128(subject))
+        if len(self._waiting) >= _WAITING:
+            self.count()
+
+    def count(self) -> None:
+        if self._waiting:
+            fresh = self._hashes.add(self._waiting)
+            self._problems.note(SCATTERED, len(fresh) - int(fresh.sum()))
+            self._waiting = []
+
+
+def _splits(folder: Path, problems: Problems) -> Mapping[str, str]:
+    file = folder / "metadata" / "subject_splits.parquet"
+    if not file.exists():
+        return {}
+    columns = {"subject_id": ("subject_id",), "split": ("split",)}
+    found = {}
+    for _, (subject, split) in scan(file, problems, columns, list(columns)):
+        if split in _SPLITS:
+            found[cells.words(subject)] = _SPLITS[split]
+        else:
+            problems.note("a subject with an unknown split, divided like the others")
+    return found
+
+
+def _in_order(shard: str) -> bool:
+    """Whether subjects only go up; a file that cannot be read is found out later."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    last: Any = None
+    try:
+        file = pq.ParquetFile(shard, memory_map=True)
+        column = present(_COLUMNS, file.schema_arrow.names)["subject_id"]
+        for batch in file.iter_batches(columns=[column]):
+            ids = batch.column(0).drop_null()
+            if pa.types.is_dictionary(ids.type):
+                ids = ids.dictionary_decode()
+            if not len(ids):
+                continue
+            if last is not None and ids[0].as_py() < last:
+                return False
+            if len(ids) > 1 and pc.any(pc.greater(ids[:-1], ids[1:])).as_py():
+                return False
+            last = ids[-1].as_py()
+    except (pa.ArrowException, OSError, KeyError):
+        pass
+    return True
+
+
+def _neighbours(
+    rows: Iterator[Cells], record: Callable[[str, list[Cells]], Record | None]
+) -> Iterator[Record]:
+    """A record for each run of rows of one subject."""
+    held: list[Cells] = []
+    for row in rows:
+        if held and row[SUBJECT] != held[0][SUBJECT]:
+            found = record(held[0][SUBJECT], held)
+            if found is not None:
+                yield found
+            held = []
+        held.append(row)
+    if held:
+        found = record(held[0][SUBJECT], held)
+        if found is not None:
+            yield found
+
+
+def _rows(shard: str, number: int, problems: Problems) -> Iterator[Cells]:
+    for line, (who, at, name, value, text, place) in scan(shard, problems, _COLUMNS, _NEEDED):
+        subject, code = cells.words(who), cells.words(name)
+        if not subject:
+            problems.bad(cells.no_subject(shard, line, "subject_id"))
+            continue
+        if not code:
+            problems.bad(cells.no_code(shard, line, "code"))
+            continue
+        time = cells.when(at)
+        if time is None and at is not None:
+            problems.bad(cells.no_time(shard, line, "time"))
+            continue
+        if value != value:
+            value = None  # not a number: what pandas writes where there is none
+        if value is not None or text is not None:
+            value, text = measured(value, text, True, problems)
+        yield subject, time, code, value, text, cells.words(place) or None, opening(code), number, line
+
+
+@lru_cache(maxsize=1 << 14)
+def opening(code: str) -> str:
+    """The kind of visit that a code opens, "" for any other code."""
+    front, _, rest = code.partition("//")
+    if front in _VISITS:
+        return cells.kind_of(rest.partition("//")[0])
+    return _OPENING.get(front, "")

@@ -1,0 +1,249 @@
+"""Tables of a medical export, CSV or parquet alike: chosen columns of each row, with its line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import _open
+from seqmlm.errors import DataError
+
+# Field -> the names its column may have, in lower case, best first.
+Columns = Mapping[str, Sequence[str]]
+
+_ROWS = 16_384
+_ENDINGS = (".csv", ".tsv", ".parquet")
+
+
+def table_files(folder: Path) -> dict[str, list[Path]]:
+    """The tables of a folder by name in lower case; a table may be a file or a folder of parts."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            parts = [part for part in sorted(path.iterdir()) if part.is_file() and _table_name(part)]
+            if parts:
+                found.setdefault(path.name.lower(), []).extend(parts)
+        elif name := _table_name(path):
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def _table_name(path: Path) -> str:
+    name = path.name.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), "")
+
+
+def scan(
+    path: str | Path,
+    problems: Problems,
+    columns: Columns,
+    needed: Sequence[str],
+    *,
+    delimiter: str | None = None,
+    option: str = "",
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield (1-based line, or row of a parquet file, and the cells of `columns` in their order).
+
+    A cell is text as it stands, or of a parquet file a number (times as seconds since 1970), or None: also
+    for a column that is not there.
+
+    Args:
+        path: the table.
+        problems: receives a table without a needed column, rows with too few fields, damage.
+        columns: at least two.
+        needed: fields of `columns` that must be there.
+        delimiter: of a CSV file; None looks at its first line.
+        option: prefix of what the remedy names, for formats whose column names the user can give.
+    """
+    source = str(path)
+    if _is_parquet(source):
+        yield from _scan_parquet(source, problems, columns, needed, option)
+    else:
+        yield from _scan_csv(source, problems, columns, needed, delimiter, option)
+
+
+def present(columns: Columns, names: Sequence[str]) -> dict[str, str]:
+    """Field -> the column that holds it, for those there are; capitals do not matter."""
+    spelled = {name.strip().lower(): name for name in reversed(names)}
+    found = {}
+    for field, choices in columns.items():
+        name = next((spelled[choice.lower()] for choice in choices if choice.lower() in spelled), None)
+        if name is not None:
+            found[field] = name
+    return found
+
+
+def header(path: str | Path) -> list[str]:
+    """The column names of a table; none where it cannot be read."""
+    if _is_parquet(str(path)):
+        import pyarrow as pa
+
+        try:
+            return list(_open(str(path)).schema_arrow.names)
+        except (pa.ArrowException, OSError, DataError):
+            return []
+    for _, text in lines(path, Problems("skip")):
+        return next(csv.reader([text], delimiter=_delimiter(text)), [])
+    return []
+
+
+def _is_parquet(source: str) -> bool:
+    return source.lower().endswith(".parquet")
+
+
+def _absent(
+    field: str,
+    columns: Columns,
+    names: Sequence[str],
+    source: str,
+    line: int | None,
+    option: str,
+    shown: bool,
+) -> DataError:
+    # A header that is missing would make the first row's values look like names.
+    listed = f"there are: {', '.join(names[:30])}; " if shown else ""
+    how = f"name it with --option {field}=NAME" if option else "check that this is the table it claims to be"
+    return DataError(
+        "no column of this name", source=source, line=line, field=columns[field][0], remedy=listed + how
+    )
+
+
+def _delimiter(first: str) -> str:
+    return max(",\t;|", key=first.count)
+
+
+def _scan_csv(
+    source: str,
+    problems: Problems,
+    columns: Columns,
+    needed: Sequence[str],
+    delimiter: str | None,
+    option: str,
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    rows = csv_rows(source, problems, delimiter)
+    line, names = next(rows, (0, []))
+    if not line:
+        return
+    where = present(columns, names)
+    lacking = next((field for field in needed if field not in where), None)
+    if lacking is not None:
+        problems.bad(_absent(lacking, columns, names, source, line, option, not problems.sensitive))
+        return
+    width = len(names)
+    # The place -1 is that of a None put behind each row.
+    pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
+    for line, fields in rows:
+        if len(fields) < width:
+            problems.bad(
+                DataError(
+                    "a row with too few fields",
+                    source=source,
+                    line=line,
+                    remedy=f"the table has {width} columns; quote fields that hold the delimiter",
+                )
+            )
+            continue
+        fields.append(None)  # type: ignore[arg-type]
+        yield line, pick(fields)
+
+
+def csv_rows(source: str, problems: Problems, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line it begins on, fields) of every row that is not blank, the first one too."""
+    numbered = lines(source, problems)
+    number, first = next(numbered, (0, ""))
+    if not number:
+        return
+    feed = _texts(number, first, numbered)
+    rows = csv.reader(feed, delimiter=delimiter or _delimiter(first), strict=False)
+    while True:
+        csv.field_size_limit(MAX_BYTES)  # of the module as a whole, so set anew
+        line = rows.line_num + 1
+        try:
+            for fields in rows:
+                if fields:
+                    yield line, fields
+                line = rows.line_num + 1
+            return
+        except csv.Error:
+            problems.bad(
+                DataError("a field without end", source=source, line=line, remedy="close the quotation mark")
+            )
+
+
+def _texts(number: int, first: str, numbered: Iterator[tuple[int, str]]) -> Iterator[str]:
+    """Lines with their ends; a line that was refused is an empty one, so that the csv module counts it."""
+    yield from [""] * (number - 1)
+    yield first + "\n"
+    due = number
+    for number, text in numbered:
+        due += 1
+        while due < number:
+            yield ""
+            due += 1
+        yield text + "\n"
+
+
+def _scan_parquet(
+    source: str, problems: Problems, columns: Columns, needed: Sequence[str], option: str
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    import pyarrow as pa
+
+    number = 0
+    try:
+        file = _open(source)
+        names = file.schema_arrow.names
+        where = present(columns, names)
+        lacking = next((field for field in needed if field not in where), None)
+        if lacking is not None:  # a schema holds no patient's data: its names may be shown
+            raise _absent(lacking, columns, names, source, None, option, True)
+        chosen = list(dict.fromkeys(where.values()))
+        for batch in file.iter_batches(batch_size=_ROWS, columns=chosen):
+            cells = {name: as_cells(batch.column(i)) for i, name in enumerate(batch.schema.names)}
+            nothing = [None] * batch.num_rows
+            picked = [cells[where[field]] if field in where else nothing for field in columns]
+            for row in zip(*picked, strict=True):
+                number += 1
+                yield number, row
+    except DataError as error:
+        problems.bad(error)
+    except (pa.ArrowException, OSError):
+        problems.bad(damaged(source, number))
+
+
+def damaged(source: str, row: int) -> DataError:
+    """The error for a parquet file that cannot be read, or not to its end."""
+    return DataError(
+        "the file is not parquet, or damaged",
+        source=source,
+        line=row or None,
+        remedy="write it again, or name the format it really has",
+    )
+
+
+def as_cells(column: Any) -> list[Any]:
+    """A column as text, numbers or None; times and dates as seconds since 1970."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_date(kind):
+        column, kind = column.cast(pa.timestamp("s")), pa.timestamp("s")
+    if pa.types.is_timestamp(kind):
+        per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
+        return list(
+            pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(per_second)).to_pylist()
+        )
+    if pa.types.is_float32(kind):  # 5.1, not 5.099999904632568: the shortest decimal that means the same
+        column = column.cast(pa.string()).cast(pa.float64())
+    if pa.types.is_floating(kind):
+        return list(column.to_pylist())
+    return list(column.cast(pa.string()).to_pylist())

@@ -1,0 +1,511 @@
+"""What the built-in patients suffer from, and why: the planted graph of conditions, drugs and measurements.
+
+Invented for this sample: the codes are real (ICD-10, ATC, LOINC), the figures only have the right direction.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.domains.base import Sample, checked_count, write_truth
+from seqmlm.domains.ehr.readers.histories import BIRTH, iso
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A disease.
+
+    Args:
+        code, name: ICD-10.
+        base: probability that a person has it without any cause in the graph.
+        women, old: factors on `base` for women, and for those born before 1960.
+        chronic: it stays and is recorded again.
+        kind: class of the visit at which it is found.
+        treated: share of its patients who get its drugs.
+    """
+
+    code: str
+    name: str
+    base: float
+    women: float = 1.0
+    old: float = 1.0
+    chronic: bool = True
+    kind: str = "outpatient"
+    treated: float = 0.85
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A comorbidity edge: of those with `source` a share gets `target`, about `lag` days later."""
+
+    source: str
+    target: str
+    probability: float
+    lag: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drug:
+    """A drug, given for one condition only."""
+
+    code: str
+    name: str
+    condition: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """A measurement: mean and spread, and the mean in those with `condition`, who are measured more often."""
+
+    code: str
+    name: str
+    mean: float
+    spread: float
+    condition: str
+    raised: float
+
+
+CONDITIONS = (
+    Condition(code="E66.9", name="Obesity", base=0.20),
+    Condition(code="E11.9", name="Type 2 diabetes mellitus", base=0.04, old=1.5),
+    Condition(code="I10", name="Hypertension", base=0.10, old=2.0),
+    Condition(code="N18.3", name="Chronic kidney disease, stage 3", base=0.01),
+    Condition(code="I25.1", name="Coronary heart disease", base=0.02, women=0.5, old=2.0),
+    Condition(code="I50.9", name="Heart failure", base=0.005, kind="inpatient"),
+    Condition(code="D63.1", name="Anaemia in chronic kidney disease", base=0.0),
+    Condition(code="F17.2", name="Nicotine dependence", base=0.18, women=0.7, treated=0.3),
+    Condition(code="J44.9", name="Chronic obstructive pulmonary disease", base=0.01, old=1.5),
+    Condition(code="J18.9", name="Pneumonia", base=0.03, chronic=False, kind="inpatient"),
+    Condition(code="F32.9", name="Depression", base=0.10, women=1.6),
+    Condition(code="G47.0", name="Insomnia", base=0.04),
+    Condition(code="M81.0", name="Osteoporosis", base=0.04, women=2.5, old=2.5),
+    Condition(code="S72.0", name="Fracture of neck of femur", base=0.003, chronic=False, kind="inpatient"),
+    Condition(code="M17.9", name="Osteoarthritis of knee", base=0.06, old=2.5),
+    Condition(code="K21.9", name="Gastro-oesophageal reflux", base=0.09),
+    Condition(code="J06.9", name="Upper respiratory infection", base=0.50, chronic=False, treated=0.3),
+    Condition(
+        code="N39.0", name="Urinary tract infection", base=0.12, women=2.0, chronic=False, kind="emergency"
+    ),
+    Condition(code="S93.4", name="Sprain of ankle", base=0.15, old=0.5, chronic=False, kind="emergency"),
+)
+
+CAUSES = (
+    Cause(source="E66.9", target="E11.9", probability=0.40, lag=900),
+    Cause(source="E66.9", target="M17.9", probability=0.30, lag=700),
+    Cause(source="E11.9", target="N18.3", probability=0.40, lag=1000),
+    Cause(source="N18.3", target="D63.1", probability=0.60, lag=400),
+    Cause(source="I10", target="I25.1", probability=0.35, lag=800),
+    Cause(source="I25.1", target="I50.9", probability=0.40, lag=600),
+    Cause(source="F17.2", target="J44.9", probability=0.45, lag=900),
+    Cause(source="J44.9", target="J18.9", probability=0.50, lag=300),
+    Cause(source="F32.9", target="G47.0", probability=0.55, lag=120),
+    Cause(source="M81.0", target="S72.0", probability=0.35, lag=500),
+)
+
+DRUGS = (
+    Drug(code="A10BA02", name="Metformin", condition="E11.9"),
+    Drug(code="A10AE04", name="Insulin glargine", condition="E11.9"),
+    Drug(code="C09AA05", name="Ramipril", condition="I10"),
+    Drug(code="C08CA01", name="Amlodipine", condition="I10"),
+    Drug(code="B01AC06", name="Acetylsalicylic acid", condition="I25.1"),
+    Drug(code="C10AA05", name="Atorvastatin", condition="I25.1"),
+    Drug(code="C03CA01", name="Furosemide", condition="I50.9"),
+    Drug(code="V03AE02", name="Sevelamer", condition="N18.3"),
+    Drug(code="B03XA01", name="Erythropoietin", condition="D63.1"),
+    Drug(code="N07BA01", name="Nicotine", condition="F17.2"),
+    Drug(code="R03BB04", name="Tiotropium bromide", condition="J44.9"),
+    Drug(code="J01CA04", name="Amoxicillin", condition="J18.9"),
+    Drug(code="N06AB06", name="Sertraline", condition="F32.9"),
+    Drug(code="N05CF02", name="Zolpidem", condition="G47.0"),
+    Drug(code="M05BA04", name="Alendronic acid", condition="M81.0"),
+    Drug(code="B01AB05", name="Enoxaparin", condition="S72.0"),
+    Drug(code="M01AE01", name="Ibuprofen", condition="M17.9"),
+    Drug(code="A02BC01", name="Omeprazole", condition="K21.9"),
+    Drug(code="R01AA07", name="Xylometazoline", condition="J06.9"),
+    Drug(code="J01XE01", name="Nitrofurantoin", condition="N39.0"),
+)
+
+LABS = (
+    Lab(code="39156-5", name="Body mass index", mean=24.0, spread=2.0, condition="E66.9", raised=34.0),
+    Lab(code="4548-4", name="Haemoglobin A1c", mean=5.3, spread=0.4, condition="E11.9", raised=8.0),
+    Lab(code="8480-6", name="Systolic blood pressure", mean=120.0, spread=8.0, condition="I10", raised=152.0),
+    Lab(
+        code="33914-3",
+        name="Glomerular filtration rate",
+        mean=95.0,
+        spread=9.0,
+        condition="N18.3",
+        raised=45.0,
+    ),
+    Lab(code="718-7", name="Haemoglobin", mean=14.0, spread=0.8, condition="D63.1", raised=9.5),
+)
+
+RACES = ("white", "black", "asian")
+RACE_SHARES = (0.7, 0.15, 0.15)
+
+
+def indirect() -> list[tuple[str, str]]:
+    """Pairs of conditions joined by a path of two or more edges and by no edge: dependent, not directly."""
+    after: dict[str, set[str]] = {}
+    for cause in CAUSES:
+        after.setdefault(cause.source, set()).add(cause.target)
+    found = set()
+    for source, direct in after.items():
+        waiting, reached = list(direct), set(direct)
+        while waiting:
+            for target in after.get(waiting.pop(), set()) - reached:
+                reached.add(target)
+                waiting.append(target)
+        found |= {(source, target) for target in reached - direct}
+    return sorted(found)
+
+
+# The built-in patient sample: lives drawn from a planted graph of diseases, some with one wrong code.
+#
+# The graph is that of `ehr_graph`. A person gets conditions by chance (more or less often by sex and year
+# of birth) and through others, after a lag; each is found at a visit of its own and, if chronic, recorded
+# again at later ones, with its drugs and measurements.
+
+DEFAULT_COUNT = 2000
+WRONG = 0.08  # share of patients with one wrong code
+DAY = 86_400
+BEGIN, END = 14_610, 20_089  # days since 1970: 2010-01-01 to 2025-01-01
+
+_AGAIN, _CONTINUED, _MONITORED, _SCREENED = 0.35, 0.5, 0.5, 0.05
+_BY_CODE = {condition.code: condition for condition in CONDITIONS}
+_Random = np.random.Generator
+
+
+@dataclass(slots=True)
+class Visit:
+    """One visit: seconds since 1970, class, codes with their vocabularies, (code, value) of measurements."""
+
+    id: str
+    time: int
+    kind: str
+    codes: list[str] = field(default_factory=list)
+    labs: list[tuple[str, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Patient:
+    """One drawn life; `split` is a word of MEDS."""
+
+    subject: int
+    birth: int
+    sex: str
+    race: str
+    split: str
+    visits: list[Visit]
+
+
+def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
+    """`n` patients, numbered from 1, and the wrong codes among their events (docs/SAMPLES.md)."""
+    patients, wrong = [], []
+    for number in range(1, n + 1):
+        rng = np.random.Generator(np.random.Philox(key=[seed, number]))
+        patient = _life(number, rng)
+        patients.append(patient)
+        if rng.random() < WRONG:
+            wrong.append(_spoil(patient, rng))
+    return patients, wrong
+
+
+def truth(n: int, seed: int, anomalies: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+    edges: list[dict[str, Any]] = [
+        {
+            "kind": "comorbidity",
+            "source": f"CONDITION//{cause.source}",
+            "target": f"CONDITION//{cause.target}",
+            "probability": cause.probability,
+            "lag_days": cause.lag,
+        }
+        for cause in CAUSES
+    ]
+    edges += [
+        {
+            "kind": "drug",
+            "source": f"CONDITION//{drug.condition}",
+            "target": f"DRUG//{drug.code}",
+            "probability": _BY_CODE[drug.condition].treated,
+            "lag_days": 0,
+        }
+        for drug in DRUGS
+    ]
+    return {
+        "schema": "seqmlm.sample.ehr.v1",
+        "domain": "ehr",
+        "seed": seed,
+        "n": n,
+        "file": MEDS,
+        "positions": "events are named by subject, visit and code",
+        "synthea": SYNTHEA,
+        "conditions": [_described(condition) for condition in CONDITIONS],
+        "edges": edges,
+        "indirect": [[f"CONDITION//{a}", f"CONDITION//{b}"] for a, b in indirect()],
+        "labs": [
+            {
+                "code": f"LAB//{lab.code}",
+                "mean": lab.mean,
+                "spread": lab.spread,
+                "condition": f"CONDITION//{lab.condition}",
+                "mean_with_condition": lab.raised,
+            }
+            for lab in LABS
+        ],
+        "anomalies": anomalies,
+    }
+
+
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write the folders `meds` and `synthea`, which hold the same patients, and `truth.json` into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    patients, anomalies = draw(count, seed)
+    return write_files(out, patients, truth(count, seed, anomalies))
+
+
+def _described(condition: Condition) -> dict[str, Any]:
+    return {
+        "code": f"CONDITION//{condition.code}",
+        "name": condition.name,
+        "base": condition.base,
+        "women": condition.women,
+        "old": condition.old,
+        "recorded_again": _AGAIN if condition.chronic else 0.0,
+    }
+
+
+def _life(number: int, rng: _Random) -> Patient:
+    birth = int(rng.integers(-14_600, 8_000))  # 1930 to 1991
+    sex = "F" if rng.random() < 0.5 else "M"
+    race = str(rng.choice(RACES, p=RACE_SHARES))
+    split = str(rng.choice(["train", "tuning", "held_out"], p=[0.8, 0.1, 0.1]))
+    begin = int(rng.integers(BEGIN, BEGIN + 1_500))
+    onsets = _onsets(sex == "F", birth < -3_653, begin, rng)
+    days = _days(begin, onsets, rng)
+    visits = [
+        Visit(
+            id="",
+            time=day * DAY + int(rng.integers(8 * 60, 18 * 60)) * 60,
+            kind=_kind(day, onsets),
+        )
+        for day in days
+    ]
+    _fill(visits, days, onsets, rng)
+    # A visit at which nothing was found says nothing; everybody keeps the first one.
+    visits = visits[:1] + [visit for visit in visits[1:] if visit.codes or visit.labs]
+    for order, visit in enumerate(visits, start=1):
+        visit.id = f"{number}-{order}"
+    return Patient(number, birth * DAY, sex, race, split, visits)
+
+
+def _onsets(woman: bool, old: bool, begin: int, rng: _Random) -> dict[str, int]:
+    """Condition -> day it begins, for the conditions a person gets; causes stand before their effects."""
+    found: dict[str, int] = {}
+    for condition in CONDITIONS:
+        odds = condition.base * (condition.women if woman else 1.0) * (condition.old if old else 1.0)
+        if rng.random() < min(odds, 0.95):
+            found[condition.code] = int(rng.integers(begin, END - 200))
+        for cause in CAUSES:
+            if cause.target == condition.code and cause.source in found and rng.random() < cause.probability:
+                day = found[cause.source] + round(cause.lag * float(rng.lognormal(0.0, 0.3)))
+                if day < END:
+                    found[condition.code] = min(found.get(condition.code, END), day)
+    return found
+
+
+def _days(begin: int, onsets: dict[str, int], rng: _Random) -> list[int]:
+    """Days of the visits: one for each onset, others now and then."""
+    days = set(onsets.values()) | {begin}
+    day = begin
+    while (day := day + 20 + int(rng.exponential(300.0))) < END:
+        days.add(day)
+    return sorted(days)
+
+
+def _kind(day: int, onsets: dict[str, int]) -> str:
+    kinds = {_BY_CODE[code].kind for code, onset in onsets.items() if onset == day}
+    return next((kind for kind in ("inpatient", "emergency") if kind in kinds), "outpatient")
+
+
+def _fill(visits: list[Visit], days: list[int], onsets: dict[str, int], rng: _Random) -> None:
+    treated = {code for code in onsets if rng.random() < _BY_CODE[code].treated}
+    for visit, day in zip(visits, days, strict=True):
+        present = {code for code, onset in onsets.items() if onset == day}
+        known = {code for code, onset in onsets.items() if onset < day and _BY_CODE[code].chronic}
+        recorded = [
+            c.code for c in CONDITIONS if c.code in present or (c.code in known and rng.random() < _AGAIN)
+        ]
+        visit.codes += [f"CONDITION//{code}" for code in recorded]
+        for drug in DRUGS:
+            due = drug.condition in present or (drug.condition in known and rng.random() < _CONTINUED)
+            if due and drug.condition in treated:
+                visit.codes.append(f"DRUG//{drug.code}")
+        for lab in LABS:
+            has = lab.condition in present or lab.condition in known
+            if rng.random() < (_MONITORED if has else _SCREENED):
+                value = rng.normal(lab.raised if has else lab.mean, lab.spread)
+                visit.labs.append((f"LAB//{lab.code}", round(float(value), 1)))
+
+
+def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
+    """Put a drug of a condition the patient never has into a visit, in place of another drug if it can be."""
+    codes = {code for visit in patient.visits for code in visit.codes}
+    foreign = [
+        f"DRUG//{drug.code}"
+        for drug in DRUGS
+        if f"CONDITION//{drug.condition}" not in codes and f"DRUG//{drug.code}" not in codes
+    ]
+    with_codes = [visit for visit in patient.visits if visit.codes] or patient.visits
+    visit = with_codes[int(rng.integers(len(with_codes)))]
+    wrong = foreign[int(rng.integers(len(foreign)))]
+    drugs = [place for place, code in enumerate(visit.codes) if code.startswith("DRUG//")]
+    instead = None
+    if drugs:
+        place = drugs[int(rng.integers(len(drugs)))]
+        instead, visit.codes[place] = visit.codes[place], wrong
+    else:
+        visit.codes.append(wrong)
+    return {
+        "subject": str(patient.subject),
+        "visit": visit.id,
+        "time": iso(visit.time),
+        "code": wrong,
+        "instead_of": instead,
+    }
+
+
+# The drawn patients as files: one folder in the Medical Event Data Standard, one in Synthea's tables.
+
+MEDS, SYNTHEA = "meds", "synthea"
+
+_MICRO = 1_000_000
+_SHARDS = {"train": "train", "tuning": "tuning", "held_out": "held_out"}
+_TABLES = {"conditions": "CONDITION//", "medications": "DRUG//"}
+_NAMES = {
+    **{f"CONDITION//{c.code}": c.name for c in CONDITIONS},
+    **{f"DRUG//{d.code}": d.name for d in DRUGS},
+    **{f"LAB//{lab.code}": lab.name for lab in LABS},
+}
+
+
+def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -> Sample:
+    """Write both folders and `truth.json`; the MEDS folder is the sample's data."""
+    _write_meds(out / MEDS, patients)
+    _write_synthea(out / SYNTHEA, patients)
+    return Sample(files=(out / MEDS,), truth=write_truth(out, truth))
+
+
+def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:
+    import pyarrow as pa
+
+    names = ("subject_id", "time", "code", "numeric_value", "visit_id")
+    types = (pa.int64(), pa.timestamp("us"), pa.string(), pa.float32(), pa.string())
+    schema = pa.schema(list(zip(names, types, strict=True)))
+    for split, name in _SHARDS.items():
+        rows = [row for patient in patients if patient.split == split for row in _events(patient)]
+        if rows:
+            _parquet(folder / "data" / name / "0.parquet", rows, schema)
+    codes = pa.schema([("code", pa.string()), ("description", pa.string())])
+    _parquet(folder / "metadata" / "codes.parquet", list(_NAMES.items()), codes)
+    splits = pa.schema([("subject_id", pa.int64()), ("split", pa.string())])
+    _parquet(folder / "metadata" / "subject_splits.parquet", [(p.subject, p.split) for p in patients], splits)
+    about = {"dataset_name": "seqmlm sample", "meds_version": "0.4.0"}
+    (folder / "metadata" / "dataset.json").write_text(
+        json.dumps(about) + "\n", encoding="utf-8", newline="\n"
+    )
+
+
+def _events(patient: Patient) -> Iterator[tuple[int, int | None, str, float | None, str | None]]:
+    """(subject, microseconds, code, value, visit): what has no time first, then in order of time."""
+    subject = patient.subject
+    yield subject, None, f"SEX//{patient.sex}", None, None
+    yield subject, None, f"RACE//{patient.race}", None, None
+    yield subject, patient.birth * _MICRO, BIRTH, None, None
+    for visit in patient.visits:
+        at = visit.time * _MICRO
+        yield subject, at, f"VISIT//{visit.kind}", None, visit.id
+        for code in _sorted(visit):
+            yield subject, at, code, None, visit.id
+        for code, value in visit.labs:
+            yield subject, at, code, value, visit.id
+
+
+def _sorted(visit: Visit) -> list[str]:
+    """Conditions before drugs, as the tables hold them; a code once."""
+    return [
+        code for front in _TABLES.values() for code in dict.fromkeys(visit.codes) if code.startswith(front)
+    ]
+
+
+def _parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    # What could depend on the writer's defaults is said, so that a seed always gives the same bytes.
+    pq.write_table(
+        pa.table(arrays, schema=schema),
+        path,
+        compression="zstd",
+        compression_level=3,
+        row_group_size=65_536,
+        version="2.6",
+        data_page_version="1.0",
+        store_schema=False,
+    )
+
+
+def _write_synthea(folder: Path, patients: Sequence[Patient]) -> None:
+    visits = [(patient, visit) for patient in patients for visit in patient.visits]
+    _csv(
+        folder / "patients.csv",
+        "Id,BIRTHDATE,DEATHDATE,RACE,GENDER",
+        ((p.subject, iso(p.birth)[:10], "", p.race, p.sex) for p in patients),
+    )
+    _csv(
+        folder / "encounters.csv",
+        "Id,START,STOP,PATIENT,ENCOUNTERCLASS,CODE,DESCRIPTION",
+        ((v.id, _zulu(v), "", p.subject, v.kind, "", "") for p, v in visits),
+    )
+    for name, front in _TABLES.items():
+        _csv(
+            folder / f"{name}.csv",
+            "START,STOP,PATIENT,ENCOUNTER,CODE,DESCRIPTION",
+            (
+                (_zulu(v), "", p.subject, v.id, code.removeprefix(front), _NAMES[code])
+                for p, v in visits
+                for code in dict.fromkeys(v.codes)
+                if code.startswith(front)
+            ),
+        )
+    _csv(
+        folder / "observations.csv",
+        "DATE,PATIENT,ENCOUNTER,CODE,DESCRIPTION,VALUE,UNITS,TYPE",
+        (
+            (_zulu(v), p.subject, v.id, code.removeprefix("LAB//"), _NAMES[code], value, "", "numeric")
+            for p, v in visits
+            for code, value in v.labs
+        ),
+    )
+
+
+def _zulu(visit: Visit) -> str:
+    return iso(visit.time) + "Z"
+
+
+def _csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as handle:
+        handle.write(header + "\n")
+        csv.writer(handle, lineterminator="\n").writerows(rows)

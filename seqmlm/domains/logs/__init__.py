@@ -1,0 +1,88 @@
+"""The logs domain: files of machines' messages in, windows or sessions out, a log line as unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from seqmlm.anomaly.levels import Level
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.logs.readers import READERS
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.engine.types import Encoding, Ids
+
+if TYPE_CHECKING:
+    from seqmlm.tokenizers.base import Tokenizer
+
+
+_ROTATED = tuple(f".{number}" for number in range(100))
+_SUFFIXES = (".log", ".txt", ".out", ".err", ".jsonl", ".ndjson", ".csv", ".tsv", *_ROTATED)
+
+
+class LogsDomain(Domain):
+    """Logs of any kind; what a file is, is told by its first lines, because names say little.
+
+    A record is a session where lines name one, else a window; the latest tenth in time is held out, because
+    that is what a detector will meet, and what its thresholds are calibrated on.
+    """
+
+    name: ClassVar[str] = "logs"
+    title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
+    unit: ClassVar[str] = "line"
+    formats: ClassVar[Mapping[str, Format]] = {
+        name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
+        for name, read in READERS.items()
+    }
+    defaults: ClassVar[DomainDefaults] = DomainDefaults(
+        tokenizer="templates.v1",
+        masking=MaskingConfig(masker="whole_unit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
+        size="small",
+        max_length=512,
+        split="chronological",
+        validation=0.05,
+        calibration=0.1,
+    )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The session or window whole, and the line."""
+        from seqmlm.domains.logs.levels import LineLevel, SessionLevel
+
+        return SessionLevel("session"), LineLevel("line")
+
+    def level(self, name: str | None) -> Level:
+        """As `Domain.level`; a window is judged as a session is, and goes by that name too."""
+        return super().level("session" if name == "window" else name)
+
+    def identity(self, record: Record) -> str:
+        """The lines with their times; sessions of event ids, many of which are equal, also by id."""
+        if isinstance(record.raw, LogLines) and record.raw.keys:
+            return f"{record.id}\0{record.raw}"
+        return str(record.raw)
+
+    def split_key(self, record: Record) -> str:
+        """The session, or the stretch of windows that share lines."""
+        return record.document or record.id
+
+    def order_key(self, record: Record) -> Any:
+        """Time of the first line; where times are unknown, the place in the file."""
+        raw = record.raw
+        known = isinstance(raw, LogLines) and raw.times
+        return raw.times[0] if known else record.line
+
+    def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
+        """As `Domain.show`, with a mark where a line ends."""
+        text = raw.text if isinstance(raw, LogLines) else str(raw)
+        return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
+
+    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        """A service's log from a state machine, with labelled faults; n requests, 2,000 by default."""
+        from seqmlm.domains.logs import sample
+
+        return sample.write(out, n, seed)
+
+
+LOGS = LogsDomain()

@@ -1,0 +1,489 @@
+"""The lines of log records as arrays: what each says, laid end to end, so that channels need no loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from seqmlm.engine.types import Encoding
+from seqmlm.errors import DataError
+from seqmlm.tokenizers.base import Tokenizer
+
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_STIR = np.uint64(0xD6E8FEB86659FD93)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """The N lines of R records, one record after the other.
+
+    Args:
+        keys: (N,) what each line says; equal for lines that say the same but for their values.
+        offsets: (R + 1,) where the records' lines begin and end.
+    """
+
+    keys: Longs
+    offsets: Longs
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> Longs:
+        """(R,) lines of each record."""
+        return np.diff(self.offsets)
+
+    @property
+    def record(self) -> Longs:
+        """(N,) the record of each line, ascending."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+
+def lines_of(encodings: Sequence[Encoding], tokenizer: Tokenizer) -> Lines:
+    """The lines of encoded records; gap tokens are no lines.
+
+    Args:
+        encodings: windows or sessions, as `tokenizer` encoded them.
+        tokenizer: one whose unit is the line (a template a token), or one of words with an end token behind
+            every line.
+    """
+    if not encodings:
+        return Lines(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    ids = np.concatenate([encoding.ids for encoding in encodings])
+    groups = np.concatenate([encoding.groups for encoding in encodings])
+    edges = np.cumsum([0, *map(len, encodings)])
+    if tokenizer.unit == "line":
+        inside = groups >= 0
+        before = np.concatenate([[0], np.cumsum(inside)])
+        return Lines(ids[inside].astype(np.int64), before[edges])
+    ends = ids == tokenizer.space.end
+    before = np.concatenate([[0], np.cumsum(ends)])
+    return Lines(_line_keys(ids, groups >= 0, before[:-1], int(before[-1])), before[edges])
+
+
+def line_at(encoding: Encoding, positions: Longs, tokenizer: Tokenizer) -> Longs:
+    """(U,) the 0-based line of the record that each token belongs to.
+
+    Args:
+        encoding: a whole window or session.
+        positions: (U,) tokens of lines, no gaps and no special tokens.
+        tokenizer: as in `lines_of`.
+    """
+    if tokenizer.unit == "line":
+        line: Longs = np.cumsum(encoding.groups >= 0) - 1
+    else:
+        ends = encoding.ids == tokenizer.space.end
+        line = np.cumsum(ends) - ends
+    return line[positions]
+
+
+def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, count: int) -> Longs:
+    """(count,) a 63-bit hash of each line's tokens and their order.
+
+    Args:
+        ids, inside: (T,) tokens, and whether they are words.
+        line: (T,) the line of each, ascending.
+    """
+    tokens, at = ids[inside].astype(np.uint64), line[inside]
+    first = np.searchsorted(at, at, side="left")
+    place = (np.arange(len(at)) - first).astype(np.uint64)
+    mixed = (tokens + np.uint64(1)) * _MIX ^ (place + np.uint64(1)) * _STIR
+    mixed = (mixed ^ mixed >> np.uint64(29)) * _STIR
+    mixed ^= mixed >> np.uint64(32)
+    sums = np.zeros(count, dtype=np.uint64)
+    np.add.at(sums, at, mixed)
+    return (sums >> np.uint64(1)).astype(np.int64)
+
+
+# What counting says of normal logs: events, pairs of events, count vectors, lengths; and how far records
+# are from it.
+
+_USUAL = 0.9
+_CELLS = 1 << 22  # of the table of distances held at a time
+_REMEMBERED = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogCounts:
+    """Counts of the training records. E events are known; E itself stands for any other, E + 1 for a
+    record's ends.
+
+    Args:
+        keys: (E,) what the known lines say, ascending.
+        lines: (E,) training lines of each event.
+        records: (E,) training records with each event.
+        total: number of training records.
+        pairs: (P,) first event * (E + 2) + second event of the neighbours seen, ascending.
+        pair_lines: (P,) how often each was seen.
+        indptr, indices, values: rows of the distinct count vectors (K, E), as in `scipy.sparse.csr_matrix`.
+        lengths: (3,) lines of a record: the first percent, the median, the last percent.
+        candidates: g of LogBERT's rule: so many followers of an event make up 99 % of what followed it.
+        new: key of lines without a template, -1 where there is no such.
+    """
+
+    keys: Longs
+    lines: Longs
+    records: Longs
+    total: int
+    pairs: Longs
+    pair_lines: Longs
+    indptr: Longs
+    indices: Longs
+    values: Longs
+    lengths: Doubles
+    candidates: int
+    new: int
+    _vectors: Any = field(init=False, repr=False)
+    _norms: Doubles = field(init=False, repr=False)
+    _known: dict[bytes, tuple[float, int]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = (len(self.indptr) - 1, self.size + 1)
+        data = np.log1p(self.values.astype(np.float64))
+        vectors = sparse.csr_array((data, self.indices, self.indptr), shape=shape)
+        object.__setattr__(self, "_vectors", vectors)
+        object.__setattr__(self, "_norms", np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
+
+    @property
+    def size(self) -> int:
+        """E, and the number of any event that was not seen."""
+        return len(self.keys)
+
+    def events(self, keys: Longs) -> Longs:
+        """(N,) the event of each line; E for one never seen."""
+        place = np.searchsorted(self.keys, keys)
+        inside = np.minimum(place, max(self.size - 1, 0))
+        known = self.keys[inside] == keys if self.size else np.zeros(len(keys), dtype=np.bool_)
+        return np.where(known, inside, self.size).astype(np.int64)
+
+    def bigrams(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
+        """Surprisal of each line after the one before it, and of each record's end after its last line.
+
+        Witten and Bell's smoothing: what follows an event for the first time has as much probability as
+        there were different followers.
+
+        Args:
+            lines: N of R records.
+            events: (N,) of the lines.
+
+        Returns:
+            (N + R,) bits, each record's lines and then its end; (N + R,) the record of each.
+        """
+        edge = self.size + 1
+        record = np.repeat(np.arange(len(lines)), lines.counts + 1)
+        last = lines.offsets[1:] + np.arange(len(lines))
+        second = np.full(len(record), edge)
+        second[np.delete(np.arange(len(record)), last)] = events
+        first = np.concatenate([[edge], second[:-1]])  # the end of a record is the edge before the next
+        seen, follows, kinds = self._pair_counts(first, second)
+        ends = np.append(self.lines, [0, self.total])
+        unigram = (ends[second] + 1) / (ends.sum() + self.size + 2)
+        backed = np.where(follows > 0, (seen + kinds * unigram) / np.maximum(follows + kinds, 1), unigram)
+        return -np.log2(backed), record
+
+    def _pair_counts(self, first: Longs, second: Longs) -> tuple[Longs, Longs, Longs]:
+        """Of each pair: times seen, times anything followed the first, different events that did."""
+        base = self.size + 2
+        code = first * base + second
+        place = np.searchsorted(self.pairs, code)
+        inside = np.minimum(place, max(len(self.pairs) - 1, 0))
+        seen = (
+            np.where(self.pairs[inside] == code, self.pair_lines[inside], 0) if len(self.pairs) else 0 * code
+        )
+        low, high = np.searchsorted(self.pairs, [first * base, (first + 1) * base])
+        upto = np.concatenate([[0], np.cumsum(self.pair_lines)])
+        return seen, upto[high] - upto[low], high - low
+
+    def usual(self) -> Longs:
+        """Events that at least nine in ten training records have."""
+        return np.flatnonzero(self.records >= _USUAL * self.total)
+
+    def absence(self, lines: Lines, events: Longs) -> Doubles:
+        """(R, W) bits of surprise that each of the W usual events is not in a record; 0 where it is."""
+        usual = self.usual()
+        surprise = -np.log2((self.total - self.records[usual] + 1) / (self.total + 2))
+        there = np.zeros((len(lines), self.size + 1), dtype=np.bool_)
+        there[lines.record, events] = True
+        return np.where(there[:, usual], 0.0, surprise)
+
+    def length_distance(self, count: Longs) -> Doubles:
+        """(R,) how far a number of lines is from the median; 1 at the first and last percent of training."""
+        low, middle, high = np.log1p(self.lengths)
+        away = np.log1p(count.astype(np.float64)) - middle
+        least = np.log1p(0.1)  # where nearly all training records have one length
+        below, above = max(middle - low, least), max(high - middle, least)
+        distance: Doubles = np.where(away < 0, -away / below, away / above)
+        return distance
+
+    def nearest(self, lines: Lines, events: Longs) -> tuple[Doubles, Longs]:
+        """The training record with the most similar event counts, and how far it is.
+
+        The Euclidean distance of the log1p counts. Exact: the squared distances are products of matrices, and
+        that of the nearest is worked out again, so that it does not depend on rounding. Found once for each
+        multiset of events.
+
+        Returns:
+            (R,) the distance; (R,) the neighbour's row among the training vectors.
+        """
+        counts = multisets(lines, events, self.size + 1)
+        names = [row_name(counts, row) for row in range(len(lines))]
+        fresh = {name: row for row, name in enumerate(names) if name not in self._known}
+        if len(self._known) + len(fresh) > _REMEMBERED:
+            self._known.clear()
+            fresh = {name: row for row, name in enumerate(names)}
+        rows = np.fromiter(fresh.values(), dtype=np.int64, count=len(fresh))
+        self._known.update(zip(fresh, self._searched(np.log1p(counts[rows].toarray())), strict=True))
+        found = [self._known[name] for name in names]
+        return np.array([one[0] for one in found]), np.array([one[1] for one in found], dtype=np.int64)
+
+    def _searched(self, wanted: Doubles) -> list[tuple[float, int]]:
+        """Distance and row of the nearest vector to each of (M, E + 1)."""
+        found: list[tuple[float, int]] = []
+        step = max(1, _CELLS // max(1, self._vectors.shape[0]))
+        for at in range(0, len(wanted), step):
+            some = wanted[at : at + step]
+            rows = np.argmin(self._norms[:, None] - 2 * (self._vectors @ some.T), axis=0)
+            apart = some - self._vectors[rows].toarray()
+            away = np.sqrt((apart * apart).sum(axis=1))
+            found += zip(away.tolist(), rows.tolist(), strict=True)
+        return found
+
+    def difference(self, counts: Mapping[int, int], row: int) -> dict[int, int]:
+        """Event -> lines more (or, negative, fewer) than training vector `row` has; equal ones left out."""
+        a, b = int(self.indptr[row]), int(self.indptr[row + 1])
+        usual = dict(zip(self.indices[a:b].tolist(), self.values[a:b].tolist(), strict=True))
+        either = sorted(counts.keys() | usual.keys())
+        return {e: d for e in either if (d := counts.get(e, 0) - usual.get(e, 0))}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything, to be stored; `of` takes it back."""
+        fields = (
+            "keys", "lines", "records", "pairs", "pair_lines",
+            "indptr", "indices", "values", "lengths",
+        )  # fmt: skip
+        scalars = np.array([self.total, self.candidates, self.new], dtype=np.int64)
+        return {**{name: getattr(self, name) for name in fields}, "scalars": scalars}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LogCounts:
+        """From `arrays`."""
+        total, candidates, new = arrays["scalars"].tolist()
+        rest = {name: array for name, array in arrays.items() if name != "scalars"}
+        return cls(**rest, total=total, candidates=candidates, new=new)
+
+
+def multisets(lines: Lines, events: Longs, width: int) -> Any:
+    """How often each event is in each record, (R, width) `scipy.sparse.csr_array` with sorted columns."""
+    code, number = np.unique(lines.record * width + events, return_counts=True)
+    indptr = np.searchsorted(code, np.arange(len(lines) + 1) * width)
+    return sparse.csr_array((number, code % width, indptr), shape=(len(lines), width))
+
+
+def row_name(counts: Any, row: int) -> bytes:
+    """A row of `multisets` as bytes; equal for equal multisets."""
+    a, b = counts.indptr[row], counts.indptr[row + 1]
+    columns, values = counts.indices[a:b], counts.data[a:b]
+    return bytes(columns.astype(np.int64).tobytes() + values.astype(np.int64).tobytes())
+
+
+# Counts the training records of logs, in one pass and bounded memory.
+
+VECTORS = 20_000
+"""Most distinct count vectors kept: those of most records, of equals the earlier."""
+
+EVENTS = 1 << 16
+"""Most events told apart, those of most lines; only logs without templates have more."""
+
+_TOGETHER = 4096
+_FOLLOWED = 0.99
+
+
+class LogCounting:
+    """What `LogCounts` is made of, while it is gathered.
+
+    Events are numbered as they appear; of pairs and vectors twice as many as are kept are followed, and the
+    rarest forgotten beyond that.
+
+    Args:
+        least: sessions a count vector must be that of, and a pair of events seen in lines, to be kept: what
+            fewer have says something of them.
+    """
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+        self._numbers: dict[int, int] = {}
+        self._lines: list[int] = []
+        self._records: list[int] = []
+        self._pairs: dict[tuple[int, int], int] = {}
+        self._vectors: dict[bytes, int] = {}
+        self._lengths: dict[int, int] = {}
+        self._total = 0
+
+    def add(self, lines: Lines) -> None:
+        """Count some records; those without lines are passed over."""
+        full = lines.counts > 0
+        lines = Lines(lines.keys, np.concatenate([[0], np.cumsum(lines.counts[full])]))
+        if not len(lines):
+            return
+        events = self._numbered(lines.keys)
+        counts = multisets(lines, events, len(self._numbers))
+        for event, number in zip(*map(np.ndarray.tolist, _tally(events)), strict=True):
+            self._lines[event] += number
+        for event, number in zip(*map(np.ndarray.tolist, _tally(counts.indices)), strict=True):
+            self._records[event] += number
+        for row in range(len(lines)):
+            name = row_name(counts, row)
+            self._vectors[name] = self._vectors.get(name, 0) + 1
+        for length, number in zip(*map(np.ndarray.tolist, _tally(lines.counts)), strict=True):
+            self._lengths[length] = self._lengths.get(length, 0) + number
+        self._add_pairs(lines, events)
+        self._total += len(lines)
+        _forget(self._vectors, 2 * VECTORS)
+        _forget(self._pairs, 8 * EVENTS)
+
+    def _numbered(self, keys: Longs) -> Longs:
+        """(N,) the number of each line's event; new ones get the next."""
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        for key in distinct.tolist():
+            if key not in self._numbers:
+                self._numbers[key] = len(self._numbers)
+                self._lines.append(0)
+                self._records.append(0)
+        return np.array([self._numbers[key] for key in distinct.tolist()], dtype=np.int64)[inverse]
+
+    def _add_pairs(self, lines: Lines, events: Longs) -> None:
+        """Count what follows what; -1 stands for the ends of a record."""
+        second = np.full(len(events) + len(lines), -1, dtype=np.int64)
+        last = lines.offsets[1:] + np.arange(len(lines))
+        second[np.delete(np.arange(len(second)), last)] = events
+        first = np.concatenate([[-1], second[:-1]])
+        pairs, number = np.unique(np.stack([first, second]), axis=1, return_counts=True)
+        for a, b, times in zip(*pairs.tolist(), number.tolist(), strict=True):
+            self._pairs[a, b] = self._pairs.get((a, b), 0) + times
+
+    def counts(self, new: int = -1) -> LogCounts:
+        """What was gathered.
+
+        Args:
+            new: key of lines without a template.
+
+        Raises:
+            DataError: no record had a line.
+        """
+        if not self._total:
+            raise DataError(
+                "there are no log lines to count",
+                remedy="train on logs with lines in them",
+            )
+        keys = np.fromiter(self._numbers, dtype=np.int64, count=len(self._numbers))
+        lines, records = np.array(self._lines), np.array(self._records)
+        kept = np.sort(np.argsort(-lines, kind="stable")[:EVENTS])
+        kept = kept[records[kept] >= self._least]
+        order = kept[np.argsort(keys[kept])]
+        size = len(order)
+        renamed = np.full(len(keys) + 1, size)
+        renamed[order] = np.arange(size)
+        renamed[-1] = size + 1  # where -1, an end, points to
+        pairs, pair_lines = self._renamed_pairs(renamed, size)
+        indptr, indices, values = self._renamed_vectors(renamed, size)
+        return LogCounts(
+            keys=keys[order],
+            lines=lines[order],
+            records=records[order],
+            total=self._total,
+            pairs=pairs,
+            pair_lines=pair_lines,
+            indptr=indptr,
+            indices=indices,
+            values=values,
+            lengths=self._length_quantiles(),
+            candidates=_candidates(pairs // (size + 2), pair_lines),
+            new=new,
+        )
+
+    def _renamed_pairs(self, renamed: Longs, size: int) -> tuple[Longs, Longs]:
+        names = np.array(list(self._pairs), dtype=np.int64).reshape(-1, 2)
+        times = np.fromiter(self._pairs.values(), dtype=np.int64, count=len(names))
+        names, times = renamed[names[times >= self._least]], times[times >= self._least]
+        inside = (names != size).all(axis=1)
+        codes = names[inside, 0] * (size + 2) + names[inside, 1]
+        order = np.argsort(codes)
+        return codes[order], times[inside][order]
+
+    def _renamed_vectors(self, renamed: Longs, size: int) -> tuple[Longs, Longs, Longs]:
+        """Rows of the vectors kept, most frequent first, without events that are not known."""
+        found = [(name, times) for name, times in self._vectors.items() if times >= self._least]
+        found = sorted(found, key=lambda one: -one[1])[:VECTORS]
+        indptr, columns, values = [0], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for name, _ in found:
+            column, value = np.frombuffer(name, dtype=np.int64).reshape(2, -1)
+            column = renamed[column]
+            order = np.argsort(column)[: np.count_nonzero(column < size)]
+            columns.append(column[order])
+            values.append(value[order])
+            indptr.append(indptr[-1] + len(order))
+        if not found:  # distances are then those to a record without lines
+            indptr.append(0)
+        return np.array(indptr), np.concatenate(columns), np.concatenate(values)
+
+    def _length_quantiles(self) -> Doubles:
+        length = np.array(sorted(self._lengths))
+        upto = np.cumsum([self._lengths[one] for one in length.tolist()])
+        place = np.searchsorted(upto, np.array([0.01, 0.5, 0.99]) * upto[-1])
+        quantiles: Doubles = length[np.minimum(place, len(length) - 1)].astype(np.float64)
+        return quantiles
+
+
+def counts_of(encodings: Iterable[Encoding], tokenizer: Tokenizer) -> LogCounts:
+    """Count training records.
+
+    Args:
+        encodings: of normal records, read once.
+        tokenizer: theirs. Where its vocabulary keeps what at least so many sessions have (`min_sessions`, of
+            sensitive logs), so do the counts.
+
+    Raises:
+        DataError: no record has a line.
+    """
+    options = tokenizer.options
+    counting = LogCounting(int(options.get("min_sessions", 1)))
+    for some in _batches(encodings):
+        counting.add(lines_of(some, tokenizer))
+    new = tokenizer.unfamiliar[0] if tokenizer.unit == "line" and tokenizer.unfamiliar else -1
+    return counting.counts(int(new))
+
+
+def _batches(encodings: Iterable[Encoding]) -> Iterator[list[Encoding]]:
+    stream = iter(encodings)
+    while some := list(islice(stream, _TOGETHER)):
+        yield some
+
+
+def _tally(values: Longs) -> tuple[Longs, Longs]:
+    found, number = np.unique(values, return_counts=True)
+    return found, number
+
+
+def _candidates(first: Longs, lines: Longs) -> int:
+    """So many of an event's followers, the commonest first, that 99 % of all lines are among them."""
+    order = np.lexsort((-lines, first))
+    ranks = np.arange(len(order)) - np.searchsorted(first[order], first[order], side="left")
+    by_rank = np.cumsum(np.bincount(ranks, weights=lines[order])) if len(order) else np.zeros(1)
+    return int(np.searchsorted(by_rank, _FOLLOWED * by_rank[-1])) + 1
+
+
+def _forget(tallies: dict[bytes, int] | dict[tuple[int, int], int], most: int) -> None:
+    """Keep the commoner half of more than `most`; of equals the earlier."""
+    if len(tallies) > most:
+        kept = sorted(tallies.items(), key=lambda one: -one[1])[: most // 2]  # type: ignore[arg-type]
+        tallies.clear()
+        tallies.update(kept)  # type: ignore[arg-type]

@@ -1,0 +1,363 @@
+"""The statistics of log records that a detector fuses, for many records at once; higher is more unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.levels import Background, Level, part_row, record_row
+from seqmlm.anomaly.values import Bools, Row, Scored
+from seqmlm.domains.logs.counts import Doubles, Lines, LogCounts, Longs, counts_of, line_at, lines_of
+from seqmlm.engine.reductions import Rank
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import Mode
+from seqmlm.errors import StateError
+from seqmlm.tokenizers.base import Tokenizer
+
+TOP = 5
+"""Lines that `pll_top` averages over."""
+
+COUNTED = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "length")
+"""Channels that need no model."""
+
+ASKED = ("pll_mean", "pll_max", "pll_top")
+"""Channels of the pseudo-log-likelihood."""
+
+MISSES = "misses"
+"""The channel of LogBERT's rule, over a partition."""
+
+
+def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
+    """The channels of `COUNTED`, each (R,).
+
+    unseen: infinite with a line that no training record had, else the number of lines without a template.
+    missing: bits of surprise that events which nearly all training records have are not there.
+    neighbour: distance of the log1p counts of its events to the nearest training record's.
+    bigram_max, bigram_mean: surprisal of a line after the one before it, in bits; the ends are events.
+    length: distance of the number of lines from the training median, on a log scale, in units of the distance
+        of the outermost percent on that side.
+
+    Args:
+        lines: of R records.
+        counts: of the training records.
+    """
+    events = counts.events(lines.keys)
+    surprisal, record = counts.bigrams(lines, events)
+    pairs = np.bincount(record, minlength=len(lines))
+    return {
+        "unseen": unseen(lines, events, counts),
+        "missing": counts.absence(lines, events).sum(axis=1),
+        "neighbour": counts.nearest(lines, events)[0],
+        "bigram_max": largest(surprisal, np.concatenate([[0], np.cumsum(pairs)])),
+        "bigram_mean": np.bincount(record, weights=surprisal, minlength=len(lines)) / pairs,
+        "length": counts.length_distance(lines.counts),
+    }
+
+
+def unseen(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
+    """(R,) infinite for a record with a line never seen, whatever a mask would hide; else the lines that fit
+    no template, which training had too."""
+    never = np.bincount(lines.record, weights=events == counts.size, minlength=len(lines))
+    new = np.bincount(lines.record, weights=lines.keys == counts.new, minlength=len(lines))
+    return np.where(never > 0, np.inf, new)
+
+
+def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str, Doubles]:
+    """The channels of `ASKED`, each (R,); NaN for records without lines.
+
+    Args:
+        bits: (N,) surprisal of each line.
+        offsets: (R + 1,) where the records' lines begin and end.
+        units: (R,) what the mean is over; None for the lines.
+    """
+    number = np.diff(offsets)
+    record = np.repeat(np.arange(len(number)), number)
+    order = np.lexsort((-bits, record))
+    kept = order[np.arange(len(bits)) - offsets[record] < TOP]
+    top = np.bincount(record[kept], weights=bits[kept], minlength=len(number))
+    total = np.bincount(record, weights=bits, minlength=len(number))
+    with np.errstate(invalid="ignore"):
+        return {
+            "pll_mean": total / (number if units is None else units),
+            "pll_max": largest(bits, offsets),
+            "pll_top": top / np.minimum(number, TOP),
+        }
+
+
+def misses(ranks: Longs, offsets: Longs, g: int) -> Doubles:
+    """(R,) share of a record's units that are not among the g most probable; NaN where there are none.
+
+    LogBERT's rule (Guo et al. 2021), which judges a random half of the lines, over a partition: every line is
+    hidden once, and the same ones are missed each time.
+
+    Args:
+        ranks: (N,) tokens more probable than the observed one.
+        offsets: (R + 1,) where the records' units begin and end.
+        g: candidates that may stand in a place.
+    """
+    number = np.diff(offsets)
+    record = np.repeat(np.arange(len(number)), number)
+    missed = np.bincount(record, weights=ranks >= g, minlength=len(number))
+    with np.errstate(invalid="ignore"):
+        return missed / number
+
+
+def floored(bits: Doubles, events: Longs, counts: LogCounts) -> Doubles:
+    """(N,) surprisal in bits; a line never seen costs at least what a line drawn by chance would, and a bit.
+
+    A model that has never met an id may give it any probability.
+    """
+    return np.where(events == counts.size, np.maximum(bits, np.log2(counts.size + 1) + 1), bits)
+
+
+def largest(values: Doubles, offsets: Longs) -> Doubles:
+    """(R,) maximum of each stretch; NaN for an empty one."""
+    found = np.full(len(offsets) - 1, np.nan)
+    full = np.flatnonzero(np.diff(offsets))
+    if len(full):
+        found[full] = np.maximum.reduceat(values, offsets[full])
+    return found
+
+
+# What normal logs look like to counting, as a level keeps it with the model; what it says of one record.
+
+RECORDS = 200_000
+"""Most training records that are counted, spread evenly over all of them."""
+
+_REMEMBERED = 1 << 14
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counted:
+    """What counting says of one record of n lines.
+
+    Args:
+        statistics: the channels of `logs_channels.COUNTED`.
+        events: (n,) event of each line, as `LogCounts` numbers them.
+        follows: (n + 1,) surprisal in bits of each line after the one before it, and of the end.
+        missing: what nearly all training records have and this one lacks, the least expected first, and the
+            share of training records that have it.
+        unlike: what it has more (or, negative, fewer) of than the most similar training record.
+    """
+
+    statistics: Mapping[str, float]
+    events: Longs
+    follows: Doubles
+    missing: tuple[tuple[str, float], ...]
+    unlike: tuple[tuple[str, int], ...]
+
+
+class LogBackground(Background):
+    """Counts of the training records; remembers what it has said of equal ones.
+
+    Args:
+        counts: of the training records.
+        tokenizer: names the events.
+    """
+
+    def __init__(self, counts: LogCounts, tokenizer: Tokenizer) -> None:
+        self.counts, self.tokenizer = counts, tokenizer
+        self._known: dict[bytes, Counted] = {}
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Count the training split, or `RECORDS` of it; nothing is drawn, so `seed` does not matter.
+
+        Raises:
+            DataError: no record has a line.
+        """
+        number = min(RECORDS, len(train))
+        chosen = np.linspace(0, len(train) - 1, number).astype(np.int64).tolist() if number else []
+        return cls(counts_of((train[index] for index in chosen), tokenizer), tokenizer)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return self.counts.arrays()
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls(LogCounts.of(arrays), tokenizer)
+
+    def counted(self, encoding: Encoding) -> Counted:
+        """What counting says of a window or session."""
+        key = encoding.ids.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = self._counted(encoding)
+        return found
+
+    def _counted(self, encoding: Encoding) -> Counted:
+        lines = lines_of([encoding], self.tokenizer)
+        counts = self.counts
+        events = counts.events(lines.keys)
+        statistics = {name: float(value[0]) for name, value in counted(lines, counts).items()}
+        absence, usual = counts.absence(lines, events)[0], counts.usual()
+        lacking = np.argsort(-absence, kind="stable")[: np.count_nonzero(absence)]
+        own = dict(zip(*(one.tolist() for one in np.unique(events, return_counts=True)), strict=True))
+        unlike = counts.difference(own, int(counts.nearest(lines, events)[1][0]))
+        furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))
+        return Counted(
+            statistics=statistics,
+            events=events,
+            follows=counts.bigrams(lines, events)[0],
+            missing=tuple(
+                (self.named(event), counts.records[event] / counts.total)
+                for event in usual[lacking[:_NAMED]].tolist()
+            ),
+            unlike=tuple((self.named(event), more) for event, more in furthest[:_NAMED]),
+        )
+
+    def named(self, event: int) -> str:
+        """The template or event id; a line of a log without templates has no name but a number."""
+        if event >= self.counts.size:
+            return "a line never seen"
+        key = int(self.counts.keys[event])
+        return self.tokenizer.surface(key) if self.tokenizer.unit == "line" else f"line {key:016x}"
+
+
+# Levels of logs: the session or window as a whole, by many channels; and the line alone.
+
+PARTITION = Mode("partition", 2)
+"""Passes of LogBERT's rule: half of the lines hidden, as LogBERT hides them, and then the others."""
+
+ODD = 5
+"""Lines that a row names."""
+
+
+class SessionLevel(Level):
+    """The record, session or window, by surprisals, by LogBERT's rule, and by what counting says.
+
+    A session may come in several records (`max_session`, `session_gap`, rotated files): they have one id, and
+    each is judged alone, so events that are in another of them are missing here.
+
+    Its channels say much the same, and a fault moves few of them: they are fused by the harmonic mean. All
+    lengths are compared with each other (rows have length 1): length is a channel of its own, and bins leave
+    too few of like length to tell how rare a value is. Both were chosen on planted faults.
+
+    JSON fields of its rows beside the usual ones, each where there is something to say:
+        odd_lines: lines of the file that surprise most, the most surprising first.
+        unseen_lines: lines of the file that no training record had, or that fit no template.
+        missing: [{unit, share}] what nearly all training records have and this one lacks.
+        unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
+
+    Args:
+        name: what `--level` takes.
+    """
+
+    channels = (*ASKED, MISSES, *COUNTED)
+    fusion = "harmonic"
+    also, also_want = (PARTITION,), (Rank(),)
+    background = LogBackground
+    pictures = ("coloured", "timeline")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def screen(self) -> tuple[str, ...]:
+        return (*ASKED, *COUNTED)
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        known = _known(background, self.name)
+        counted = known.counted(scored.encoding)
+        count = len(counted.events)
+        bits = _line_bits(scored, counted, known)
+        ends = np.array([0, count])
+        statistics = {
+            name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
+        }
+        again = scored.also.get(str(PARTITION))
+        if again is not None and Rank.name in again.values:
+            whole = np.array([0, len(again)])
+            statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
+        row = record_row(scored, {**statistics, **counted.statistics})
+        extra = _told(scored, counted, known, bits)
+        return [replace(row, length=1, time=_time(scored, 0), extra=extra)]
+
+
+class LineLevel(Level):
+    """Each line alone: by its surprisal, by what stands beside it, and by whether it was ever seen.
+
+    Args:
+        name: what `--level` takes.
+    """
+
+    channels = ("surprisal", "unseen", "bigram")
+    background = LogBackground
+    pictures = ("coloured", "timeline")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        known = _known(background, self.name)
+        counted = known.counted(scored.encoding)
+        line = line_at(scored.encoding, scored.position, known.tokenizer)
+        bits = _line_bits(scored, counted, known)
+        size = np.bincount(line, minlength=len(bits))
+        new = _new(counted, known)
+        numbers = scored.record.meta.get("lines")
+        rows = []
+        for at in np.unique(line).tolist():
+            units = np.flatnonzero(line == at)
+            statistics = {
+                "surprisal": float(bits[at] / size[at]),
+                "unseen": float(np.inf if counted.events[at] == known.counts.size else new[at]),
+                "bigram": float(max(counted.follows[at], counted.follows[at + 1])),
+            }
+            row = part_row(scored, units, str(at), statistics)
+            place = row.line if numbers is None else numbers[at]
+            rows.append(replace(row, line=place, time=_time(scored, at)))
+        return rows
+
+
+def _known(background: Background | None, level: str) -> LogBackground:
+    if not isinstance(background, LogBackground):
+        raise StateError(
+            f"level {level} compares with counts of normal logs, and this model has none; "
+            "'seqmlm calibrate' makes them"
+        )
+    return background
+
+
+def _line_bits(scored: Scored, counted: Counted, known: LogBackground) -> Doubles:
+    """(n,) surprisal of each line: of all its units, and no less than a line never seen deserves."""
+    line = line_at(scored.encoding, scored.position, known.tokenizer)
+    bits: Doubles = np.bincount(line, weights=scored.surprisal, minlength=len(counted.events)).astype(
+        np.float64
+    )
+    return floored(bits, counted.events, known.counts)
+
+
+def _new(counted: Counted, known: LogBackground) -> Bools:
+    """(n,) True at lines never seen and at those that fit no template."""
+    counts = known.counts
+    keys = np.append(counts.keys, -1)[counted.events]
+    new: Bools = (counted.events == counts.size) | ((keys == counts.new) & (counts.new >= 0))
+    return new
+
+
+def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles) -> dict[str, Any]:
+    """What the row's JSON line says beside its scores."""
+    numbers = scored.record.meta.get("lines") or range(len(bits))
+    odd = np.argsort(-bits, kind="stable")[:ODD].tolist()
+    told: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
+    if counted.statistics["unseen"]:
+        new = np.flatnonzero(_new(counted, known))[:ODD].tolist()
+        told["unseen_lines"] = [numbers[at] for at in new]
+    if counted.missing:
+        told["missing"] = [{"unit": unit, "share": share} for unit, share in counted.missing]
+    if counted.unlike:
+        told["unlike"] = [{"unit": unit, "more": more} for unit, more in counted.unlike]
+    return told
+
+
+def _time(scored: Scored, line: int) -> float | None:
+    times = getattr(scored.record.raw, "times", None)
+    return float(times[line]) if times else None

@@ -1,0 +1,156 @@
+"""Logs: formats told by their lines, times, messages of several lines, sessions and windows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from seqmlm.data.files import lines
+from seqmlm.data.live import live_input
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.timestamps import Clock, duration
+from seqmlm.domains.logs.readers.events import line_batches
+from seqmlm.domains.logs.readers.headers import HEADERS
+from seqmlm.domains.logs.readers.objects import Fields
+from seqmlm.domains.logs.readers.reading import Asked, Reading
+from seqmlm.domains.logs.readers.sessions import window_of
+from seqmlm.errors import UsageError
+
+# Logs of any kind to records: one reader, whose format is told by the user or by the first lines.
+
+MAX_BYTES = 4 << 20
+"""Longest line of a log that is taken for one."""
+
+WINDOW = 64
+"""Lines of a window where nothing is said of windows or sessions."""
+
+
+LIVE_GAP = 60.0
+"""Seconds without a line after which a session of a live input is over, where no session_gap is given."""
+
+
+def read_logs(
+    kind: str,
+    path: str | Path,
+    problems: Problems,
+    *,
+    session: str = "auto",
+    window: int | str | None = None,
+    step: int | str | None = None,
+    session_gap: int | str | None = None,
+    max_open: int = 50_000,
+    max_held: int = 1_000_000,
+    max_session: int = 10_000,
+    multiline: str = "auto",
+    zone: str = "UTC",
+    year: int | None = None,
+    keep_header: bool = False,
+    undecodable: str = "refuse",
+    message_field: str | None = None,
+    time_field: str | None = None,
+    session_field: str | None = None,
+    label_field: str | None = None,
+    labels: str | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[Record]:
+    """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw is a `LogLines`.
+
+    `meta["lines"]` has the 1-based line each message begins on; `meta["labels"]` what the file calls each and
+    `meta["label"]` what it calls the session, where it does. `document` is the session, or the stretch of
+    windows that share lines.
+
+    Args:
+        kind: name of a format in `KINDS`; "auto" tells it by the first lines.
+        path: the file.
+        problems: receives what cannot be read.
+        session: expression whose group 1, else whole match, is the id of a line's session (a line with
+            several belongs to each); "none" for windows; "auto" takes ids that a field names, or usual ones
+            (blk_1, request_id=...) where most of the first lines have them, unless a window is given.
+        window: lines of a window, or its duration ("5m"); 64 lines where nothing else is said. With sessions,
+            lines that belong to none make such windows.
+        step: from one window to the next, in the same kind; None for windows side by side.
+        session_gap: pause that ends a session ("30m", or seconds); None: it lasts to the end of the file. On
+            a live standard input it is also measured by our own clock, and a minute if it is None.
+        max_open, max_held: most sessions open at a time, and most lines of them together; beyond it the one
+            idle longest is ended, with a note.
+        max_session: most lines of one session's record; further ones make another.
+        multiline: "auto" gives lines without the header of the format (in plain text: indented lines) to the
+            message before; "off"; or an expression for the lines that begin a message.
+        zone: of times that name none: UTC, an offset (+02:00), or a name (Europe/Berlin).
+        year: of the first line, where times have none (syslog); None: the latest the file's age allows.
+        keep_header: messages are whole lines.
+        undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes, or "replace" those bytes.
+        message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
+            the usual ones; several fields of a time with commas between them.
+        labels: a CSV or TSV file with a session's id and its label in the first two columns.
+        max_bytes: longest line.
+
+    Raises:
+        UsageError: options that make no sense.
+    """
+    gap = None if session_gap is None else _seconds(session_gap)
+    asked = Asked(
+        kind=kind,
+        session=session,
+        window=window_of(WINDOW if window is None else window, step),
+        windowed=window is not None or step is not None,
+        gap=gap,
+        idle=None if live_input(str(path)) is None else gap or LIVE_GAP,
+        max_open=max_open,
+        max_held=max_held,
+        max_session=max_session,
+        multiline=multiline,
+        keep_header=keep_header,
+        fields=Fields(message=message_field, time=time_field, session=session_field, label=label_field),
+        max_bytes=max_bytes,
+    )
+    if undecodable not in ("refuse", "replace"):
+        raise UsageError(f"undecodable is refuse or replace; got {undecodable!r}")
+    clock = Clock(zone, year, _last_written(path))
+    named = {} if labels is None else _labels(labels, problems)
+    batches = line_batches(str(path), problems, replace=undecodable == "replace", max_bytes=max_bytes)
+    return Reading(asked, clock, str(path), named, problems).records(batches)
+
+
+KINDS = (
+    "auto",
+    "plain",
+    *HEADERS,
+    "jsonl",
+    "journal",
+    "docker",
+    "csv",
+    "tsv",
+    "sessions",
+)
+"""Formats; "journal" and "docker" are told from other JSON lines by their fields."""
+
+READERS = {kind: partial(read_logs, kind) for kind in KINDS}
+"""Format name to its reader."""
+
+
+def _seconds(gap: int | str) -> float:
+    seconds = float(gap) if isinstance(gap, int) else duration(gap)
+    if not seconds:
+        raise UsageError(f"session_gap is a duration such as 90s, 30m, 1h; got {gap!r}")
+    return seconds
+
+
+def _last_written(path: str | Path) -> float:
+    try:
+        return time.time() if str(path) == "-" else Path(path).stat().st_mtime
+    except OSError:
+        return time.time()  # what is wrong with the file is said where it is read
+
+
+def _labels(path: str, problems: Problems) -> dict[str, str]:
+    """Session id to label, from a table whose first line names its columns."""
+    found: dict[str, str] = {}
+    for number, text in lines(path, problems):
+        cells = text.split("\t" if "\t" in text else ",")
+        if number > 1 and len(cells) > 1:
+            found[cells[0]] = cells[1]
+    return found

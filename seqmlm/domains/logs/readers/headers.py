@@ -1,0 +1,143 @@
+"""Lines of text with a header: one regular expression a format takes time and message from a whole batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from seqmlm.data.timestamps import Clock
+from seqmlm.domains.logs.readers.events import Events, Lines
+
+_LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRIT(?:ICAL)?|FATAL|SEVERE|ALERT|EMERG)"
+_DAY = r"\d{4}-\d\d-\d\d"
+_HMS = r"\d\d:\d\d:\d\d"
+_FRACTION = r"(?:[.,](\d+))?"
+_ZONE = r" ?(Z|UTC|[+-]\d\d:?\d\d|)"
+_TAG = r"[^\s:\[]*(?:\[[^\]\s]*\])?: ?"
+_QUOTED = r'"(?:[^"\\\n]|\\.)*"'
+_DATA = rf'(?:-|(?:\[(?:{_QUOTED}|[^\]"\n])*\])+)'
+_PART = re.compile(r"\S+ std(?:out|err) P ")
+
+
+@dataclass(frozen=True)
+class Header:
+    """How the lines of one format begin.
+
+    Args:
+        head: expression with three groups: the time to its seconds, its fraction, its zone.
+        message: expression with one group; what follows it in the line is left out.
+        label: expression with one group before the head, or none.
+        doubtful: other formats are preferred where they fit as well.
+    """
+
+    head: str
+    message: str = "(.*)"
+    label: str | None = None
+    doubtful: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Groups time, fraction, zone, message (and label first); matches every line exactly once.
+
+        The lines of a batch are searched as one text, so no part of it may match a line end.
+        """
+        return re.compile(f"^(?:{self.label or ''}{self.head})?{self.message}", re.MULTILINE | re.ASCII)
+
+    @cached_property
+    def only(self) -> re.Pattern[str]:
+        return re.compile((self.label or "") + self.head, re.ASCII)
+
+
+HEADERS: Mapping[str, Header] = {
+    "hdfs": Header(rf"(\d{{6}} \d{{6}})()() \d+ {_LEVEL} [^\s:]+: ?"),
+    "spark": Header(rf"(\d\d/\d\d/\d\d {_HMS})()() {_LEVEL} +[^\s:]+: ?"),
+    "bgl": Header(
+        r" (\d{9,10})()() \d{4}\.\d\d\.\d\d \S+ \d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d\.\d+ \S+ \S+ \S+ [A-Z]+ ?",
+        label=r"(\S+)",
+    ),
+    # RFC 5424: priority, version, time, host, application, process, message id, structured data.
+    "syslog5424": Header(
+        rf"<\d{{1,3}}>\d{{1,2}} ({_DAY}T{_HMS}){_FRACTION}{_ZONE} \S+ \S+ \S+ \S+ {_DATA} ?(?:\ufeff)?"
+    ),
+    # RFC 3164, and the form with an ISO time that newer daemons write: time, host, tag with process.
+    "syslog": Header(
+        rf"(?:<\d{{1,3}}>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|"
+        rf"{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) \S+ \S+: ))"
+        rf"{_FRACTION}{_ZONE} \S+ (?: ?-- )?(?:{_TAG}|[^\s:\[]+(?: [^\s:\[]+){{1,3}}(?:\[\d+\])?: )?"
+    ),
+    "apache_error": Header(
+        rf"\[([A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_HMS}(?:\.\d+)? \d{{4}})()()\] "
+        r"\[[^\]\n]*\] (?:\[pid [^\]\n]*\] )?"
+    ),
+    "access": Header(
+        rf"\S+ \S+ \S.*? ?\[(\d\d/[A-Z][a-z]{{2}}/\d{{4}}:{_HMS})() ?([+-]\d{{4}})\] ",
+        message=rf"({_QUOTED} \d{{3}} \S+|.*)",  # without referrer and browser
+    ),
+    # What a container runtime writes (CRI): time, stream, F for a full line or P for a part of one.
+    "cri": Header(rf"({_DAY}T{_HMS}){_FRACTION}{_ZONE} std(?:out|err) [FP] "),
+    "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - {_LEVEL} +\[.*?\] - "),
+    "openstack": Header(rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ {_LEVEL} \S+ (?:\[[^\]\n]*\] )?"),
+    "iso": Header(
+        rf"(?:\[?{_LEVEL}\]?:? +)?\[?(\d{{4}}[-/]\d\d[-/]\d\d[T ]{_HMS})"
+        rf"{_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"
+        rf"(?:(?:\[?{_LEVEL}\]?|\[(?i:{_LEVEL})\])(?![\w.]):?[ \t]*(?:[-|] )?)?",
+        doubtful=True,
+    ),
+    "epoch": Header(r"\[?(\d{10}(?=[.\]\s])|\d{13}|\d{16}|\d{19})(?:\.(\d+))?()\]?[ \t]+", doubtful=True),
+}
+
+
+def fitting(texts: Iterable[str]) -> str | None:
+    """The format whose header most of the lines have, or None where no header is common among them."""
+    lines = [text for text in texts if text and not text[0].isspace()]
+    found = {name: sum(1 for line in lines if h.only.match(line)) for name, h in HEADERS.items()}
+    # Lines of a trace have none: a fifth is enough, and half as good a sure form beats a doubtful one.
+    best = max(found, key=lambda name: found[name] * (1 if HEADERS[name].doubtful else 2), default=None)
+    return best if best is not None and found[best] * 5 >= max(1, len(lines)) else None
+
+
+def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool) -> Iterator[Events]:
+    """Lines to events, one each; a line without the header has no time and may continue a message.
+
+    Args:
+        name: the format; None: lines are messages, without times.
+        batches: the lines.
+        clock: reads the times.
+        keep_header: messages are whole lines.
+    """
+    if name is None:
+        for numbers, texts in batches:
+            yield Events(numbers=numbers, messages=texts, heads=[False] * len(texts), whole=texts)
+        return
+    header = HEADERS[name]
+    for numbers, texts in batches:
+        if not texts:
+            yield Events(numbers=[], messages=[])
+            continue
+        columns = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
+        labels = list(columns.pop(0)) if header.label else None
+        seconds, fractions, zones, messages = columns
+        yield Events(
+            numbers=numbers,
+            messages=texts if keep_header else list(messages),
+            times=_times(seconds, fractions, zones, clock),
+            labels=labels,
+            heads=list(map(bool, seconds)),
+            whole=texts,
+        )
+
+
+def is_part(events: Events) -> list[bool]:
+    """Whether a line of a container runtime (CRI) is part of a longer one that the next line goes on with."""
+    return [_PART.match(text) is not None for text in events.whole]
+
+
+def _times(
+    seconds: tuple[str, ...], fractions: tuple[str, ...], zones: tuple[str, ...], clock: Clock
+) -> list[float]:
+    texts = seconds if not any(zones) else [a + b for a, b in zip(seconds, zones, strict=True)]
+    if not any(fractions):
+        return [clock[text] for text in texts]
+    return [clock[text] + float("0." + f) for text, f in zip(texts, fractions, strict=True)]

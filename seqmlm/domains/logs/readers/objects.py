@@ -1,0 +1,409 @@
+"""Which field of a JSON object or column of a table is the message, the time, the session, the label."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import missing
+from seqmlm.data.timestamps import NAN, Clock, epoch
+from seqmlm.domains.logs.readers.events import BATCH, Events, Lines
+from seqmlm.errors import DataError
+
+MESSAGE = ("message", "content", "msg", "log", "text", "@message", "body", "event")
+LISTS = ("templates", "sequence", "lines", "messages", "events", "eventsequence")
+TIME = ("timestamp", "@timestamp", "__realtime_timestamp", "datetime", "ts", "asctime")
+TIME_PARTS = ("month", "date", "day", "time")
+SESSION = ("session", "session_id", "sessionid", "seq_id", "blockid", "trace_id", "traceid", "request_id")
+LABEL = ("label", "anomaly", "is_anomaly")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """Names of fields; None: found by their usual names.
+
+    Args:
+        message: what is said, or the list of a session's lines.
+        time: one name, or several with commas between them (date,time).
+        session: id of the session.
+        label: what the file calls it.
+    """
+
+    message: str | None = None
+    time: str | None = None
+    session: str | None = None
+    label: str | None = None
+
+    def among(self, names: Sequence[str]) -> Found:
+        """Choose among the names that are there."""
+        lower = {name.lower(): name for name in reversed(names)}
+
+        def usual(wanted: str | None, known: Iterable[str]) -> str | None:
+            return wanted if wanted is not None else next((lower[k] for k in known if k in lower), None)
+
+        if self.time is not None:
+            times = tuple(self.time.split(","))
+        elif (one := usual(None, TIME)) is not None:
+            times = (one,)
+        else:
+            times = tuple(n for n in names if n.lower() in TIME_PARTS) if "time" in lower else ()
+        return Found(
+            message=usual(self.message, (*MESSAGE, *LISTS)),
+            times=times,
+            session=usual(self.session, SESSION),
+            label=usual(self.label, LABEL),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The fields of one file; as `Fields`."""
+
+    message: str | None
+    times: tuple[str, ...]
+    session: str | None
+    label: str | None
+
+    def missing(self, asked: Fields, names: Iterable[str]) -> tuple[str, str] | None:
+        """(name, option) of the first field that was asked for, or needed, and is not there."""
+        there = set(names)
+        if self.message is None or self.message not in there:
+            return self.message or "message", "message_field"
+        for name in self.times if asked.time is not None else ():
+            if name not in there:
+                return name, "time_field"
+        wanted = ((self.session, "session_field"), (self.label, "label_field"))
+        return next(((n, option) for n, option in wanted if n is not None and n not in there), None)
+
+
+def read_time(value: Any, clock: Clock) -> float:
+    """Seconds since 1970-01-01 UTC of a field's value; not a number where it says no time."""
+    if isinstance(value, str):
+        return clock[value]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return NAN
+    return epoch(float(value))
+
+
+# Logs as JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object.
+
+ObjectRow = tuple[int, dict[str, Any]]
+
+DOCKER = frozenset({"log", "stream", "time"})
+
+
+def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterator[list[ObjectRow]]:
+    """(line, object) of every line that is a JSON object; others go to `problems`, blank ones nowhere.
+
+    An empty list is a pause (`Lines`).
+    """
+    for numbers, texts in batches:
+        if not texts:
+            yield []
+        rows: list[ObjectRow] = []
+        for number, text in zip(numbers, texts, strict=True):
+            try:
+                value = json.loads(text)
+                if not isinstance(value, dict):
+                    raise ValueError("not an object")
+                rows.append((number, value))
+            except (ValueError, RecursionError):
+                if text and not text.isspace():
+                    error = DataError(
+                        "not a JSON object",
+                        source=source,
+                        line=number,
+                        remedy="write one object a line, or name the format the file really has",
+                    )
+                    problems.bad(error, text)
+        if rows:
+            yield rows
+
+
+def is_container(row: dict[str, Any]) -> bool:
+    """Whether a container runtime wrote it (docker's json-file driver)."""
+    return row.keys() >= DOCKER
+
+
+def docker(batches: Iterator[list[ObjectRow]], clock: Clock) -> Iterator[tuple[Events, list[bool]]]:
+    """What a container wrote, line by line, and which are parts of a longer one (no line end)."""
+    for rows in batches:
+        texts = [str(row.get("log", "")) for _, row in rows]
+        messages = [text.rstrip("\r\n") for text in texts]
+        events = Events(
+            numbers=[number for number, _ in rows],
+            messages=messages,
+            times=[read_time(row.get("time"), clock) for _, row in rows],
+            heads=[False] * len(rows),
+            whole=messages,
+        )
+        yield events, [bool(text) and not text.endswith("\n") for text in texts]
+
+
+def events_of(
+    batches: Iterator[list[ObjectRow]], found: Found, clock: Clock, source: str, problems: Problems
+) -> Iterator[Events]:
+    """Objects as events, a message each; objects without a message go to `problems`."""
+    name = found.message
+    assert name is not None
+    for rows in batches:
+        if not rows:
+            yield Events(numbers=[], messages=[])
+            continue
+        kept: list[ObjectRow] = []
+        messages: list[str] = []
+        for number, row in rows:
+            text = message_of(row.get(name))
+            if text is None:
+                problems.bad(no_message(name, source, number), _raw(row))
+                continue
+            kept.append((number, row))
+            messages.append(text)
+        if not kept:
+            continue
+        values = [row for _, row in kept]
+        yield Events(
+            numbers=[number for number, _ in kept],
+            messages=messages,
+            times=[_time(row, found.times, clock) for row in values] if found.times else None,
+            sessions=None
+            if found.session is None
+            else [_object_ids(row.get(found.session)) for row in values],
+            labels=None if found.label is None else [str(row.get(found.label)) for row in values],
+            whole=messages,
+        )
+
+
+def message_of(value: Any) -> str | None:
+    """The text of a message: journald writes what is no UTF-8 as a list of bytes."""
+    if isinstance(value, list) and value and all(isinstance(b, int) and 0 <= b < 256 for b in value):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def no_message(name: str, source: str, line: int) -> DataError:
+    """The error for an object without a message."""
+    return DataError(
+        "no message in the field",
+        source=source,
+        line=line,
+        field=name,
+        remedy="name another field with --option message_field=NAME, or leave such lines out "
+        "(--on-error skip)",
+    )
+
+
+def fields_of(rows: list[ObjectRow], wanted: Fields, source: str, problems: Problems) -> Found | None:
+    """The fields of a file by its first objects; None where one is missing, which `problems` then has."""
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    found = wanted.among(names)
+    absent = found.missing(wanted, names)
+    if absent is None:
+        return found
+    problems.bad(missing(absent[0], names, source, rows[0][0], absent[1], problems))
+    return None
+
+
+def is_session(row: dict[str, Any], name: str) -> bool:
+    """Whether the field holds the lines of a session."""
+    return isinstance(row.get(name), list) and bool(row[name]) and isinstance(row[name][0], str)
+
+
+def _time(row: dict[str, Any], names: tuple[str, ...], clock: Clock) -> float:
+    if len(names) == 1:
+        return read_time(row.get(names[0]), clock)
+    parts = [row.get(name) for name in names]
+    return NAN if None in parts else clock[" ".join(map(str, parts))]
+
+
+def _object_ids(value: Any) -> tuple[str, ...]:
+    return () if value is None or value == "" else (str(value),)
+
+
+def _raw(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+# Logs as CSV or TSV: a line a row, or a session a row.
+
+TableRow = tuple[int, list[str]]
+
+
+def delimiter_of(header: str, wanted: Fields) -> str | None:
+    """What separates the columns of a table's first line; None where it is no table of ours."""
+    for delimiter in ("\t", ",", ";"):
+        names = [name.strip('"') for name in header.split(delimiter)]
+        if len(names) > 1 and (wanted.among(names).missing(wanted, names) is None or _beside(names)):
+            return delimiter
+    return None
+
+
+def _beside(names: list[str]) -> bool:
+    """Whether a table is one that lies beside logs (labels of sessions, templates) and holds no lines."""
+    return {name.lower() for name in names} <= {*SESSION, *LABEL, "eventid", "eventtemplate", "occurrences"}
+
+
+class Table:
+    """The rows of a table, a list of them at a time, with the line each begins on.
+
+    Args:
+        batches: its lines.
+        delimiter: between columns; with a tab, quotation marks are ordinary characters.
+        wanted: the columns asked for.
+        max_bytes: of the longest field.
+        source, problems: receives what cannot be read.
+
+    After `open` the columns are in `names` and `found`.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Lines],
+        delimiter: str,
+        wanted: Fields,
+        max_bytes: int,
+        source: str,
+        problems: Problems,
+    ) -> None:
+        self._feed = _Feed(batches)
+        # Without quotation marks a row is a line, and need not pass through the csv module.
+        self._rows = None if delimiter == "\t" else csv.reader(self._feed, delimiter=delimiter)
+        self._wanted, self._limit = wanted, max_bytes
+        self._source, self._problems = source, problems
+        self.names: list[str] = []
+        self.found: Found = wanted.among([])
+
+    def open(self) -> bool:
+        """Read the names of the columns; False where a wanted one is missing, which `problems` then has."""
+        empty: TableRow = (1, [])
+        first = next((pair for pair in self._each() if pair is not None), empty)
+        self.names = first[1]
+        self.found = self._wanted.among(self.names)
+        absent = self.found.missing(self._wanted, self.names)
+        if absent is None:
+            return True
+        name, option = absent
+        self._problems.bad(missing(name, self.names, self._source, first[0], option, self._problems))
+        return False
+
+    def batches(self) -> Iterator[list[TableRow]]:
+        """The rows that have all columns; the others go to `problems`; no rows are a pause (`Lines`)."""
+        width = len(self.names)
+        for rows in self._batched():
+            if not rows:
+                yield []
+                continue
+            for line, row in (pair for pair in rows if len(pair[1]) < width):
+                error = DataError(
+                    "a row with too few fields",
+                    source=self._source,
+                    line=line,
+                    remedy=f"the table has {width} columns; quote fields that hold the delimiter",
+                )
+                self._problems.bad(error, self._feed.delimited(row))
+            if whole := [pair for pair in rows if len(pair[1]) >= width]:
+                yield whole
+
+    def _batched(self) -> Iterator[list[TableRow]]:
+        held: list[TableRow] = []
+        for pair in self._each():
+            if pair is not None:
+                held.append(pair)
+            if held and (pair is None or len(held) >= BATCH):
+                yield held
+                held = []
+            if pair is None:
+                yield []
+        if held:
+            yield held
+
+    def events(self, clock: Clock) -> Iterator[Events]:
+        """The rows as events."""
+        at = {name: i for i, name in enumerate(self.names)}
+        assert self.found.message is not None
+        message = at[self.found.message]
+        session = None if self.found.session is None else at[self.found.session]
+        label = None if self.found.label is None else at[self.found.label]
+        times = [at[name] for name in self.found.times]
+        for rows in self.batches():
+            if not rows:
+                yield Events(numbers=[], messages=[])
+                continue
+            numbers, values = zip(*rows, strict=True)
+            columns = list(zip(*(row[: len(self.names)] for row in values), strict=True))
+            messages = list(columns[message])
+            yield Events(
+                numbers=list(numbers),
+                messages=messages,
+                times=[clock[" ".join(parts)] for parts in zip(*(columns[i] for i in times), strict=True)]
+                if times
+                else None,
+                sessions=None if session is None else [_ids(value) for value in columns[session]],
+                labels=None if label is None else list(columns[label]),
+                whole=messages,
+            )
+
+    def _each(self) -> Iterator[TableRow | None]:
+        """(line it begins on, fields) of every row that is not blank; None at a pause."""
+        if self._rows is None:
+            for number, text in self._feed.numbered:
+                if text or not number:
+                    yield (number, text.split("\t")) if number else None
+            return
+        while True:
+            csv.field_size_limit(self._limit)  # of the module as a whole, so set anew before each row
+            self._feed.start = 0
+            try:
+                fields = next(self._rows)
+            except StopIteration:
+                return
+            except csv.Error:
+                error = DataError(
+                    "a field without end",
+                    source=self._source,
+                    line=self._feed.start,
+                    remedy="close the quotation mark, or raise the limit with --option max_bytes=N",
+                )
+                self._problems.bad(error, None)
+                continue
+            if not self._feed.start:
+                yield None
+            elif fields and fields != [""]:
+                yield self._feed.start, fields
+
+
+def _ids(value: str) -> tuple[str, ...]:
+    return (value,) if value else ()
+
+
+class _Feed:
+    """Hands lines to the csv module and remembers where the row under way began.
+
+    A pause is a line of number 0; to the csv module it is an empty line, unless a row is under way.
+    """
+
+    def __init__(self, batches: Iterator[Lines]) -> None:
+        pause = Lines([0], [""])
+        self.numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
+        self.start = 0  # 0 between rows
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> str:
+        number, text = next(self.numbered)
+        while not number and self.start:
+            number, text = next(self.numbered)
+        self.start = self.start or number
+        return text + "\n"
+
+    @staticmethod
+    def delimited(row: list[str]) -> str:
+        """A refused row, for the dead-letter file."""
+        return "\t".join(row)

@@ -1,0 +1,400 @@
+"""Events to the pieces that become records: windows by count, windows by time."""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from math import isnan
+from operator import lt
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.timestamps import duration
+from seqmlm.domains.logs.readers.events import Events
+from seqmlm.errors import DataError, UsageError
+
+STRETCH = 16
+"""Windows of one stretch; windows of different stretches share no line."""
+
+WINDOW_LINES = 1 << 17
+"""Most lines of one window by time; the rest of a fuller one makes another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some lines of a log that become one record.
+
+    Args:
+        numbers: 1-based line of each.
+        messages: what each says.
+        times: seconds since 1970-01-01 UTC, or None.
+        labels: what the file calls each, or None.
+        session: id of the session, or None for a window.
+        group: number that records share which may share lines; those of two groups never do.
+    """
+
+    numbers: tuple[int, ...]
+    messages: tuple[str, ...]
+    times: tuple[float, ...] | None
+    labels: tuple[str, ...] | None
+    session: str | None
+    group: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How long a window is and how far the next one begins, in lines, or in seconds if `by_time`."""
+
+    length: float
+    step: float
+    by_time: bool = False
+
+
+def window_of(length: int | str, step: int | str | None) -> Window:
+    """The window that the options `window` and `step` ask for: 64, or "5m".
+
+    Raises:
+        UsageError: not a positive number of lines, or duration; a step of another kind or beyond the window.
+    """
+    kinds = [
+        _measure(value, name) for value, name in ((length, "window"), (step, "step")) if value is not None
+    ]
+    lengths, by_time = [value for value, _ in kinds], [timed for _, timed in kinds]
+    if by_time[0] != by_time[-1]:
+        raise UsageError("window and step are both numbers of lines, or both durations such as 5m")
+    if lengths[-1] > lengths[0]:
+        raise UsageError("the step is longer than the window: lines in between would be lost")
+    return Window(length=lengths[0], step=lengths[-1], by_time=by_time[0])
+
+
+def _measure(value: int | str, name: str) -> tuple[float, bool]:
+    lines = int(value) if isinstance(value, int) or value.isdecimal() else None
+    seconds = duration(str(value)) if lines is None else None
+    measure = lines if lines is not None else seconds
+    if measure is None or measure <= 0:
+        raise UsageError(f"{name} is a number of lines, or a duration such as 90s, 5m, 1h; got {value!r}")
+    return float(measure), lines is None
+
+
+def windows(events: Iterator[Events], window: Window, source: str, problems: Problems) -> Iterator[Piece]:
+    """Cut a stream of events into windows; every line is in one at least, and in overlapping ones in each.
+
+    Windows are made stretch by stretch: a stretch ends with its 16th window, and the next one begins with
+    the line behind it. So windows that overlap are of one stretch; a split has no line on both sides. A pause
+    ends the stretch, and the window under way.
+
+    Raises:
+        DataError: windows by time of a log without times.
+    """
+    held = _Held()
+    for batch in events:
+        if not len(batch):
+            yield from held.cut(window, len(held.numbers))
+            held.drop(len(held.numbers))
+            continue
+        if window.by_time and (batch.times is None or isnan(batch.times[0])):
+            raise DataError(
+                "windows by time need lines with times",
+                source=source,
+                line=batch.numbers[0],
+                remedy="give the window as a number of lines, or name the format or field of the time",
+            )
+        held.add(batch)
+        end = held.end(window)
+        while end is not None:
+            yield from held.cut(window, end)
+            held.drop(end)
+            end = held.end(window)
+    if held.numbers:
+        yield from held.cut(window, len(held.numbers))
+    problems.note("a line earlier than the one before it", held.late)
+
+
+class _Held:
+    """Lines that are waiting for their stretch to be whole."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._messages: list[str] = []
+        self._times: list[float] | None = None
+        self._labels: list[str] | None = None
+        self._order: list[float] = []  # times that never go back
+        self.late = 0
+
+    def add(self, batch: Events) -> None:
+        self.numbers += batch.numbers
+        self._messages += batch.messages
+        if batch.times is not None:
+            self._times = self._times or []
+            self.late += sum(map(lt, batch.times, [*(self._times[-1:] or batch.times[:1]), *batch.times]))
+            self._times += batch.times
+            before = self._order[-1:]
+            ordered = list(accumulate([*before, *batch.times], max))[len(before) :]
+            self._order += ordered
+        if batch.labels is not None:
+            self._labels = (self._labels or []) + batch.labels
+
+    def end(self, window: Window) -> int | None:
+        """Lines of the first stretch, if it is whole."""
+        stretch = window.length + (STRETCH - 1) * window.step
+        if not window.by_time:
+            return int(stretch) if len(self.numbers) >= stretch else None
+        if self._order and self._order[-1] >= self._order[0] + stretch:
+            return bisect_left(self._order, self._order[0] + stretch)
+        return WINDOW_LINES if len(self.numbers) >= WINDOW_LINES else None
+
+    def drop(self, end: int) -> None:
+        for column in (self.numbers, self._messages, self._times, self._labels, self._order):
+            if column:
+                del column[:end]
+
+    def cut(self, window: Window, end: int) -> Iterator[Piece]:
+        """The windows of the first `end` lines."""
+        covered = number = 0
+        while covered < end:
+            if window.by_time:
+                # Where nothing happened, windows are passed over at once.
+                begin = self._order[0] + number * window.step
+                ahead = self._order[covered] - begin - window.length
+                if ahead >= 0:
+                    number += int(ahead // window.step) + 1
+                    begin = self._order[0] + number * window.step
+                first = bisect_left(self._order, begin, 0, end)
+                last = bisect_left(self._order, begin + window.length, 0, end)
+            else:
+                first = int(number * window.step)
+                last = min(end, first + int(window.length))
+            number += 1
+            if last > covered:  # else an earlier window has all its lines
+                first = min(first, covered)
+                yield self._piece(first, last, 0 if window.step < window.length else first)
+                covered = last
+
+    def _piece(self, first: int, last: int, group: int) -> Piece:
+        times = self._times
+        known = times is not None and not isnan(times[first])
+        return Piece(
+            numbers=tuple(self.numbers[first:last]),
+            messages=tuple(self._messages[first:last]),
+            times=tuple(times[first:last]) if times is not None and known else None,
+            labels=None if self._labels is None else tuple(self._labels[first:last]),
+            session=None,
+            group=self.numbers[group],
+        )
+
+
+# Events to sessions: the lines of one id, gathered from between the others in bounded memory.
+
+Ids = Callable[[Events], Sequence[Sequence[str]]]
+
+_REST_LINES = 1 << 16  # lines without an id that wait to be made into windows
+
+_USUAL = (
+    r"blk_-?\d+",
+    r"req-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    r"\b(?:request|req|trace|session|transaction|correlation|job)[-_]?id\"?[=:] ?\"?([\w.-]+)",
+    r"\b(?:request|req|trace|session|job|txn)=([\w.-]+)",
+)
+_LOOKED_AT = 4096
+_SHARE, _LINES_EACH = 0.75, 4
+
+
+def pattern_of(session: str) -> re.Pattern[str]:
+    """The expression a user gave for session ids: group 1 is the id, else the whole match.
+
+    Raises:
+        UsageError: it is no regular expression, or has more than one group.
+    """
+    try:
+        pattern = re.compile(session)
+    except re.error as error:
+        raise UsageError(f"session is not a regular expression: {error}") from None
+    if pattern.groups > 1:
+        raise UsageError("session has more than one group; make the others (?:...)")
+    return pattern
+
+
+def usual_pattern(first: Events) -> re.Pattern[str] | None:
+    """The usual form of ids that three quarters of these lines have, if any, with four lines an id."""
+    texts = first.whole[:_LOOKED_AT]
+    for expression in _USUAL:
+        pattern = re.compile(expression)
+        if recurring([set(pattern.findall(text)) for text in texts], _LINES_EACH):
+            return pattern
+    return None
+
+
+def recurring(found: Sequence[Collection[str]], lines_each: int = 2) -> bool:
+    """Whether three quarters of some lines have ids, and an id comes in so many lines on average."""
+    ids = Counter(chain.from_iterable(found))
+    with_id = sum(map(bool, found))
+    return bool(ids) and with_id >= _SHARE * len(found) and ids.total() >= lines_each * len(ids)
+
+
+def ids_by(pattern: re.Pattern[str]) -> Ids:
+    """The ids of events by an expression, searched in the whole lines; an id counts once a line."""
+    find = pattern.findall
+
+    def ids(events: Events) -> list[Sequence[str]]:
+        found = [find(text) for text in events.whole]
+        return [one if len(one) < 2 else list(dict.fromkeys(one)) for one in found]
+
+    return ids
+
+
+def named_ids(events: Events) -> Sequence[Sequence[str]]:
+    """The ids that a field of the file names."""
+    return events.sessions or ((),) * len(events)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A session some of whose lines have come."""
+
+    numbers: list[int] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    came: float = 0.0  # by our clock, the last of them, of a live input
+
+
+class Sessions:
+    """Gathers the lines of each id; a session ends with the file, after a gap, or when memory is full.
+
+    Args:
+        ids: of events; an event with several belongs to each session.
+        gap: seconds without a line after which a session is over; None: only the end of the file ends it.
+        max_open: most sessions open at a time; beyond it the one idle longest ends, with a note.
+        max_held: most lines of open sessions together, in the same way.
+        max_lines: of one session; the next ones make a further record of the same id.
+        rest: the windows that lines without an id make.
+        idle: of a live input, seconds by our own clock without a line after which a session is over; looked
+            at when the input pauses. None for files.
+        source, problems: of the file.
+    """
+
+    def __init__(
+        self,
+        ids: Ids,
+        *,
+        gap: float | None,
+        max_open: int,
+        max_held: int,
+        max_lines: int,
+        rest: Window,
+        idle: float | None = None,
+        source: str,
+        problems: Problems,
+    ) -> None:
+        self._ids, self._gap, self._idle = ids, gap, idle
+        self._max_open, self._max_held, self._max_lines = max_open, max_held, max_lines
+        self._rest, self._source, self._problems = rest, source, problems
+        self._open: dict[str, _Open] = {}  # the one idle longest first
+        self._lines = 0
+        self._without: list[Events] = []
+
+    def __call__(self, events: Iterator[Events]) -> Iterator[Piece]:
+        """The sessions as they end; those open at the end of the file in the order they began.
+
+        Lines without an id come after them, in windows.
+        """
+        for batch in events:
+            if len(batch):
+                yield from self._add(batch)
+            else:
+                yield from self._pause(time.monotonic())
+        left = sorted(self._open.items(), key=lambda item: item[1].numbers[0])
+        self._open = {}
+        yield from (_piece(name, one) for name, one in left)
+        yield from self._flush_rest()
+
+    def _add(self, batch: Events) -> Iterator[Piece]:
+        ids = self._ids(batch)
+        times, labels, sessions, gap = batch.times, batch.labels, self._open, self._gap
+        came = 0.0 if self._idle is None else time.monotonic()
+        if gap is not None and times is None and self._idle is None:
+            raise DataError(
+                "sessions that end after a pause need lines with times",
+                source=self._source,
+                line=batch.numbers[0],
+                remedy="leave session_gap out, or name the format or field of the time",
+            )
+        for row, names in enumerate(ids):
+            for name in names:
+                one = sessions.pop(name, None)
+                if one is None:
+                    one = _Open()
+                elif gap is not None and times is not None and times[row] - one.times[-1] > gap:
+                    yield self._ended(name, one)
+                    one = _Open()
+                sessions[name] = one  # again the last in the order
+                one.came = came
+                one.numbers.append(batch.numbers[row])
+                one.messages.append(batch.messages[row])
+                if times is not None:
+                    one.times.append(times[row])
+                if labels is not None:
+                    one.labels.append(labels[row])
+                self._lines += 1
+                if len(one.numbers) >= self._max_lines:
+                    self._problems.note("a session was cut: it has more lines than max_session")
+                    yield self._ended(name, sessions.pop(name))
+        yield from self._close_idle(times[-1] if times else None)
+        if without := [row for row, names in enumerate(ids) if not names]:
+            self._without.append(_rows(batch, without))
+            if sum(map(len, self._without)) >= _REST_LINES:
+                yield from self._flush_rest()
+
+    def _close_idle(self, now: float | None) -> Iterator[Piece]:
+        while self._open:
+            name = next(iter(self._open))
+            one = self._open[name]
+            full = len(self._open) > self._max_open or self._lines > self._max_held
+            idle = self._gap is not None and now is not None and now - one.times[-1] > self._gap
+            if not (full or idle):
+                return
+            if full and not idle:
+                self._problems.note("a session was ended early: too many were open (max_open, max_held)")
+            yield self._ended(name, self._open.pop(name))
+
+    def _pause(self, now: float) -> Iterator[Piece]:
+        """At a pause of a live input: end the sessions that are over, and the windows of the other lines."""
+        while self._open:
+            name = next(iter(self._open))
+            if self._idle is None or now - self._open[name].came < self._idle:
+                break
+            yield self._ended(name, self._open.pop(name))
+        yield from self._flush_rest()
+
+    def _ended(self, name: str, one: _Open) -> Piece:
+        self._lines -= len(one.numbers)
+        return _piece(name, one)
+
+    def _flush_rest(self) -> Iterator[Piece]:
+        rest, self._without = self._without, []
+        self._problems.note("a line without a session id went into a window", sum(map(len, rest)))
+        yield from windows(iter(rest), self._rest, self._source, self._problems)
+
+
+def _piece(name: str, one: _Open) -> Piece:
+    return Piece(
+        numbers=tuple(one.numbers),
+        messages=tuple(one.messages),
+        times=tuple(one.times) if one.times and not isnan(one.times[0]) else None,
+        labels=tuple(one.labels) or None,
+        session=name,
+        group=one.numbers[0],
+    )
+
+
+def _rows(events: Events, rows: Sequence[int]) -> Events:
+    return Events(
+        numbers=[events.numbers[r] for r in rows],
+        messages=[events.messages[r] for r in rows],
+        times=None if events.times is None else [events.times[r] for r in rows],
+        labels=None if events.labels is None else [events.labels[r] for r in rows],
+    )

@@ -1,0 +1,306 @@
+"""The state machine behind the built-in log sample: what a small shop's service says, and when."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqmlm.domains.base import Sample, checked_count, write_sample
+
+START, END = "start", "end"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """A message of one component; fields in braces are drawn anew for each line."""
+
+    name: str
+    component: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A step of a request: the template it writes and the median pause before it, in seconds."""
+
+    name: str
+    template: str
+    pause: float
+
+
+def _template(name: str, component: str, text: str) -> Template:
+    return Template(name=name, component=component, text=text)
+
+
+TEMPLATES = (
+    _template("accept_get", "gateway", "GET accepted from {address} for /articles/{number}"),
+    _template("accept_post", "gateway", "POST accepted from {address} for /orders"),
+    _template("token", "auth", "token of user {user} verified in {millis} ms"),
+    _template("expired", "auth", "token of user {user} expired, asking for a new one"),
+    _template("hit", "cache", "hit for key article:{number}"),
+    _template("miss", "cache", "miss for key article:{number}"),
+    _template("query", "store", "sent query {number} to replica {small}"),
+    _template("rows", "store", "got {small} rows of query {number}"),
+    _template("fill", "cache", "stored key article:{number} for {small} minutes"),
+    _template("valid", "orders", "order {number} is valid, {small} items"),
+    _template("reserve", "stock", "reserved {small} pieces of article {number}"),
+    _template("charge", "payment", "charging account {number} with {small}.{cents} EUR"),
+    _template("busy", "payment", "provider {address} is busy, trying again"),
+    _template("paid", "payment", "charge {hex} confirmed by {address}"),
+    _template("mail", "mailer", "receipt {number} queued for user {user}"),
+    _template("answer_get", "gateway", "answered 200 with {number} bytes in {millis} ms"),
+    _template("answer_post", "gateway", "answered 201 in {millis} ms"),
+)
+
+# Two states write the token's template: which path a request takes after it was decided two lines before.
+STATES = tuple(
+    State(name=name, template=template, pause=pause)
+    for name, template, pause in (
+        ("accept_get", "accept_get", 0.0),
+        ("accept_post", "accept_post", 0.0),
+        ("token_get", "token", 0.02),
+        ("token_post", "token", 0.02),
+        ("expired_get", "expired", 0.02),
+        ("expired_post", "expired", 0.02),
+        ("hit", "hit", 0.005),
+        ("miss", "miss", 0.005),
+        ("query", "query", 0.01),
+        ("rows", "rows", 0.15),
+        ("fill", "fill", 0.01),
+        ("valid", "valid", 0.03),
+        ("reserve", "reserve", 0.05),
+        ("charge", "charge", 0.02),
+        ("busy", "busy", 0.4),
+        ("paid", "paid", 0.8),
+        ("mail", "mail", 0.01),
+        ("answer_get", "answer_get", 0.01),
+        ("answer_post", "answer_post", 0.01),
+    )
+)
+
+TRANSITIONS: tuple[tuple[str, str, float], ...] = (
+    (START, "accept_get", 0.6),
+    (START, "accept_post", 0.4),
+    ("accept_get", "token_get", 0.9),
+    ("accept_get", "expired_get", 0.1),
+    ("accept_post", "token_post", 0.9),
+    ("accept_post", "expired_post", 0.1),
+    ("expired_get", "token_get", 1.0),
+    ("expired_post", "token_post", 1.0),
+    ("token_get", "hit", 0.4),
+    ("token_get", "miss", 0.6),
+    ("hit", "answer_get", 1.0),
+    ("miss", "query", 1.0),
+    ("query", "rows", 1.0),
+    ("rows", "query", 0.2),
+    ("rows", "fill", 0.8),
+    ("fill", "answer_get", 1.0),
+    ("token_post", "valid", 1.0),
+    ("valid", "reserve", 1.0),
+    ("reserve", "charge", 1.0),
+    ("charge", "busy", 0.15),
+    ("charge", "paid", 0.85),
+    ("busy", "charge", 1.0),
+    ("paid", "mail", 0.7),
+    ("paid", "answer_post", 0.3),
+    ("mail", "answer_post", 1.0),
+    ("answer_get", END, 1.0),
+    ("answer_post", END, 1.0),
+)
+
+# Lines that only faults write ("StaleLeaseError: bucket vanished"): so many that few are written twice.
+UNSEEN = "{0}{1}Error: {2} {3}"
+UNSEEN_WORDS = (
+    ("Corrupt", "Orphaned", "Unreadable", "Stale", "Duplicate", "Truncated", "Poisoned", "Misaligned"),
+    ("Segment", "Descriptor", "Journal", "Lease", "Snapshot", "Checksum", "Cursor", "Page"),
+    ("bucket", "pointer", "replica", "ledger", "shard", "index", "lock", "record"),
+    ("detached", "rejected", "overflowed", "abandoned", "quarantined", "diverged", "leaked", "vanished"),
+)
+
+TEMPLATE_OF = {state.name: state.template for state in STATES}
+PAUSE_OF = {state.name: state.pause for state in STATES}
+TEXT_OF = {template.name: template for template in TEMPLATES}
+FOLLOWS = frozenset((TEMPLATE_OF.get(a, a), TEMPLATE_OF.get(b, b)) for a, b, _ in TRANSITIONS)
+
+
+def allowed(templates: list[str]) -> bool:
+    """Whether the machine lets every template follow the one before it."""
+    return all(pair in FOLLOWS for pair in zip([START, *templates], [*templates, END], strict=True))
+
+
+# The built-in log sample: requests to a service, interleaved, one in twenty with a labelled fault.
+#
+# A request walks through a state machine (`seqmlm.domains.logs.sample`) and writes a line per state;
+# several are under way at a time. A fault leaves a line out, adds one,
+# swaps two, waits long before one, or adds one that nothing else writes; each breaks the machine's rules (or,
+# if slow, its pauses), so a model that knows the machine can find it.
+
+DEFAULT_COUNT = 2000
+KINDS = ("missing", "extra", "reordered", "slow", "unseen")
+FAULTY = 1 / 20
+"""Share of requests with a fault."""
+
+FILE = "service.log"
+
+_BEGIN = datetime(2024, 3, 4, 6, 0, 0, tzinfo=UTC)
+_BETWEEN_REQUESTS = 0.1  # seconds, on average; several requests are under way at a time
+_SLOWER = 60.0
+_SPREAD = 0.3  # of the logarithm of a pause
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as it will be written.
+
+    session: its id.
+    states: what it went through; "" for a line no state writes.
+    texts: the messages.
+    times: seconds from the beginning of the file.
+    kind: of its fault, or "normal".
+    at: numbers of its lines that show the fault.
+    lines: 1-based lines of the file, once written.
+    """
+
+    session: str
+    states: list[str]
+    texts: list[str]
+    times: list[float]
+    kind: str = "normal"
+    at: tuple[int, ...] = ()
+    lines: list[int] = field(default_factory=list)
+
+
+def draw(n: int, seed: int) -> tuple[list[Request], list[str]]:
+    """`n` requests in the order they begin, and all lines of the file."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    begins = np.cumsum(rng.exponential(_BETWEEN_REQUESTS, n)).tolist()
+    requests = [_request(begin, rng) for begin in begins]
+    written = sorted(
+        (
+            (time, request, state, text)
+            for request in requests
+            for time, state, text in zip(request.times, request.states, request.texts, strict=True)
+        ),
+        key=lambda entry: entry[0],
+    )
+    lines: list[str] = []
+    for time, request, state, text in written:
+        component = TEXT_OF[TEMPLATE_OF[state]].component if state else "core"
+        lines.append(_line(time, component, f"{text} request_id={request.session}"))
+        request.lines.append(len(lines))
+    return requests, lines
+
+
+def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
+    """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
+    return {
+        "schema": "seqmlm.sample.logs.v1",
+        "domain": "logs",
+        "seed": seed,
+        "n": n,
+        "file": FILE,
+        "positions": "1-based lines of the file",
+        "templates": [asdict(template) for template in TEMPLATES],
+        "states": [asdict(state) for state in STATES],
+        "transitions": [list(transition) for transition in TRANSITIONS],
+        "sessions": [
+            {"session": r.session, "kind": r.kind, "states": r.states, "lines": r.lines} for r in requests
+        ],
+        "anomalies": [
+            {"kind": r.kind, "session": r.session, "lines": [r.lines[i] for i in r.at]}
+            for r in requests
+            if r.kind != "normal"
+        ],
+    }
+
+
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write `service.log` and `truth.json` into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    requests, lines = draw(count, seed)
+    return write_sample(out, FILE, lines, truth(count, seed, requests))
+
+
+def _request(begin: float, rng: np.random.Generator) -> Request:
+    states = _walk(rng)
+    kind, slow = "normal", -1
+    at: tuple[int, ...] = ()
+    if rng.random() < FAULTY:
+        kind = KINDS[int(rng.integers(len(KINDS)))]
+        states, at = _broken(states, kind, rng)
+        slow = at[0] if kind == "slow" else -1
+    pauses = [PAUSE_OF.get(state, 0.02) * float(rng.lognormal(0.0, _SPREAD)) for state in states]
+    pauses = [max(pause, 1e-4) * (_SLOWER if i == slow else 1.0) for i, pause in enumerate(pauses)]
+    return Request(
+        session=f"{int(rng.integers(1 << 48)):012x}",
+        states=states,
+        texts=[_message(state, rng) for state in states],
+        times=(begin + np.cumsum(pauses)).tolist(),
+        kind=kind,
+        at=at,
+    )
+
+
+def _walk(rng: np.random.Generator) -> list[str]:
+    states: list[str] = []
+    state = START
+    while True:
+        ways = [(to, share) for here, to, share in TRANSITIONS if here == state]
+        place = np.searchsorted(np.cumsum([share for _, share in ways]), rng.random(), side="right")
+        state = ways[min(int(place), len(ways) - 1)][0]
+        if state == END:
+            return states
+        states.append(state)
+
+
+def _broken(states: list[str], kind: str, rng: np.random.Generator) -> tuple[list[str], tuple[int, ...]]:
+    """The states with a fault of a kind, and the lines that show it."""
+    if kind == "slow":
+        # Where a pause is long enough to stand out among those of other lines.
+        longest = max(range(1, len(states)), key=lambda i: PAUSE_OF[states[i]])
+        return states, (longest,)
+    if kind == "unseen":
+        at = int(rng.integers(1, len(states)))
+        return [*states[:at], "", *states[at:]], (at,)
+    ways = [way for way in _ways(states, kind) if not allowed([TEMPLATE_OF[state] for state in way[0]])]
+    return ways[int(rng.integers(len(ways)))]
+
+
+def _ways(states: list[str], kind: str) -> list[tuple[list[str], tuple[int, ...]]]:
+    """Every way to leave out, add or swap lines between the first and the last."""
+    inner = range(1, len(states) - 1)
+    if kind == "missing":
+        return [([*states[:i], *states[i + 1 :]], (i,)) for i in inner]
+    if kind == "extra":
+        names = [state.name for state in STATES]
+        return [([*states[:i], name, *states[i:]], (i,)) for i in inner for name in names]
+    return [([*states[:i], states[i + 1], states[i], *states[i + 2 :]], (i, i + 1)) for i in inner[:-1]]
+
+
+def _message(state: str, rng: np.random.Generator) -> str:
+    if not state:
+        return UNSEEN.format(*(words[int(rng.integers(len(words)))] for words in UNSEEN_WORDS))
+    return _filled(TEXT_OF[TEMPLATE_OF[state]].text, rng)
+
+
+def _filled(text: str, rng: np.random.Generator) -> str:
+    number, small, cents, byte, user = (int(v) for v in rng.integers((90000, 20, 90, 250, 400)))
+    return text.format(
+        number=number + 1000,
+        small=small + 1,
+        cents=cents + 10,
+        address=f"10.0.{byte % 8}.{byte}",
+        user=f"u{user:04d}",
+        millis=small + cents,
+        hex=f"0x{number:08x}",
+    )
+
+
+def _line(time: float, component: str, text: str) -> str:
+    at = (_BEGIN + timedelta(seconds=time)).isoformat(timespec="microseconds")
+    process = 100 + sum(map(ord, component))
+    return f"{at} shop1 {component}[{process}]: {text}"

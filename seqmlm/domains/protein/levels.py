@@ -1,0 +1,116 @@
+"""Levels of proteins: the protein whole, with a z-score by length, and each residue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.levels import Background, Level, excess, highest_mean, mean, part_row, record_row
+from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
+from seqmlm.engine.types import Sequences
+from seqmlm.tokenizers.base import Tokenizer
+
+SEGMENT = 20
+"""Residues of the stretch whose highest mean is a channel: a few turns of a helix, a short exon."""
+
+_BINS, _FEWEST = 10, 30
+
+
+class LengthReference(Background):
+    """Mean and spread of the bits per residue of normal proteins, by length.
+
+    Args:
+        lengths: (B,) mean length of each bin, ascending.
+        means, deviations: (B,) of bits per residue in each bin.
+    """
+
+    needs_scores: ClassVar[bool] = True
+
+    def __init__(self, lengths: Doubles, means: Doubles, deviations: Doubles) -> None:
+        self.lengths, self.means, self.deviations = lengths, means, deviations
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Nothing yet: what is usual is known from scores alone."""
+        nothing = np.zeros(0)
+        return cls(nothing, nothing, nothing)
+
+    def learn(self, normal: Iterable[Scored]) -> Self:
+        """Bins of equally many proteins, ten at most and thirty proteins at least."""
+        pairs = np.array([(len(one), mean(one)) for one in normal if len(one)], dtype=np.float64)
+        if len(pairs) < 2:
+            return self
+        ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        bins = np.array_split(ordered, min(_BINS, max(1, len(ordered) // _FEWEST)))
+        return type(self)(
+            np.array([part[:, 0].mean() for part in bins]),
+            np.array([part[:, 1].mean() for part in bins]),
+            np.array([part[:, 1].std(ddof=1) for part in bins]),
+        )
+
+    def z(self, length: int, bits: float) -> float | None:
+        """Standard deviations above the mean of that length, between bins interpolated; None if unknown."""
+        if not len(self.lengths):
+            return None
+        expected = np.interp(length, self.lengths, self.means)
+        deviation = float(np.interp(length, self.lengths, self.deviations))
+        return (bits - float(expected)) / deviation if deviation > 0 else None
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"lengths": self.lengths, "means": self.means, "deviations": self.deviations}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls(arrays["lengths"], arrays["means"], arrays["deviations"])
+
+
+class ProteinLevel(Level):
+    """A protein whole.
+
+    Channels:
+        bits_per_unit: bits per residue, the score; a further field `z` sets it against normal proteins of
+            that length.
+        unexpected: mean surprisal above entropy: a chain that is not what the model takes it to be.
+        segment: highest mean of that over `SEGMENT` neighbours: a foreign piece in a normal chain.
+    """
+
+    name = "protein"
+    channels = ("bits_per_unit", "unexpected", "segment")
+    want = (Entropy(),)
+    background: ClassVar[type[Background] | None] = LengthReference
+    pictures = ("coloured", "track")
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        statistics = {"bits_per_unit": mean(scored)}
+        above = excess(scored)
+        if above is not None and len(above):
+            statistics |= {"unexpected": float(above.mean()), "segment": highest_mean(above, SEGMENT)}
+        row = record_row(scored, statistics)
+        if isinstance(background, LengthReference) and row.score is not None:
+            row = replace(row, extra={"z": background.z(len(scored), row.score)})
+        return [row]
+
+
+class ResidueLevel(Level):
+    """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
+
+    name = "residue"
+    channels = ("unexpected", "surprisal")
+    want = (Entropy(),)
+    pictures = ("coloured", "track")
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        above = excess(scored)
+        found = []
+        for unit, bits in enumerate(scored.surprisal.tolist()):
+            statistics = {"surprisal": bits}
+            if above is not None:
+                statistics = {"unexpected": float(above[unit]), **statistics}
+            number = str(int(scored.number[unit]) + 1)  # residues are counted from 1 wherever proteins are
+            found.append(part_row(scored, np.array([unit]), number, statistics, length=1))
+        return found

@@ -1,0 +1,56 @@
+"""The text domain: sentences or longer pieces of natural language in, words as units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from seqmlm.anomaly.levels import Level
+from seqmlm.data.readers.tables import read_csv, read_jsonl, read_parquet, read_tsv
+from seqmlm.data.readers.text import read_txt
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.text.conllu import read_conllu
+from seqmlm.domains.text.levels import SentenceLevel, WordLevel
+from seqmlm.engine.masking.base import MaskingConfig
+
+
+class TextDomain(Domain):
+    """Natural language; the vocabulary is learnt from the data.
+
+    Byte-level BPE, because with it nothing is ever unknown: a text with a character the training data lacked
+    still has a likelihood, where `[UNK]` would leave exactly the odd word out of its score. Whole words are
+    masked, because evaluation and scoring hide whole words too: a model that has always seen the rest of a
+    word has not learnt to do without it.
+    """
+
+    name: ClassVar[str] = "text"
+    title: ClassVar[str] = "Natural language: sentences, articles, any UTF-8 text"
+    unit: ClassVar[str] = "word"
+    formats: ClassVar[Mapping[str, Format]] = {
+        "txt": Format(read=read_txt, suffixes=(".txt", ".text")),
+        "jsonl": Format(read=read_jsonl, suffixes=(".jsonl", ".ndjson")),
+        "csv": Format(read=read_csv, suffixes=(".csv",)),
+        "tsv": Format(read=read_tsv, suffixes=(".tsv",)),
+        "parquet": Format(read=read_parquet, suffixes=(".parquet",)),
+        "conllu": Format(read=read_conllu, suffixes=(".conllu", ".conll")),
+    }
+    defaults: ClassVar[DomainDefaults] = DomainDefaults(
+        tokenizer="bpe.v1",
+        masking=MaskingConfig(masker="whole_unit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
+        size="small",
+        max_length=256,
+    )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return SentenceLevel(), WordLevel()
+
+    def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
+        """Sentences of a probabilistic grammar with their dependency trees; n of them, 6,000 by default."""
+        from seqmlm.domains.text import sample
+
+        return sample.write(out, n, seed)
+
+
+TEXT = TextDomain()

@@ -1,0 +1,306 @@
+"""The words of the built-in text sample: who can do what to whom, in the singular and the plural.
+
+Constants only. Words earlier in a list are more frequent (weight 1 / rank).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from seqmlm.domains.base import Sample, checked_count, write_sample
+
+NOUNS: dict[str, tuple[str, ...]] = {
+    "person": ("teacher", "king", "farmer", "pilot", "girl", "doctor", "boy", "queen"),
+    "animal": ("dog", "cat", "horse", "bird", "wolf", "fox", "bear", "goat"),
+    "food": ("cake", "carrot", "nut", "pie", "berry", "cookie"),
+    "text": ("book", "letter", "map", "poem", "report", "story"),
+    "device": ("clock", "radio", "lamp", "key", "bell", "motor"),
+    "place": ("house", "garden", "village", "bridge", "school", "castle"),
+}
+
+PLURALS: dict[str, str] = {
+    "wolf": "wolves",
+    "fox": "foxes",
+    "berry": "berries",
+    "story": "stories",
+}
+
+ADJECTIVES: dict[str, tuple[str, ...]] = {
+    "person": ("wise", "young", "proud", "kind"),
+    "animal": ("wild", "hungry", "young", "tame"),
+    "food": ("sweet", "fresh", "ripe", "dry"),
+    "text": ("long", "boring", "famous", "short"),
+    "device": ("rusty", "loud", "broken", "heavy"),
+    "place": ("quiet", "large", "bare", "famous"),
+}
+
+DETERMINERS: dict[str, tuple[str, ...]] = {
+    "singular": ("the", "a", "every", "this"),
+    "plural": ("the", "many", "some", "these"),
+}
+
+# What may stand after a noun: class of the noun, to (preposition, class of the inner noun).
+PREPOSITIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "person": (("with", "animal"), ("from", "place")),
+    "animal": (("near", "person"), ("in", "place")),
+    "food": (("for", "person"), ("from", "place")),
+    "text": (("about", "animal"), ("by", "person")),
+    "device": (("of", "person"), ("in", "place")),
+    "place": (("near", "place"), ("of", "person")),
+}
+
+
+class Verb(NamedTuple):
+    """A verb: its third person singular and plural, who does it, and to what (empty: nothing)."""
+
+    singular: str
+    plural: str
+    subjects: tuple[str, ...]
+    objects: tuple[str, ...] = ()
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("sees", "see", ("person", "animal"), ("person", "animal", "place", "food")),
+    Verb("eats", "eat", ("person", "animal"), ("food",)),
+    Verb("reads", "read", ("person",), ("text",)),
+    Verb("chases", "chase", ("animal",), ("animal", "person")),
+    Verb("repairs", "repair", ("person",), ("device",)),
+    Verb("visits", "visit", ("person",), ("place", "person")),
+    Verb("feeds", "feed", ("person",), ("animal",)),
+    Verb("writes", "write", ("person",), ("text",)),
+    Verb("bakes", "bake", ("person",), ("food",)),
+    Verb("fears", "fear", ("animal", "person"), ("animal",)),
+    Verb("describes", "describe", ("text",), ("place", "animal", "person")),
+    Verb("wakes", "wake", ("device",), ("person", "animal")),
+    Verb("sleeps", "sleep", ("person", "animal")),
+    Verb("runs", "run", ("animal", "device")),
+    Verb("sings", "sing", ("person",)),
+    Verb("breaks", "break", ("device",)),
+    Verb("rots", "rot", ("food",)),
+    Verb("burns", "burn", ("text", "place")),
+)
+
+COPULA = Verb("is", "are", tuple(NOUNS))
+ADVERBS: tuple[str, ...] = ("often", "today", "again", "slowly")
+
+
+def plural(noun: str) -> str:
+    """The plural of a noun of the lexicon."""
+    return PLURALS.get(noun, noun + "s")
+
+
+# The built-in text sample: sentences from a probabilistic grammar, with their dependency trees.
+#
+# Determiners and verbs agree in number with their noun, also across a relative clause or a prepositional
+# phrase whose noun has the other number; verbs, adjectives and prepositions choose the class of their
+# nouns. The grammar is unambiguous, so the probability of a sentence is that of its one derivation,
+# recorded exactly. Trees follow Universal Dependencies (the copula and its subject hang on the adjective).
+
+DEFAULT_COUNT = 6000
+NUMBERS = ("singular", "plural")
+
+# Probabilities of the rules; a phrase inside a phrase is less likely to hold a further one.
+_ADJECTIVE, _PREPOSITIONAL, _RELATIVE, _COPULAR, _ADVERB, _SUBJECT_RELATIVE = 0.3, 0.25, 0.2, 0.25, 0.25, 0.6
+_DEEPEST = 2
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Node:
+    """A word with what hangs on it, in the order of the sentence."""
+
+    form: str
+    relation: str = "root"
+    before: list[Node] = field(default_factory=list)
+    after: list[Node] = field(default_factory=list)
+
+    def flat(self) -> list[Node]:
+        """The words of the phrase, left to right."""
+        left = [word for part in self.before for word in part.flat()]
+        return [*left, self, *(word for part in self.after for word in part.flat())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A drawn sentence.
+
+    Args:
+        words: the last one is the full stop.
+        heads: 1-based number of each word's head, 0 for the root.
+        relations: of each word to its head.
+        agreement: (subject, verb, attractors): 1-based words, and how many nouns of the other number
+            stand between them.
+        bits: -log2 of the sentence's probability under the grammar.
+    """
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...]
+    relations: tuple[str, ...]
+    agreement: tuple[tuple[int, int, int], ...]
+    bits: float
+
+    @property
+    def text(self) -> str:
+        """As it stands in the file: the first letter a capital, no space before the full stop."""
+        line = " ".join(self.words[:-1]) + self.words[-1]
+        return line[0].upper() + line[1:]
+
+
+class Grammar:
+    """Draws sentences.
+
+    Args:
+        seed: of the draws; the rules are fixed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._bits = 0.0
+        self._agreement: list[tuple[Node, Node]] = []
+        self._number: dict[Node, str] = {}
+
+    def sentence(self) -> Sentence:
+        """The next sentence."""
+        self._bits, self._agreement, self._number = 0.0, [], {}
+        root = self._clause()
+        root.after.append(Node(".", "punct"))
+        words = root.flat()
+        place = {id(word): number for number, word in enumerate(words, start=1)}
+        head = {id(part): place[id(word)] for word in words for part in (*word.before, *word.after)}
+        return Sentence(
+            words=tuple(word.form for word in words),
+            heads=tuple(head.get(id(word), 0) for word in words),
+            relations=tuple(word.relation for word in words),
+            agreement=tuple(self._pair(words, place, *pair) for pair in self._agreement),
+            bits=self._bits,
+        )
+
+    def _pair(
+        self, words: Sequence[Node], place: dict[int, int], subject: Node, verb: Node
+    ) -> tuple[int, int, int]:
+        first, last = place[id(subject)], place[id(verb)]
+        number = self._number[subject]
+        return first, last, sum(self._number.get(word, number) != number for word in words[first : last - 1])
+
+    def _clause(self) -> Node:
+        if self._happens(_COPULAR):
+            kind = self._weighted(list(NOUNS))
+            subject = self._noun_phrase(kind, "nsubj")
+            copula = Node(self._agreeing(COPULA, subject), "cop")
+            self._agreement.append((subject, copula))
+            adjective = Node(self._weighted(ADJECTIVES[kind]))
+            adjective.before = [subject, copula]
+            return adjective
+        verb = self._weighted(VERBS)
+        subject = self._noun_phrase(self._weighted(verb.subjects), "nsubj")
+        node = Node(self._agreeing(verb, subject))
+        self._agreement.append((subject, node))
+        node.before = [subject]
+        if verb.objects:
+            node.after.append(self._noun_phrase(self._weighted(verb.objects), "obj"))
+        if self._happens(_ADVERB):
+            node.after.append(Node(self._weighted(ADVERBS), "advmod"))
+        return node
+
+    def _noun_phrase(self, kind: str, relation: str, depth: int = 0) -> Node:
+        number = NUMBERS[self._happens(0.5)]
+        singular = self._weighted(NOUNS[kind])
+        noun = Node(singular if number == "singular" else plural(singular), relation)
+        self._number[noun] = number
+        noun.before.append(Node(self._weighted(DETERMINERS[number]), "det"))
+        if self._happens(_ADJECTIVE):
+            noun.before.append(Node(self._weighted(ADJECTIVES[kind]), "amod"))
+        if depth < _DEEPEST:
+            if self._happens(_PREPOSITIONAL / (1 + depth)):
+                noun.after.append(self._prepositional_phrase(kind, depth + 1))
+            elif self._happens(_RELATIVE / (1 + depth)):
+                noun.after.append(self._relative_clause(noun, kind, depth + 1))
+        return noun
+
+    def _prepositional_phrase(self, kind: str, depth: int) -> Node:
+        preposition, inner = self._weighted(PREPOSITIONS[kind])
+        noun = self._noun_phrase(inner, "nmod", depth)
+        noun.before.insert(0, Node(preposition, "case"))
+        return noun
+
+    def _relative_clause(self, noun: Node, kind: str, depth: int) -> Node:
+        objects = [verb for verb in VERBS if kind in verb.objects]
+        # "texts that see ..." has no verb, "wolves that ... feed" has: an object clause needs one to fit.
+        if not objects or self._happens(_SUBJECT_RELATIVE):
+            verb = self._weighted([verb for verb in VERBS if kind in verb.subjects])
+            node = Node(self._agreeing(verb, noun), "acl:relcl", [Node("that", "nsubj")])
+            self._agreement.append((noun, node))
+            if verb.objects:
+                node.after.append(self._noun_phrase(self._weighted(verb.objects), "obj", depth))
+            return node
+        verb = self._weighted(objects)
+        subject = self._noun_phrase(self._weighted(verb.subjects), "nsubj", depth)
+        node = Node(self._agreeing(verb, subject), "acl:relcl", [Node("that", "obj"), subject])
+        self._agreement.append((subject, node))
+        return node
+
+    def _agreeing(self, verb: Verb, subject: Node) -> str:
+        return verb.singular if self._number[subject] == "singular" else verb.plural
+
+    def _happens(self, probability: float) -> bool:
+        yes = self._random.random() < probability
+        self._bits -= math.log2(probability if yes else 1 - probability)
+        return yes
+
+    def _weighted(self, items: Sequence[T]) -> T:
+        """One of the items, with weights 1, 1/2, 1/3 ..."""
+        total = _harmonic(len(items))
+        left = self._random.random() * total
+        for rank, item in enumerate(items, start=1):
+            left -= 1 / rank
+            if left < 0 or rank == len(items):
+                self._bits += math.log2(rank * total)
+                return item
+        raise ValueError("nothing to choose from")
+
+
+@cache
+def _harmonic(n: int) -> float:
+    return sum(1 / rank for rank in range(1, n + 1))
+
+
+def draw(n: int, seed: int) -> list[Sentence]:
+    """`n` sentences."""
+    source = Grammar(seed)
+    return [source.sentence() for _ in range(n)]
+
+
+def write(out: Path, n: int | None, seed: int) -> Sample:
+    """Write `text.txt` (a sentence a line) and `truth.json` into `out`."""
+    count = checked_count(n, DEFAULT_COUNT)
+    sentences = draw(count, seed)
+    truth: dict[str, Any] = {
+        "schema": "seqmlm.sample.text.v1",
+        "domain": "text",
+        "seed": seed,
+        "n": count,
+        "file": "text.txt",
+        "positions": "1-based words of a sentence, the full stop being one; head 0 is the root",
+        "verb_forms": [[verb.singular, verb.plural] for verb in (*VERBS, COPULA)],
+        "noun_forms": [[noun, plural(noun)] for nouns in NOUNS.values() for noun in nouns],
+        "sentences": [_describe(line, sentence) for line, sentence in enumerate(sentences, start=1)],
+        "anomalies": [],
+    }
+    return write_sample(out, "text.txt", (sentence.text for sentence in sentences), truth)
+
+
+def _describe(line: int, sentence: Sentence) -> dict[str, Any]:
+    return {
+        "line": line,
+        "heads": list(sentence.heads),
+        "relations": list(sentence.relations),
+        "agreement": [list(pair) for pair in sentence.agreement],
+        "bits": round(sentence.bits, 4),
+    }

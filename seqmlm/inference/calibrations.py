@@ -1,0 +1,271 @@
+"""What a model folder holds to judge with, written whole or not at all.
+
+calibration.safetensors   a calibration for each level and mode: arrays, with what belongs to them as JSON in
+                          the header, so that one rename replaces all of it
+background.safetensors    what levels know of normal data
+trained_on.safetensors    keyed hashes of the records the model was trained on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from seqmlm.anomaly.levels import Background, Level
+from seqmlm.data.identity import TrainedOn
+from seqmlm.engine.units import ONE_PASS, Mode
+from seqmlm.errors import StateError
+from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
+from seqmlm.inference.model_folder import LoadedModel, put_file
+from seqmlm.inference.one_pass import correction_identity
+
+CALIBRATION, BACKGROUND = "calibration.safetensors", "background.safetensors"
+TRAINED_ON = "trained_on.safetensors"
+CASCADE = "cascade"
+
+_HEADER = "seqmlm"
+_FORMAT = 1
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stored:
+    """A calibration of one level and mode: exactly one of the first two.
+
+    Args:
+        calibration: of a mode.
+        cascade: of a cascade, whose first stage asks in the mode `screen`.
+        rows_per_day: of normal data with times; None without.
+        precision: "fp32" or "bf16", that the normal data were asked in.
+        source: fingerprint of the normal data, or the data set of the training it was set aside from.
+        created: when, ISO 8601.
+        correction: what corrected the answers (`correction_identity`); None where the file does not say.
+    """
+
+    calibration: Calibration | None = None
+    cascade: CascadeCalibration | None = None
+    screen: Mode = ONE_PASS
+    rows_per_day: float | None = None
+    precision: str = "fp32"
+    source: str = ""
+    created: str = ""
+    correction: str | None = None
+
+    @property
+    def fitted(self) -> Calibration | CascadeCalibration:
+        """The one it is."""
+        found = self.cascade or self.calibration
+        assert found is not None
+        return found
+
+    def asked(self, mode: str) -> Mode:
+        """How it asks, of a cascade in its first stage; `mode` is what a person calls it."""
+        return self.screen if self.cascade is not None else Mode.parse(mode)
+
+    @property
+    def rows(self) -> int:
+        """Normal rows it was fitted to."""
+        return self.fitted.rows
+
+
+def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
+    """All calibrations of a model folder by level and mode ("cascade" is one); empty where it has none.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    file = folder / CALIBRATION
+    if not file.is_file():
+        return {}
+    arrays, header = _read(file)
+    try:
+        facts = json.loads(header.get(_HEADER, "{}"))
+        if facts.get("format") != _FORMAT:
+            raise ValueError(f"format {facts.get('format')}; this version of seqmlm reads {_FORMAT}")
+        return {
+            (one["level"], one["mode"]): _stored(one, _under(arrays, f"{one['level']}/{one['mode']}/"))
+            for one in facts["entries"]
+        }
+    except StateError as error:
+        raise StateError(f"{file}: {error} ('seqmlm calibrate')") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _broken(file, error) from None
+
+
+def kept_calibrations(folder: Path, say: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
+    """What stays beside a new calibration: all there is, or nothing of a file this version cannot read."""
+    try:
+        return stored_calibrations(folder)
+    except StateError as error:
+        say(f"{error}; the calibrations in it, of other levels too, are given up")
+        return {}
+
+
+def stored_calibration(model: LoadedModel, level: Level, mode: str) -> Stored | None:
+    """A calibration of a level and mode ("cascade" is one), or None.
+
+    Raises:
+        StateError: the file cannot be read, or the calibration rests on another one-pass correction than the
+            model has now: two files cannot be replaced in one step, and a kill may have come in between.
+    """
+    folder = Path(model.path)
+    found = stored_calibrations(folder).get((level.name, mode))
+    if found is not None and found.correction not in (None, correction_identity(folder, found.asked(mode))):
+        raise StateError(
+            f"{folder / CALIBRATION}: level {level.name} in mode {mode} was calibrated with another one-pass "
+            "correction than the model has now: calibrate again ('seqmlm calibrate MODEL NORMAL --level "
+            f"{level.name} --mode {mode}'), or ask with --mode exact"
+        )
+    return found
+
+
+def stored_background(model: LoadedModel, level: Level) -> Background | None:
+    """What a level knows of normal data; None where it needs nothing, or the model holds nothing.
+
+    Levels with one kind of background know the same (that of training, where it is from there): any of them
+    lends its own to the others, where what it learnt from scores was seen in the same way.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    kind, file = level.background, Path(model.path) / BACKGROUND
+    if kind is None or not file.is_file():
+        return None
+    arrays = _read(file)[0]
+    alike = (
+        one
+        for one in model.domain.levels
+        if one.background is kind and (one.view == level.view or not kind.needs_scores)
+    )
+    for one in (level, *alike):
+        if own := _under(arrays, f"{one.name}/"):
+            return kind.load(own, model.tokenizer)
+    return None
+
+
+def stored_trained_on(folder: Path) -> TrainedOn | None:
+    """What tells the records a model was trained on; None where the model does not know them.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    file = folder / TRAINED_ON
+    if not file.is_file():
+        return None
+    try:
+        return TrainedOn.from_arrays(_read(file)[0])
+    except (ValueError, KeyError) as error:
+        raise _broken(file, error) from None
+
+
+def store(
+    folder: Path,
+    made: Mapping[tuple[str, str], Stored],
+    *,
+    others: Mapping[tuple[str, str], Stored] | None = None,
+    private: bool = False,
+) -> None:
+    """Replace the calibrations of a model by these, by level and mode.
+
+    Args:
+        folder: of the model.
+        made: with the correction that stands in the folder now.
+        others: made before; those of `made` take their place.
+        private: only the owner may read them.
+
+    Raises:
+        StateError: the folder cannot be written; the calibrations it had are untouched.
+    """
+    arrays: Arrays = {}
+    facts = []
+    current = {
+        (level, mode): replace(one, correction=correction_identity(folder, one.asked(mode)))
+        for (level, mode), one in made.items()
+    }
+    for (level, mode), one in {**(others or {}), **current}.items():
+        state, own = one.fitted.to_state()
+        arrays |= {f"{level}/{mode}/{name}": values for name, values in own.items()}
+        facts.append(
+            {
+                "level": level,
+                "mode": mode,
+                "kind": "mode" if one.cascade is None else CASCADE,
+                "screen": str(one.screen),
+                "rows": one.rows,
+                "rows_per_day": one.rows_per_day,
+                "precision": one.precision,
+                "source": one.source,
+                "correction": one.correction,
+                "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
+                "state": state,
+            }
+        )
+    header = {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})}
+    _write(folder / CALIBRATION, arrays, private, header)
+
+
+def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, private: bool = False) -> None:
+    """Replace what the levels, by name, know of normal data.
+
+    Raises:
+        StateError: the folder cannot be written.
+    """
+    arrays: Arrays = {}
+    for level, background in backgrounds.items():
+        arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
+    _write(folder / BACKGROUND, arrays, private)
+
+
+def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = False) -> None:
+    """Keep what tells the records a model was trained on.
+
+    Raises:
+        StateError: the folder cannot be written.
+    """
+    _write(folder / TRAINED_ON, trained_on.to_arrays(), private)
+
+
+def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
+    cascade = facts["kind"] == CASCADE
+    return Stored(
+        calibration=None if cascade else Calibration.from_state(facts["state"], arrays),
+        cascade=CascadeCalibration.from_state(facts["state"], arrays) if cascade else None,
+        screen=Mode.parse(facts["screen"]),
+        rows_per_day=facts["rows_per_day"],
+        precision=facts.get("precision", "fp32"),
+        source=facts["source"],
+        created=facts["created"],
+        correction=facts.get("correction"),
+    )
+
+
+def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _broken(file, error) from None
+
+
+def _write(file: Path, arrays: Arrays, private: bool, header: dict[str, str] | None = None) -> None:
+    """Replace a file of arrays, whole or not at all."""
+    plain = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+    put_file(file, save(plain, metadata=header), private=private)
+
+
+def _under(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+
+
+def _broken(file: Path, error: Exception) -> StateError:
+    return StateError(f"{file} cannot be read ({error}); calibrate the model again ('seqmlm calibrate')")

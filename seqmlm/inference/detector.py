@@ -1,0 +1,235 @@
+"""Records to judged rows: scores, statistics, calibrated p-values and alarms, batch by batch.
+
+A cascade screens every record cheaply, then asks exactly for the units of those rows that the screening puts
+near the threshold; rows it lets pass rank below all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqmlm.anomaly.levels import Background, Level
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna.levels import both_ways, wanted_in_mirror
+from seqmlm.engine.reductions import Reduction, union
+from seqmlm.engine.units import EXACT, Mode
+from seqmlm.inference.batches import Encoded, batches
+from seqmlm.inference.scorer import RecordScorer
+
+if TYPE_CHECKING:
+    from seqmlm.evaluation.conformal import Calibration, Judgement, Stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JudgedRow:
+    """A row with what calibration says of it.
+
+    Args:
+        row: what was judged.
+        scored: the record it belongs to.
+        p_value: share of normal rows that are at least as unusual; None without calibration.
+        extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
+        alarm: whether `p_value` is at most the asked rate; None where none was asked.
+        channels: p-value of each channel.
+    """
+
+    row: Row
+    scored: Scored
+    p_value: float | None = None
+    extrapolated: bool = False
+    alarm: bool | None = None
+    channels: Mapping[str, float] = field(default_factory=dict)
+
+
+class Detector:
+    """Judges records with one model, at one level.
+
+    Args:
+        scorer: scores units.
+        level: what of a record is judged.
+        mode: how units are hidden; of a cascade, its first stage.
+        background: what the level knows of normal data.
+        calibration: of this level and mode; without one and without a cascade, rows have no p-values.
+        cascade: of this level, where a first stage screens; then `mode` is that stage's.
+        alpha: share of normal rows that may raise an alarm.
+        want: what is read of every unit, beside what the level reads.
+    """
+
+    def __init__(
+        self,
+        scorer: RecordScorer,
+        level: Level,
+        *,
+        mode: Mode = EXACT,
+        background: Background | None = None,
+        calibration: Calibration | None = None,
+        cascade: Stages | None = None,
+        alpha: float | None = None,
+        want: Collection[Reduction] = (),
+    ) -> None:
+        self.scorer, self.level, self.mode = scorer, level, mode
+        self.background, self.calibration, self.cascade, self.alpha = background, calibration, cascade, alpha
+        self._want = union(level.want, want)
+
+    def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
+        """Judge a stream of records, in order and in bounded memory."""
+        for batch in batches(records):
+            yield from self.batch(batch, problems)
+
+    def batch(self, records: Sequence[Record], problems: Problems) -> list[JudgedRow]:
+        """Judge some records together."""
+        return self.encoded(self.scorer.encoded(records, problems))
+
+    def encoded(self, encoded: Sequence[Encoded]) -> list[JudgedRow]:
+        """Judge some records together that are tokenized already."""
+        found = self.scored(encoded, further=self.cascade is None)
+        rows = self.rows(found)
+        if self.cascade is not None:
+            return self._cascade(encoded, found, rows, self.cascade)
+        owners = [one for one, own in zip(found, rows, strict=True) for _ in own]
+        flat = [row for own in rows for row in own]
+        if self.calibration is None:
+            return [JudgedRow(row=row, scored=one) for row, one in zip(flat, owners, strict=True)]
+        judgement = self.calibration.judge(*table(flat, self.level.channels))
+        return self._with_p_values(flat, owners, judgement)
+
+    def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
+        """Score a batch in the judge's mode and, where `further`, those its level asks for beside."""
+        return self._asked(batch, self.mode, further=further)
+
+    def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
+        """The rows of each record."""
+        return [list(self.level.rows(one, self.background)) for one in found]
+
+    def refine(
+        self, batch: Sequence[Encoded], found: Sequence[Scored], units: Sequence[Longs]
+    ) -> list[Scored]:
+        """Ask exactly about some units of each record, and for its further modes.
+
+        Args:
+            batch, found: the records and how they were screened.
+            units: of each record, indices of the units to ask about, at least one.
+        """
+        wanted = []
+        for one, chosen in zip(found, units, strict=True):
+            groups = one.encoding.groups[one.position[chosen]]
+            wanted.append(np.isin(one.encoding.groups, groups) & (one.encoding.groups >= 0))
+        better = self._asked(batch, EXACT, further=True, wanted=wanted)
+        return [refined(old, new) for old, new in zip(found, better, strict=True)]
+
+    def _asked(
+        self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
+    ) -> list[Scored]:
+        level = self.level
+        found = self.scorer.scored(batch, mode, want=self._want, wanted=wanted, view=level.view)
+        found = self._both_ways(batch, found, mode, wanted)
+        for other in level.also if further else ():
+            again = self.scorer.scored(batch, other, want=level.also_want, view=level.view)
+            found = [
+                replace(one, also={**one.also, str(other): more})
+                for one, more in zip(found, again, strict=True)
+            ]
+        return found
+
+    def _both_ways(
+        self, batch: Sequence[Encoded], found: list[Scored], mode: Mode, wanted: Sequence[Bools] | None
+    ) -> list[Scored]:
+        """Averages with the mirrored records, where the level has such."""
+        mirrors = [self.level.mirrored(one.record) for one in batch]
+        places = [place for place, mirror in enumerate(mirrors) if mirror is not None]
+        if not places:
+            return found
+        again = self.scorer.encoded([mirror for mirror in mirrors if mirror is not None], Problems())
+        rule = self.scorer.model.tokenizer.units
+        asked: list[Bools] | None = None
+        if wanted is not None:
+            asked = [
+                wanted_in_mirror(batch[i].encoding, wanted[i], one.encoding, rule, len(str(one.record.raw)))
+                for i, one in zip(places, again, strict=True)
+            ]
+        summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
+        scores = self.scorer.scored(again, mode, want=summed, wanted=asked)
+        for place, mirrored in zip(places, scores, strict=True):
+            found[place] = both_ways(found[place], mirrored)
+        return found
+
+    def _cascade(
+        self,
+        batch: Sequence[Encoded],
+        found: list[Scored],
+        rows: list[list[Row]],
+        calibration: Stages,
+    ) -> list[JudgedRow]:
+        flat = [row for own in rows for row in own]
+        record = np.repeat(np.arange(len(found)), [len(own) for own in rows])
+        screened, lengths = table(flat, self.level.screen)
+        near = calibration.near(screened, lengths)
+        again = np.unique(record[near])
+        if len(again):
+            units = [
+                np.unique(np.concatenate([flat[i].units for i in np.flatnonzero(near & (record == r))]))
+                for r in again.tolist()
+            ]
+            chosen = [r for r, own in zip(again.tolist(), units, strict=True) if len(own)]
+            better = self.refine(
+                [batch[r] for r in chosen], [found[r] for r in chosen], [own for own in units if len(own)]
+            )
+            for r, one in zip(chosen, better, strict=True):
+                found[r] = one
+            flat = self._remade(found, rows, flat, near, record)
+        exact, _ = table(flat, self.level.channels)
+        judgement = calibration.judge(screened, lengths, near, exact)
+        return self._with_p_values(flat, [found[r] for r in record.tolist()], judgement)
+
+    def _remade(
+        self, found: list[Scored], rows: list[list[Row]], flat: list[Row], near: Bools, record: Longs
+    ) -> list[Row]:
+        """The rows, those that were asked about anew made again."""
+        first = np.cumsum([0, *(len(own) for own in rows)])
+        made = list(flat)
+        for r in np.unique(record[near]).tolist():
+            again = list(self.level.rows(found[r], self.background))
+            for place in np.flatnonzero(near & (record == r)).tolist():
+                made[place] = again[place - int(first[r])]
+        return made
+
+    def _with_p_values(
+        self, rows: Sequence[Row], owners: Sequence[Scored], judgement: Judgement
+    ) -> list[JudgedRow]:
+        names = list(judgement.channels)
+        columns = np.array([judgement.channels[name] for name in names]).reshape(len(names), len(rows))
+        alpha = self.alpha
+        return [
+            JudgedRow(
+                row=row,
+                scored=one,
+                p_value=p,
+                extrapolated=beyond,
+                alarm=None if alpha is None else p <= alpha,
+                channels=dict(zip(names, own, strict=True)),
+            )
+            for row, one, p, beyond, own in zip(
+                rows,
+                owners,
+                judgement.p_value.tolist(),
+                judgement.extrapolated.tolist(),
+                columns.T.tolist(),
+                strict=True,
+            )
+        ]
+
+
+def table(rows: Sequence[Row], channels: Sequence[str]) -> tuple[dict[str, Doubles], Longs]:
+    """Statistics of rows by channel (M,), NaN where a row does not have one, and their lengths (M,)."""
+    nothing = float("nan")
+    statistics = {
+        name: np.array([row.statistics.get(name, nothing) for row in rows], dtype=np.float64)
+        for name in channels
+    }
+    return statistics, np.array([row.length for row in rows], dtype=np.int64)

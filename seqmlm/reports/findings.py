@@ -1,0 +1,234 @@
+"""SARIF 2.1.0 (OASIS, 2020), which code hosts, editors and CI systems show findings from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from seqmlm.anomaly.findings import CONTENT, PLACE, Finding
+from seqmlm.errors import DataError, StateError
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+VERSION = "2.1.0"
+ROOT = "SRCROOT"
+TOOL = "seqmlm"
+
+
+def sarif(findings: Sequence[Finding], *, version: str) -> dict[str, Any]:
+    """The log of one run.
+
+    Args:
+        findings: in order; with `state` where they were compared with a baseline.
+        version: of this program.
+    """
+    rules = sorted({one.rule for one in findings})
+    run: dict[str, Any] = {
+        "tool": {"driver": {"name": TOOL, "version": version, "rules": [_rule(name) for name in rules]}},
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {ROOT: {"description": {"text": "The folder the scoring was started in."}}},
+        "results": [_result(one, rules.index(one.rule)) for one in findings],
+    }
+    return {"$schema": SCHEMA, "version": VERSION, "runs": [run]}
+
+
+def write_sarif(path: Path, findings: Iterable[Finding], *, version: str, private: bool = False) -> None:
+    """Write a log, whole or not at all.
+
+    Args:
+        path: replaced if there; its folder is made.
+        private: only the owner may read it.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    text = json.dumps(sarif(list(findings), version=version), indent=2, ensure_ascii=False) + "\n"
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(draft, path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise StateError(f"cannot write {path}: {error.strerror}; free space or name another file") from None
+
+
+def _rule(name: str) -> dict[str, Any]:
+    return {
+        "id": f"{TOOL}/{name}",
+        "name": f"Unusual{name.title().replace('-', '')}",
+        "shortDescription": {"text": f"An unusual {name}"},
+        "fullDescription": {
+            "text": f"A {name} that a language model of normal code finds more surprising than nearly every "
+            "normal one. Unusual is not wrong: it is worth a look."
+        },
+        "defaultConfiguration": {"level": "warning"},
+    }
+
+
+def _result(finding: Finding, rule: int) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": finding.first_line, "endLine": finding.last_line}
+    if finding.columns is not None:
+        region |= {"startColumn": finding.columns[0], "endColumn": finding.columns[1]}
+    uri = quote(finding.uri, errors="surrogateescape")
+    artifact: dict[str, Any] = (
+        {"uri": uri} if finding.uri.startswith("/") else {"uri": uri, "uriBaseId": ROOT}
+    )
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
+    if finding.scope is not None:
+        location["logicalLocations"] = [{"fullyQualifiedName": finding.scope, "kind": "function"}]
+    result: dict[str, Any] = {
+        "ruleId": f"{TOOL}/{finding.rule}",
+        "ruleIndex": rule,
+        "level": "warning",
+        "message": {"text": finding.message},
+        "locations": [location],
+        "partialFingerprints": dict(finding.fingerprints),
+    }
+    if finding.state is not None:
+        result["baselineState"] = finding.state
+    properties = {"p_value": finding.p_value, "score": finding.score}
+    result["properties"] = {name: value for name, value in properties.items() if value is not None}
+    return result
+
+
+# A baseline: the findings of an earlier run, against which only what is new is worth a look.
+
+_ORDER = (PLACE, CONTENT)  # the place first, then the content, which a renamed file keeps
+
+
+class Baseline:
+    """Findings that are known already.
+
+    Args:
+        known: of the earlier run.
+    """
+
+    def __init__(self, known: Iterable[Finding]) -> None:
+        self.known = tuple(known)
+        self._left = {
+            name: Counter(one.fingerprints[name] for one in self.known if name in one.fingerprints)
+            for name in _ORDER
+        }
+        self._met: Counter[str] = Counter()
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """The findings of a SARIF file, or the alarms of scores as JSON lines.
+
+        Raises:
+            DataError: the file is neither.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"cannot be read ({error})", source=str(path)) from None
+        found = _of_sarif(text, path)
+        return cls(_of_rows(text, path) if found is None else found)
+
+    def is_known(self, finding: Finding) -> bool:
+        """Whether the baseline has it; each of its findings is met once, so that a copy of one is new."""
+        for name in _ORDER:
+            mark = finding.fingerprints.get(name)
+            if mark is not None and self._left[name][mark] > 0:
+                self._take(name, mark)
+                return True
+        return False
+
+    def _take(self, name: str, mark: str) -> None:
+        one = next(
+            known
+            for known in self.known
+            if known.fingerprints.get(name) == mark and not self._met[_key(known)]
+        )
+        self._met[_key(one)] += 1
+        for other, value in one.fingerprints.items():
+            if other in self._left:
+                self._left[other][value] -= 1
+
+    def absent(self, looked_at: Collection[str]) -> list[Finding]:
+        """What the baseline has and nobody met, in the files that were looked at."""
+        return [
+            one.against("absent") for one in self.known if not self._met[_key(one)] and one.uri in looked_at
+        ]
+
+
+def _key(finding: Finding) -> str:
+    return finding.fingerprints.get(PLACE) or json.dumps(sorted(finding.fingerprints.items()))
+
+
+def _of_sarif(text: str, path: Path) -> list[Finding] | None:
+    """The results of a SARIF log that are not absent from it; None where the text is none."""
+    try:
+        log = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(log, dict) or "runs" not in log:
+        return None
+    try:
+        results = [result for run in log["runs"] for result in run.get("results", ())]
+        return [_of_result(one) for one in results if one.get("baselineState") != "absent"]
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise DataError(f"not SARIF as this program writes it ({error!r})", source=str(path)) from None
+
+
+def _of_result(result: Mapping[str, Any]) -> Finding:
+    place = result["locations"][0]["physicalLocation"]
+    region = place.get("region", {})
+    first = int(region.get("startLine", 1))
+    return Finding(
+        rule=result["ruleId"].rpartition("/")[2],
+        message=result["message"]["text"],
+        uri=unquote(place["artifactLocation"]["uri"]),
+        first_line=first,
+        last_line=int(region.get("endLine", first)),
+        columns=None,
+        scope=None,
+        fingerprints=dict(result.get("partialFingerprints", {})),
+        p_value=result.get("properties", {}).get("p_value"),
+        score=result.get("properties", {}).get("score"),
+    )
+
+
+def _of_rows(text: str, path: Path) -> list[Finding]:
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            marks = row.get("fingerprints")
+        except (ValueError, AttributeError):
+            raise DataError(
+                "neither SARIF nor JSON lines of scores",
+                source=str(path),
+                line=number,
+                remedy="give what --sarif or --out wrote",
+            ) from None
+        if marks and row.get("alarm", True):
+            found.append(_of_row(row, marks))
+    return found
+
+
+def _of_row(row: Mapping[str, Any], marks: Mapping[str, str]) -> Finding:
+    return Finding(
+        rule="",
+        message="",
+        uri=str(row.get("source", "")),
+        first_line=int(row.get("line", 1)),
+        last_line=int(row.get("last_line", row.get("line", 1))),
+        columns=None,
+        scope=row.get("function"),
+        fingerprints=marks,
+        p_value=row.get("p_value"),
+        score=row.get("score"),
+    )

@@ -1,0 +1,372 @@
+"""Scores and their labels, joined by id: what an evaluation reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from seqmlm.data.rows import read_rows, required
+from seqmlm.errors import DataError
+
+_TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
+_LISTED = 5
+# Columns in which less is more unusual.
+_P_VALUES = ("p_value", "channels.")
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which fields say what.
+
+    Args:
+        score: higher is more unusual; p-values ("p_value", "channels.NAME") are turned round.
+        label: of the scores, or of the file of labels.
+        positive, negative: the label that is to be found, or the one that is not; neither for 0/1 or
+            true/false.
+        group: natural unit of a row, for resampling; None for each row its own.
+        baseline: a further score of the same rows, or None.
+        id: of a row in the file of labels.
+    """
+
+    score: str = "score"
+    label: str = "label"
+    positive: str | None = None
+    negative: str | None = None
+    group: str | None = None
+    baseline: str | None = None
+    id: str = "id"
+
+
+@dataclass(eq=False)
+class Labelled:
+    """Rows with their labels, column by column (lists of N).
+
+    Args:
+        keys: id, start and end of each row.
+        scores: -inf where nothing could be scored.
+        labels: True where the row is to be found.
+        alarms: None where the scores have no alarm column.
+        lengths: units; None where the scores do not say.
+        groups: for resampling.
+        baseline: None where none is named.
+        sensitive: whether the scores say that they are of sensitive data.
+        missing: labels of no scored row, with `partial`.
+    """
+
+    keys: list[Key] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    labels: list[bool] = field(default_factory=list)
+    alarms: list[bool] | None = field(default_factory=list)
+    lengths: list[float] | None = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    baseline: list[float] = field(default_factory=list)
+    sensitive: bool = False
+    missing: int = 0
+
+
+def read_labelled(
+    paths: Sequence[str],
+    columns: Columns,
+    *,
+    labels: str | None = None,
+    partial: bool = False,
+    sensitive: bool = False,
+) -> Labelled:
+    """Read scores, and labels from a column of theirs or a file of their own.
+
+    Args:
+        paths: files of scores (.jsonl, .csv, .parquet ...).
+        columns: which fields say what.
+        labels: file with an id and a label a row, or the truth of a sample; None where the scores have the
+            label.
+        partial: labels without a score are counted instead of refused.
+        sensitive: as if the scores said so.
+
+    Raises:
+        DataError: a missing field, a score that is no number, ids without a partner (with their number).
+    """
+    planted = None if labels is None else Planted.read(labels)
+    known = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
+    found, absent, seen = Labelled(sensitive=sensitive), Counter[str](), set[str]()
+    for path in paths:
+        for line, row in read_rows(path):
+            name = str(required(row, "id", path, line))
+            found.sensitive = found.sensitive or _truth(row.get("sensitive")) is True
+            if planted is not None:
+                label = planted.shown(row)
+            elif known is None:
+                value = required(row, columns.label, path, line)
+                label = _label(value, columns, path, line, found.sensitive)
+            elif name in known:
+                label = known[name]
+                seen.add(name)
+            else:
+                absent[name] += 1
+                continue
+            _append(found, row, label, columns, path, line)
+    if absent:
+        raise _without(absent, f"scored ids are not in {labels}", str(labels), found.sensitive)
+    left = set(known or ()) - seen if planted is None else planted.unseen
+    found.missing = _unscored(left, str(labels), partial, found.sensitive)
+    if not found.keys:
+        raise DataError("there are no scores", source=", ".join(paths), remedy="name a file with rows in it")
+    return found
+
+
+def aligned(
+    path: str, column: str, keys: Sequence[Key], sensitive: bool
+) -> tuple[list[float], list[bool] | None]:
+    """The scores, and the alarms if there are any, that another file gives the same rows.
+
+    Args:
+        path, column: where they stand.
+        keys: (N,) rows, in whose order they come.
+        sensitive: name no ids.
+
+    Raises:
+        DataError: a row it does not have, or has twice.
+    """
+    scores: dict[Key, float] = {}
+    alarms: dict[Key, bool | None] = {}
+    for line, row in read_rows(path):
+        key = _key(row, str(required(row, "id", path, line)))
+        if key in scores:
+            raise DataError("this row was there before", source=path, line=line, remedy="keep one of them")
+        scores[key] = number_of(row, column, path, line)
+        alarms[key] = _truth(row.get("alarm"))
+    absent = [key[0] for key in keys if key not in scores]
+    if absent:
+        raise _without(absent, "rows have no such score", path, sensitive)
+    raised = [alarm for alarm in (alarms[key] for key in keys) if alarm is not None]
+    return [scores[key] for key in keys], raised if len(raised) == len(keys) else None
+
+
+def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
+    """A score of a row, higher being more unusual; -inf where it is null or empty.
+
+    Raises:
+        DataError: no such field, or no number in it.
+    """
+    value = _value(row, name, path, line)
+    if value is None or value == "":
+        return -math.inf
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise DataError(
+            "no number in the field",
+            source=path,
+            line=line,
+            field=name,
+            remedy="leave it empty where nothing could be scored",
+        )
+    return -number if name.startswith(_P_VALUES) else number
+
+
+def is_column(name: str) -> bool:
+    """Whether a name means a column of the scores rather than a file."""
+    return not Path(name).exists()
+
+
+def _unscored(ids: set[str], path: str, partial: bool, sensitive: bool) -> int:
+    """How many labelled ids have no score.
+
+    Raises:
+        DataError: any, unless `partial`.
+    """
+    if ids and not partial:
+        error = _without(sorted(ids), "labelled ids have no score", path, sensitive)
+        raise DataError(error.reason, source=error.source, remedy=f"{error.remedy}, or give --partial")
+    return len(ids)
+
+
+def _append(
+    found: Labelled, row: Mapping[str, Any], label: bool, columns: Columns, path: str, line: int
+) -> None:
+    name = str(row["id"])
+    found.keys.append(_key(row, name))
+    found.labels.append(label)
+    found.scores.append(number_of(row, columns.score, path, line))
+    group = name if columns.group is None else str(_value(row, columns.group, path, line))
+    found.groups.append(group)
+    if columns.baseline is not None:
+        found.baseline.append(number_of(row, columns.baseline, path, line))
+    alarm = _truth(row.get("alarm"))
+    if found.alarms is not None and alarm is not None:
+        found.alarms.append(alarm)
+    else:
+        found.alarms = None
+    length = row.get("units")
+    if found.lengths is not None and length is not None and length != "":
+        found.lengths.append(float(length))
+    else:
+        found.lengths = None
+
+
+def _key(row: Mapping[str, Any], name: str) -> Key:
+    return name, str(row.get("start") or ""), str(row.get("end") or "")
+
+
+def _value(row: Mapping[str, Any], name: str, path: str, line: int) -> Any:
+    """A field, or one of an object in a field: "channels.pll"."""
+    outer, dot, inner = name.partition(".")
+    if name not in row and dot and isinstance(row.get(outer), dict):
+        return required(row[outer], inner, path, line)
+    return required(row, name, path, line)
+
+
+def _truth(value: Any) -> bool | None:
+    text = str(value).lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def _labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for line, row in read_rows(path):
+        name = str(required(row, columns.id, path, line))
+        value = required(row, columns.label, path, line)
+        label = _label(value, columns, path, line, sensitive)
+        if found.setdefault(name, label) is not label:
+            raise DataError(
+                "an id with both labels" if sensitive else f"{name!r} has both labels",
+                source=path,
+                line=line,
+                remedy="keep the right one",
+            )
+    return found
+
+
+def _label(value: Any, columns: Columns, path: str, line: int, sensitive: bool) -> bool:
+    text = str(value)
+    if columns.positive is not None:
+        return text == columns.positive
+    if columns.negative is not None:
+        return text != columns.negative
+    truth = _truth(value)
+    if truth is None:
+        raise DataError(
+            "a label that is neither 0/1 nor true/false" + ("" if sensitive else f": {text[:40]!r}"),
+            source=path,
+            line=line,
+            field=columns.label,
+            remedy="say which one is to be found with --positive, or which is not with --negative",
+        )
+    return truth
+
+
+def _without(ids: Counter[str] | Sequence[str], what: str, path: str, sensitive: bool) -> DataError:
+    """The error for ids that have no partner; ids of sensitive data are not named."""
+    names = list(dict.fromkeys(ids))
+    shown = "" if sensitive else f": {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
+    return DataError(
+        f"{len(names):,} {what}{shown}", source=path, remedy="check that both files are of the same records"
+    )
+
+
+# Scored rows and what was planted in a sample: its `truth.json` in the place of a file of labels.
+
+_SCHEMA = "seqmlm.sample."
+_RECORD = ("id", "file", "session", "subject")  # what anomalies call the record they are in
+_SCOPES = ("class", "module")  # of source code: their rows leave out what their functions have
+
+
+class Planted:
+    """The anomalies of a sample, found in rows by their places (docs/SAMPLES.md).
+
+    A row shows an anomaly of its record where they share at least half of the shorter one (`start`, `end`),
+    its line is one of `lines`, or its visit is `visit` and, of an event, its code is `code`; the row of a
+    whole record shows all of them.
+
+    Args:
+        anomalies: as the truth lists them.
+        file: of the sample, beside its truth; where it is a folder and the one above it was scored, ids of
+            records begin with it.
+    """
+
+    def __init__(self, anomalies: list[dict[str, Any]], file: str = "") -> None:
+        self._prefix = f"{file}/"
+        self._of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for number, one in enumerate(anomalies):
+            self._of.setdefault(_record(one), []).append((number, one))
+        self._hidden = {number: _record(one) for number, one in enumerate(anomalies)}
+
+    @classmethod
+    def read(cls, path: str) -> Self | None:
+        """What a truth file plants; None where the file is none.
+
+        Raises:
+            DataError: nothing is planted in it.
+        """
+        if not path.endswith(".json") or not Path(path).is_file():
+            return None
+        try:
+            truth = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, OSError):
+            return None
+        if not isinstance(truth, dict) or not str(truth.get("schema", "")).startswith(_SCHEMA):
+            return None
+        if not truth.get("anomalies"):
+            raise DataError(
+                f"nothing wrong is planted in this {truth.get('domain')} sample",
+                source=path,
+                remedy="samples of dna, code, ehr and logs have anomalies; give labels of your own",
+            )
+        return cls(truth["anomalies"], str(truth.get("file", "")))
+
+    def shown(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row shows an anomaly, which is from then on none of the `unseen`."""
+        name = str(row["id"]).removeprefix(self._prefix)
+        whole = name in self._of
+        found = self._of.get(name if whole else name.rpartition("#")[0], [])
+        row = {**row, **_parsed(row.get("extra"), {})} if found else row
+        hits = [number for number, one in found if _shows(row, one, whole)]
+        for number in hits:
+            self._hidden.pop(number, None)
+        return bool(hits)
+
+    @property
+    def unseen(self) -> set[str]:
+        """Records with an anomaly that no row has shown so far."""
+        return set(self._hidden.values())
+
+
+def _record(anomaly: Mapping[str, Any]) -> str:
+    return str(next(anomaly[name] for name in _RECORD if name in anomaly))
+
+
+def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any], whole: bool) -> bool:
+    if whole:
+        return True
+    if "start" in anomaly:
+        first, last = row.get("contig_start", row.get("start")), row.get("contig_end", row.get("end"))
+        return row.get("kind") not in _SCOPES and _overlap(_integer(first), _integer(last), anomaly)
+    if "lines" in anomaly:
+        return _integer(row.get("line")) in anomaly["lines"]
+    if row.get("visit_id") != anomaly["visit"]:
+        return False
+    named = [unit["unit"] for unit in _parsed(row.get("top"), [])]
+    return "missing" in row or anomaly["code"] in named  # only the rows of visits say what is missing
+
+
+def _overlap(start: int, end: int, anomaly: Mapping[str, Any]) -> bool:
+    shared = min(end, int(anomaly["end"])) - max(start, int(anomaly["start"]))
+    return shared > 0 and 2 * shared >= min(end - start, int(anomaly["end"]) - int(anomaly["start"]))
+
+
+def _integer(value: Any) -> int:
+    """A number of a row; tables may have it as text, or not at all."""
+    return int(float(value)) if value not in (None, "") else -1  # columns with gaps become "1.0"
+
+
+def _parsed(value: Any, absent: Any) -> Any:
+    """What tables hold as JSON text."""
+    return json.loads(value) if isinstance(value, str) and value else value or absent

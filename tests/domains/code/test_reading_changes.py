@@ -1,0 +1,156 @@
+"""Changed files: against git itself, and diffs put on and taken off."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.domains.code.changes import Change, changes_of_diff, changes_since, parse_patch
+from seqmlm.errors import DataError, UsageError
+
+BEFORE = "def f(a, b):\n    total = a + b\n    return total\n\n\ndef g(x):\n    return x\n"
+AFTER = "import os\n\n\ndef f(a, b):\n    total = a - b\n    return total\n\n\ndef g(x):\n    return x\n"
+
+
+def git(folder: Path, *arguments: str) -> bytes:
+    named = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@localhost", *arguments]
+    return subprocess.run(named, capture_output=True, check=True).stdout
+
+
+def put(folder: Path, name: str, text: str | bytes) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A work tree of one commit, then changed in every way that there is."""
+    git(tmp_path, "init", "-q")
+    put(tmp_path, "same.py", "x = 1\n")
+    put(tmp_path, "mod.py", BEFORE)
+    put(tmp_path, "pkg/old name.py", BEFORE.replace("f", "renamed"))
+    put(tmp_path, "gone.py", "y = 2\n")
+    put(tmp_path, "notes.md", "hello\n")
+    put(tmp_path, "vendor/lib.py", "z = 3\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    put(tmp_path, "mod.py", AFTER)
+    git(tmp_path, "mv", "pkg/old name.py", "pkg/new nämé.py")
+    (tmp_path / "gone.py").unlink()
+    put(tmp_path, "added.py", "--- = 1\n+++ = 2\n@@ -1 +1 @@\n")
+    git(tmp_path, "add", "added.py")
+    put(tmp_path, "notes.md", "bye\n")
+    put(tmp_path, "vendor/lib.py", "z = 4\n")
+    return tmp_path
+
+
+def by_path(changes: list[Change]) -> dict[str, Change]:
+    return {change.path: change for change in changes}
+
+
+def test_every_kind_of_change(tree):
+    problems = Problems()
+    found = by_path(list(changes_since(tree, "HEAD", problems)))
+    assert {path: change.status for path, change in found.items()} == {
+        "added.py": "added",
+        "gone.py": "deleted",
+        "mod.py": "modified",
+        "pkg/new nämé.py": "renamed",
+    }
+    changed = found["mod.py"]
+    assert (changed.before, changed.after) == (BEFORE, AFTER)
+    assert changed.after is not None
+    assert changed.after.language == "python"
+    assert [hunk.changed() for hunk in changed.hunks] == [([], [1, 2, 3]), ([2], [5])]
+    assert found["pkg/new nämé.py"].old_path == "pkg/old name.py"
+    assert not found["pkg/new nämé.py"].hunks
+    assert found["added.py"].before is None
+    assert found["added.py"].hunks[0].changed() == ([], [1, 2, 3])
+    assert found["gone.py"].after is None
+    assert set(problems.counts) == {
+        "a changed file that is no source code, skipped",
+        "a vendored file, skipped",
+    }
+
+
+def test_a_folder_inside_a_work_tree(tree):
+    [change] = changes_since(tree / "pkg", "HEAD", Problems())
+    assert (change.path, change.old_path, change.status) == ("new nämé.py", "old name.py", "renamed")
+    assert change.before == change.after
+
+
+@pytest.mark.parametrize("revision", ["nowhere", "--all", "HEAD:mod.py"])
+def test_no_such_revision(tree, revision):
+    with pytest.raises(UsageError, match="no revision"):
+        list(changes_since(tree, revision, Problems()))
+
+
+def test_no_work_tree(tmp_path):
+    with pytest.raises(UsageError, match="no git work tree"):
+        list(changes_since(tmp_path, "HEAD", Problems()))
+
+
+@pytest.mark.parametrize("context", [0, 1, 3])
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_diff_gives_what_git_gives(tree, context, applied):
+    wanted = by_path(list(changes_since(tree, "HEAD", Problems())))
+    diff = git(tree, "diff", "-M", f"-U{context}", "HEAD")
+    if not applied:
+        git(tree, "reset", "-q", "--hard")
+    found = by_path(list(changes_of_diff(tree, diff, "d", Problems())))
+    assert found.keys() == wanted.keys()
+    for path, change in found.items():
+        assert (change.before, change.after) == (wanted[path].before, wanted[path].after)
+        assert change.status == wanted[path].status
+        came = [number for hunk in change.hunks for number in hunk.changed()[1]]
+        assert came == [number for hunk in wanted[path].hunks for number in hunk.changed()[1]]
+
+
+def test_a_file_without_a_last_line_end(tmp_path):
+    put(tmp_path, "a.py", "x = 1\ny = 3")
+    diff = (
+        b"--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n\\ No newline at end of file\n+y = 3\n"
+        b"\\ No newline at end of file\n"
+    )
+    [change] = changes_of_diff(tmp_path, diff, "d", Problems())
+    assert (change.before, change.after) == ("x = 1\ny = 2", "x = 1\ny = 3")
+
+
+def test_plain_diff_with_time_stamps_and_several_files(tmp_path):
+    put(tmp_path, "a.py", "x = 1\n")
+    put(tmp_path, "b.py", "x = 1\n")
+    one = "--- a/{0}\t2020-01-01 00:00\n+++ b/{0}\t2020-01-02 00:00\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    found = list(
+        changes_of_diff(tmp_path, (one.format("a.py") + one.format("b.py")).encode(), "d", Problems())
+    )
+    assert [(change.path, change.after) for change in found] == [("a.py", "x = 2\n"), ("b.py", "x = 2\n")]
+
+
+def test_what_a_diff_does_not_fit_is_named(tmp_path):
+    put(tmp_path, "a.py", "x = 5\n")
+    diff = b"--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    with pytest.raises(DataError, match=r"a\.py fits neither side"):
+        list(changes_of_diff(tmp_path, diff, "d", Problems()))
+
+
+def test_a_diff_does_not_reach_outside_its_folder(tmp_path):
+    put(tmp_path, "secret.py", "x = 1\n")
+    (tmp_path / "in").mkdir()
+    diff = b"--- a/../secret.py\n+++ b/../secret.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    with pytest.raises(DataError, match="outside"):
+        list(changes_of_diff(tmp_path / "in", diff, "d", Problems()))
+
+
+def test_a_torn_diff_says_where():
+    with pytest.raises(DataError, match="d:5: a hunk with fewer lines"):
+        parse_patch(b"--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n-x\n", "d")
+
+
+def test_no_diff():
+    with pytest.raises(DataError, match="not a unified diff"):
+        parse_patch(b"hello\n", "d")
+    assert parse_patch(b"", "d") == []

@@ -1,0 +1,125 @@
+"""The code sample: its truth is documented, every bug is where it says, and everything else is sound."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.splits import assign
+from seqmlm.domains.code import CODE
+from seqmlm.domains.code.sample import KINDS, TEMPLATES, draw, filled
+from seqmlm.errors import UsageError
+from tests.domains.test_samples import check, documented
+
+
+def clean(text: str, bugs: list[dict]) -> str:
+    for bug in sorted(bugs, key=lambda one: -one["start"]):
+        assert text[bug["start"] : bug["end"]] == bug["found"]
+        text = text[: bug["start"]] + bug["original"] + text[bug["end"] :]
+    return text
+
+
+def test_truth_is_as_documented(tmp_path: Path):
+    sample = CODE.sample(tmp_path, n=60, seed=3)
+    truth = json.loads(sample.truth.read_text(encoding="utf-8"))
+    own, idioms, anomalies = documented("code")
+    check(truth, documented(None)[0] | own)
+    for item in truth["idioms"]:
+        check(item, idioms)
+    for item in truth["anomalies"]:
+        check(item, anomalies)
+        lines = (tmp_path / "code" / item["file"]).read_text().splitlines()
+        assert item["found"].splitlines()[0] in lines[item["line"] - 1]
+    assert truth["anomalies"]
+    assert (truth["schema"], truth["seed"], truth["n"]) == ("seqmlm.sample.code.v1", 3, 60)
+    assert sample.files == (tmp_path / truth["file"],)
+
+
+def test_every_bug_is_where_the_truth_says_and_nowhere_else():
+    modules, bugs = draw(200, 1)
+    sound = {filled(template, "noun", "verb")[0].split("(")[0] for template in TEMPLATES.values()}
+    assert len(sound) == len(TEMPLATES)
+    rules = {
+        "total": "+=",
+        "find": "raise KeyError",
+        "at": "raise IndexError",
+        "length": "return end - start",
+        "ratio": "except ZeroDivisionError",
+    }
+    for path, text in modules.items():
+        own = [bug for bug in bugs if bug["file"] == path]
+        mended = clean(text, own)
+        assert (mended != text) == bool(own)
+        ast.parse(text)
+        for function in ast.walk(ast.parse(mended)):
+            if isinstance(function, ast.FunctionDef):
+                source = ast.get_source_segment(mended, function) or ""
+                for idiom, rule in rules.items():
+                    if function.name.startswith((f"{idiom}_",)) or function.name.endswith(f"_{idiom}"):
+                        assert rule in source, source
+    assert set(Counter(bug["kind"] for bug in bugs)) == set(KINDS)
+    functions = sum(text.count("\n\n\n") for text in modules.values())
+    assert len(bugs) / functions == pytest.approx(0.05, abs=0.02)
+
+
+def test_clean_functions_run():
+    """The idioms do what they say, so the right side of a slot is right."""
+    space: dict = {}
+    for template in TEMPLATES.values():
+        exec(filled(template, "box", "keep")[0], space)
+    assert space["total_box"]([1, 2, 3]) == 6
+    assert space["mean_box"]([1, 2, 3]) == 2
+    assert space["find_box"]({"a": 1}, "a") == space["get_box"]({"a": 1}, "a") == 1
+    assert space["box_at"]([5, 6], 1) == 6
+    assert space["box_length"](2, 5) == 3
+    assert space["largest_box"]([2, 9, 4]) == 9
+    assert space["count_boxs"]([1, 5, 9], 4) == 2
+    assert (space["parse_box"]("7"), space["parse_box"]("x")) == (7, 0)
+    assert (space["box_ratio"](1, 4), space["box_ratio"](1, 0)) == (0.25, 0.0)
+    assert space["load_boxs"]("/nowhere/at/all") == []
+    store = space["BoxStore"](1)
+    store.keep("a", 1)
+    assert store.room() == 0
+    with pytest.raises(OverflowError):
+        store.keep("b", 2)
+    with pytest.raises(KeyError):
+        space["find_box"]({}, "a")
+    with pytest.raises(IndexError):
+        space["box_at"]([1], 1)
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path: Path):
+    first, again, other = (
+        CODE.sample(tmp_path / name, n=30, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    files = [
+        {path.relative_to(one.files[0]): path.read_bytes() for path in one.files[0].rglob("*.py")}
+        for one in (first, again, other)
+    ]
+    assert files[0] == files[1] != files[2]
+    assert set(files[0]) == set(files[2])
+    assert first.truth.read_bytes() == again.truth.read_bytes()
+    truths = [json.loads(one.truth.read_text()) for one in (first, other)]
+    for key in ("idioms", "kinds", "bug_share", "schema"):
+        assert truths[0][key] == truths[1][key]
+
+
+def test_the_folder_reads_back_as_the_modules_drawn(tmp_path: Path):
+    CODE.sample(tmp_path, seed=0)
+    problems = Problems()
+    records = list(CODE.read([tmp_path], problems))
+    assert len(records) == 400
+    assert problems.counts == {}
+    sides = Counter(assign(CODE.split_key(record), 0, 0.2) for record in records)
+    assert len(sides) == 2
+    assert len({CODE.split_key(record) for record in records}) == 40
+
+
+def test_an_empty_sample_is_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="at least one"):
+        CODE.sample(tmp_path, n=0)

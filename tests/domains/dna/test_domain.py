@@ -1,0 +1,181 @@
+"""The DNA domain: splits by place, what people see, trainings with every tokenizer, bad input."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.fasta import read_fasta
+from seqmlm.data.record import Record
+from seqmlm.domains.dna import DNA, REGION
+from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.errors import UsageError
+from seqmlm.inference.maskers import make_masker
+from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
+from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
+from seqmlm.tokenizers.nucleotide import reverse_complement
+
+TRAIN = (
+    "--size",
+    "tiny",
+    "--max-steps",
+    2,
+    "--set",
+    "model.max_length=64",
+    "--set",
+    "train.evaluation_records=5",
+)
+
+
+def genome(path: Path, contigs: int = 2, bases: int = 70_000) -> Path:
+    source = random.Random(0)
+    text = "".join(f">c{i}\n{''.join(source.choices('ACGTa', k=bases))}\n" for i in range(contigs))
+    path.write_text(text)
+    return path
+
+
+def test_neighbours_stay_together_and_contigs_are_in_order(tmp_path: Path):
+    records = list(DNA.read([genome(tmp_path / "g.fa")], Problems()))
+    assert sum(len(r.raw) for r in records) == 140_000
+    keys = [DNA.split_key(r) for r in records]
+    assert keys == [f"{r.document}:{r.meta['start'] // REGION}" for r in records]
+    assert len(set(keys)) == 2 * 3
+    order = [DNA.order_key(r) for r in records]
+    assert order == sorted(order)
+    assert len(set(order)) == len(order)
+    [short] = DNA.read([genome(tmp_path / "s.fa", 1, 100)], Problems())
+    letters = short.raw.upper()
+    assert DNA.split_key(short) in (letters, reverse_complement(letters))
+    assert DNA.order_key(short) is None
+
+
+@given(st.text("ACGTNacgtn", min_size=1, max_size=30))
+def test_both_strands_of_a_read_go_to_one_side(letters: str):
+    keys = {
+        DNA.split_key(Record(id="r", raw=raw, source="r.fq", line=1))
+        for raw in (letters, letters.lower(), reverse_complement(letters))
+    }
+    assert len(keys) == 1
+
+
+def test_overlapping_tokens_refuse_maskers_that_leak():
+    for name in ("uniform.v1", "whole_unit.v1", "span.v1"):
+        with pytest.raises(UsageError, match=r"each base in 4 neighbouring tokens.*--masker kmer_span\.v1"):
+            make_masker(MaskingConfig(masker=name), KmerTokenizer(k=4))
+        make_masker(MaskingConfig(masker=name), KmerBlockTokenizer())
+    for tokenizer in (BaseTokenizer(), KmerTokenizer(k=4)):
+        made = make_masker(MaskingConfig(masker="kmer_span.v1"), tokenizer)
+        assert (made.k, made.first) == (tokenizer.k, 6)
+    with pytest.raises(UsageError, match="needs the option 'first'"):
+        make_masker(MaskingConfig(masker="kmer_span.v1"), KmerBlockTokenizer())
+
+
+def test_what_overlapping_tokens_show():
+    tokenizer, raw = KmerTokenizer(k=3), "ACGTACGTAC"
+    encoding = tokenizer.encode(raw)
+    asked = np.array(
+        [3, 4, 5, 6], dtype=np.int32
+    )  # 3-mers at 2..5 show the bases 2..7; only 4 and 5 no other does
+    ids = tokenizer.encode("ACGTTTGTAC").ids[asked]
+    assert DNA.show(tokenizer, raw, encoding, asked, ids).splitlines() == [
+        "masked    ACGT__GTAC",
+        "predicted ACGTTTGTAC",
+        "true      ACGTACGTAC",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "masker"),
+    [
+        ("base", "uniform"),
+        ("kmer", "kmer_span"),
+        ("kmer_block", "uniform"),
+        ("dna_bpe", "uniform"),
+    ],
+)
+def test_train_and_score(seqmlm, tmp_path: Path, tokenizer: str, masker: str):
+    data = genome(tmp_path / "g.fa", bases=1500, contigs=12)
+    options = ("--set", "tokenizer.options.k=4") if tokenizer == "kmer" else ()
+    trained = seqmlm(
+        "train",
+        "--domain",
+        "dna",
+        data,
+        *TRAIN,
+        "--name",
+        "m",
+        "--tokenizer",
+        tokenizer,
+        "--masker",
+        masker,
+        *options,
+    )
+    assert trained.code == 0, trained.err
+    assert "bits per base" in trained.err
+    assert "18,000 bases" in trained.err.replace("17,964", "18,000")  # 36 fewer 4-mers than bases
+    shown = (tmp_path / "runs" / "m" / "predictions.txt").read_text().splitlines()
+    assert [line.split()[0] for line in shown[:3]] == ["masked", "predicted", "true"]
+    if tokenizer in ("base", "kmer"):  # a token of several bases is shown as one gap
+        assert len({len(line) for line in shown[:3]}) == 1
+    few = tmp_path / "few.fa"
+    few.write_text(">x\nACGTNNACGTTGCANACCAGGATTACATTTACAGGATACCAGG\n>y\nACGTACGGGT\n")
+    scored = seqmlm("score", "m", few, "--per-unit")
+    assert scored.code == 0, scored.err
+    for line, record in zip(
+        map(json.loads, scored.out.splitlines()), read_fasta(few, Problems()), strict=True
+    ):
+        bases = [i for i, base in enumerate(record.raw) if base != "N"]
+        assert [u["start"] for u in line["per_unit"]] == bases
+        assert all(u["unit"] == record.raw[u["start"] : u["end"]] for u in line["per_unit"])
+        assert line["units"] == len(bases)
+        total = sum(u["surprisal"] for u in line["per_unit"])
+        assert line["bits_per_unit"] == pytest.approx(total / len(bases), rel=1e-4)
+
+
+def test_a_leaking_pair_and_short_sequences_from_the_command_line(seqmlm, tmp_path: Path):
+    data = genome(tmp_path / "g.fa", bases=300, contigs=8)
+    refused = seqmlm("train", "--domain", "dna", data, *TRAIN, "--tokenizer", "kmer")
+    assert refused.code == 2
+    assert "--masker kmer_span.v1" in refused.err
+    data.write_text(data.read_text() + ">short\nACG\n")
+    kmers = ("--tokenizer", "kmer", "--masker", "kmer_span")
+    named = seqmlm("train", "--domain", "dna", data, *TRAIN, *kmers)
+    assert named.code == 3
+    assert "g.fa:17: a sequence of fewer than 6 bases" in named.err
+
+
+def test_bad_files_end_in_one_sentence(seqmlm, tmp_path: Path):
+    for name, text, said in (
+        ("r.fastq", "@a\nACGT\n+\nIII\n", "r.fastq:1: sequence and quality of a read differ in length"),
+        ("p.fasta", ">p\nMKVLLE\n", "p.fasta:1: a letter that stands for no nucleotide"),
+        ("e.fasta", ">a\nACGT\n>e\n", "e.fasta:3: a record without a sequence"),
+        ("w.bed", "chr1\t1\t4\n", "--option genome="),
+    ):
+        (tmp_path / name).write_text(text)
+        refused = seqmlm("train", "--domain", "dna", tmp_path / name, *TRAIN)
+        assert refused.code in (2, 3)
+        assert said in refused.err
+        assert "Traceback" not in refused.err
+
+
+def test_windows_of_a_genome_train(seqmlm, tmp_path: Path):
+    fasta = genome(tmp_path / "g.fna")
+    windows = tmp_path / "w.bed"
+    windows.write_text("".join(f"c{i % 2}\t{i * 500}\t{i * 500 + 300}\tw{i}\t0\t-\n" for i in range(130)))
+    trained = seqmlm("train", "--domain", "dna", windows, *TRAIN, "--option", f"genome={fasta}")
+    assert trained.code == 0, trained.err
+    assert "39,000 bases" in trained.err
+
+
+def test_inspect(seqmlm, tmp_path: Path):
+    found = seqmlm("data", "inspect", "--domain", "dna", genome(tmp_path / "g.fa"), "--json")
+    assert found.code == 0, found.err
+    assert found.json["characters"] == 140_000
+    assert set(found.json["tokens"]) == set("ACGT")

@@ -1,0 +1,140 @@
+"""Genomes in FASTA: blocks of long contigs, runs of N, soft masks, letters of proteins."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data import files
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna import nucleotides
+from seqmlm.domains.dna.nucleotides import read_genome
+from seqmlm.errors import DataError
+
+
+def read(
+    data: bytes, problems: Problems | None = None, *, size: int = 1 << 20, **options: int
+) -> list[Record]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        return list(read_genome("g.fa", problems or Problems(), **options))
+
+
+def test_letters() -> None:
+    problems = Problems()
+    [one, two] = read(b">a some contig\nACGTacgt\nNRyU\n>b\r\nuu--CC\r\nG.A\r\n", problems)
+    assert one == Record(
+        id="a", raw="ACGTacgtNNnT", source="g.fa", line=1, document="a", meta={"description": "some contig"}
+    )
+    assert (two.raw, two.line) == ("ttCCGA", 4)
+    assert problems.counts == {"ambiguous bases (IUPAC codes), read as N": 2}
+
+
+contigs = st.lists(
+    st.lists(st.sampled_from(["ACGT", "acg", "T", "N", "NNNN", "NNNNNNNN"]), min_size=1, max_size=25),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(contigs=contigs, data=st.data())
+def test_blocks_hold_every_base_at_its_place(contigs, data):
+    texts = ["".join(parts) for parts in contigs]
+    block, gap = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 10))
+    width = data.draw(st.integers(1, 20))
+    raw = "".join(f">c{i} x\n" + re.sub(f"(.{{1,{width}}})", r"\1\n", text) for i, text in enumerate(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nucleotides, "_SPILL", data.draw(st.integers(1, 40)))
+        problems = Problems()
+        found = read(raw.encode(), problems, size=data.draw(st.integers(1, 50)), block=block, max_n=gap)
+    left_out = 0
+    for i, text in enumerate(texts):
+        rest = list(text)
+        for record in (r for r in found if r.document == f"c{i}"):
+            assert raw.splitlines()[record.line - 1] == f">c{i} x"
+            assert len(record.raw) <= block
+            assert not re.search(f"N{{{gap + 1},}}|^N|N$", record.raw)
+            start = record.meta.get("start", 0)
+            assert text[start : start + len(record.raw)] == record.raw
+            rest[start : start + len(record.raw)] = " " * len(record.raw)
+            if "contig" in record.meta:
+                assert record.id == f"c{i}:{start}-{start + len(record.raw)}"
+            else:
+                assert (record.id, record.raw) == (f"c{i}", text)
+        assert not set(rest) - {" ", "N"}
+        left_out += rest.count("N")
+    assert sum(problems.counts.values()) == left_out
+
+
+def test_a_long_contig_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "long.fa.gz"
+    line = b"ACGTTGCA" * 10 + b"\n"
+    with gzip.open(path, "wb", compresslevel=1) as out:
+        out.write(b">chr1\n")
+        for _ in range(300):
+            out.write(line * 1000)
+    tracemalloc.start()
+    bases = sum(len(record.raw) for record in read_genome(path, Problems()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert bases == 300 * 1000 * 80
+    assert peak < 12 << 20
+
+
+def test_a_protein_is_refused_once_and_the_rest_is_read() -> None:
+    data = b">p\nMKVLAAGIE\n" + b"QQQ\n" * 50 + b">empty\n>d\nACGT\n"
+    with pytest.raises(DataError, match=r"g.fa:1: a letter that stands for no nucleotide.*--domain protein"):
+        read(data)
+    problems = Problems("skip")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nucleotides, "_SPILL", 20)
+        found = read(data, problems, size=16)
+    assert [(r.id, r.line) for r in found] == [("d", 54)]
+    assert problems.bad_count == 2
+    assert problems.counts["a record without a sequence"] == 1
+
+
+def test_a_refused_record_is_put_aside_whole(tmp_path: Path) -> None:
+    with Problems("quarantine", tmp_path / "q.jsonl") as problems:
+        read(b">p x\n" + b"MKVLAAGIE\n" * 200, problems)
+    [line] = (tmp_path / "q.jsonl").read_text().splitlines()
+    assert json.loads(line)["raw"].split("\n") == [">p", *["MKVLAAGIE"] * 200]
+
+
+def test_text_before_the_first_record_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"g.fa:1: text before the first '>'"):
+        read(b"ACGT\n>a\nACGT\n")
+    packed = gzip.compress(b">a\n" + b"ACGT" * 500_000, mtime=0)
+    path = tmp_path / "cut.fa.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    problems = Problems("skip")
+    found = list(read_genome(path, problems))
+    assert problems.bad_count == 1
+    assert all(set(r.raw) == set("ACGT") for r in found)
+
+
+def test_a_contig_on_one_line_is_not_held_whole() -> None:
+    handed_on: list[int] = []
+
+    def blocks(source: str) -> Iterator[bytes]:
+        yield b">a\nAC"
+        for _ in range(40):
+            handed_on.append(sum(len(record.raw) for record in found))
+            yield b"ACGT" * (1 << 16)
+        yield b"\n"
+
+    found: list[Record] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "blocks", blocks)
+        found.extend(read_genome("g.fa", Problems()))
+    assert sum(len(record.raw) for record in found) == 2 + (40 << 18)
+    assert handed_on[-1] > 30 << 18

@@ -1,0 +1,61 @@
+"""A genome from file to track: right across the reader's blocks, overlapping windows and runs of N."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_fields import random_model
+
+from seqmlm.data.problems import Problems
+from seqmlm.domains.dna.levels import WindowLevel
+from seqmlm.domains.dna.track import GenomeTrack
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.reports.report import ScoreReport
+from seqmlm.tokenizers.kmer import BaseTokenizer
+
+BLOCK = 260
+
+
+def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
+    source = random.Random(5)
+    contigs = {
+        "chrB": "".join(source.choices("ACGTacgt", k=700)),
+        "chrA": "N" * 40 + "".join(source.choices("ACGT", k=300)) + "N" * 30 + "ACCA" * 20,
+    }
+    genome = tmp_path / "g.fa"
+    genome.write_text("".join(f">{name} some words\n{bases}\n" for name, bases in contigs.items()))
+    model = random_model("dna", BaseTokenizer(), max_length=32)
+    records = model.domain.read([genome], Problems(), block=BLOCK, max_n=10)
+    report = ScoreReport("g", pictures=WindowLevel.pictures, unit="base")
+    over: dict[tuple[str, int], list[float]] = defaultdict(list)
+    with GenomeTrack(tmp_path / "t.bedgraph") as track:
+        for one in Detector(RecordScorer(model), WindowLevel()).judged(records, Problems()):
+            track.add(one.row, one.scored)
+            report.add(one)
+            extra, score = one.row.extra, one.row.score
+            assert score is not None
+            stretch = contigs[extra["contig"]][extra["contig_start"] : extra["contig_end"]]
+            assert stretch == one.scored.record.raw[one.row.start : one.row.end]
+            for base in range(extra["contig_start"], extra["contig_end"]):
+                over[extra["contig"], base].append(score)
+    lines = (tmp_path / "t.bedgraph").read_text().splitlines()[1:]
+    found: dict[tuple[str, int], float] = {}
+    for contig, start, end, value in (line.split("\t") for line in lines):
+        for base in range(int(start), int(end)):
+            assert (contig, base) not in found
+            found[contig, base] = float(value)
+    assert {name for name, _ in found} == set(contigs)
+    assert list(dict.fromkeys(line.split("\t")[0] for line in lines)) == ["chrA", "chrB"]
+    assert found.keys() == over.keys()
+    for place, scores in over.items():
+        assert found[place] == pytest.approx(np.mean(scores), rel=1e-3, abs=1e-4)
+    known = {(name, i) for name, bases in contigs.items() for i, base in enumerate(bases) if base != "N"}
+    assert known == set(found)
+    html = report.page().html()
+    assert "<h2>Along chrA</h2>" in html
+    assert "<h2>Along chrB</h2>" in html

@@ -1,0 +1,168 @@
+"""DNA levels: both strands weigh the same, windows cover contigs, composition is subtracted and told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_fields import random_model
+
+from seqmlm.anomaly.values import Row
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna.levels import (
+    BaseLevel,
+    DnaLevel,
+    GenomeBackground,
+    RecordLevel,
+    WindowLevel,
+    place,
+    windows,
+)
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
+from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
+from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
+from seqmlm.tokenizers.nucleotide import NucleotideTokenizer, reverse_complement
+
+SOURCE = random.Random(0)
+
+
+def letters(length: int, alphabet: str = "ACGTacgt") -> str:
+    return "".join(SOURCE.choices(alphabet, k=length))
+
+
+TRAIN = [letters(80, "AACGT") for _ in range(30)]
+TOKENIZERS: list[NucleotideTokenizer] = [
+    BaseTokenizer(),
+    KmerTokenizer(k=3),
+    KmerBlockTokenizer(k=4),
+    DnaBpeTokenizer.train(TRAIN, vocabulary_size=40),
+]
+every = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=[one.name for one in TOKENIZERS])
+TEXT = letters(230) + "NN" + letters(118)
+
+
+class Training:
+    """Sequences of a training split."""
+
+    def __init__(self, tokenizer: NucleotideTokenizer, raws: Sequence[str]) -> None:
+        self._encodings = tokenizer.encode_batch(raws)
+
+    @property
+    def lengths(self) -> Ids:
+        return np.array([len(one) for one in self._encodings], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return self._encodings[index]
+
+
+def record(raw: str, **meta: object) -> Record:
+    return Record(id="r", raw=raw, source="g.fa", line=1, meta=meta)
+
+
+def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
+    background = GenomeBackground.fit(Training(tokenizer, TRAIN), tokenizer, seed=0)
+    judge = Detector(RecordScorer(random_model("dna", tokenizer)), level, background=background)
+    return [found.row for found in judge.judged([one], Problems())]
+
+
+@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+def test_a_level_that_says_its_rows_are_placed_places_each(level: DnaLevel) -> None:
+    assert level.placed
+    rows = judged(BaseTokenizer(), level, record(TEXT[:120]))
+    assert all(row.extra["contig"] == "r" for row in rows)
+
+
+@every
+@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
+    tokenizer: NucleotideTokenizer, level: DnaLevel
+) -> None:
+    forward, backward = (judged(tokenizer, level, record(raw)) for raw in (TEXT, reverse_complement(TEXT)))
+    assert len(forward) == len(backward)
+    for one, other in zip(forward, reversed(backward), strict=True):
+        assert (one.start, one.end) == (len(TEXT) - other.end, len(TEXT) - other.start)
+        assert one.statistics.keys() == {"excess", "composition"}
+        assert one.statistics == pytest.approx(other.statistics, abs=1e-5)
+    # One strand alone does not have that.
+    scorer = RecordScorer(random_model("dna", tokenizer))
+    pair = scorer.scored(scorer.encoded([record(TEXT), record(reverse_complement(TEXT))], Problems()))
+    assert abs(pair[0].surprisal.mean() - pair[1].surprisal.mean()) > 1e-3
+
+
+@every
+def test_units_that_are_asked_anew_are_asked_on_both_strands(tokenizer: NucleotideTokenizer) -> None:
+    judge = Detector(RecordScorer(random_model("dna", tokenizer)), WindowLevel())
+    batch = judge.scorer.encoded([record(TEXT), record(letters(40))], Problems())
+    truth = judge.scored(batch)
+    nothing = [replace(one, surprisal=np.zeros(len(one))) for one in truth]
+    units = [np.arange(100, 117), np.array([0, 39])]
+    for exact, new, asked in zip(truth, judge.refine(batch, nothing, units), units, strict=True):
+        np.testing.assert_allclose(new.surprisal[asked], exact.surprisal[asked], atol=1e-4)
+        assert np.count_nonzero(new.surprisal) < 2 * len(asked) + 20
+
+
+@every
+def test_windows_are_means_over_their_bases(tokenizer: NucleotideTokenizer) -> None:
+    bases = judged(tokenizer, BaseLevel(), record(TEXT))
+    for window in judged(tokenizer, WindowLevel(), record(TEXT)):
+        inside = [one for one in bases if window.start <= one.start < window.end]
+        assert window.length == len(inside)
+        for channel, value in window.statistics.items():
+            assert value == pytest.approx(np.mean([one.statistics[channel] for one in inside]), abs=1e-9)
+        masked = sum(letter.islower() for letter in TEXT[window.start : window.end])
+        assert window.extra["soft_masked"] == pytest.approx(masked / 100, abs=6e-4)
+
+
+@pytest.mark.parametrize("length", [1, 99, 100, 101, 150, 151, 1000])
+def test_windows_cover_every_base_in_order(length: int) -> None:
+    found = list(windows(length))
+    assert found == sorted(set(found))
+    assert {base for start, end in found for base in range(start, end)} == set(range(length))
+    assert all(end - start == min(100, length) for start, end in found)
+
+
+def test_windows_of_unknown_bases_are_left_out_but_a_record_has_a_row() -> None:
+    tokenizer = TOKENIZERS[0]
+    raw = letters(100) + "N" * 200 + letters(100)
+    assert [one.start for one in judged(tokenizer, WindowLevel(), record(raw))] == [0, 50, 250, 300]
+    [only] = judged(tokenizer, WindowLevel(), record("N" * 130))
+    assert only.score is None
+    assert only.length == 0
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({}, ("r", 3, 5)),
+        ({"contig": "chr1", "start": 1000}, ("chr1", 1003, 1005)),
+        ({"contig": "chr1", "start": 1000, "strand": "-"}, ("chr1", 1005, 1007)),
+    ],
+)
+def test_places_are_those_of_the_contig(meta: dict[str, object], expected: tuple[str, int, int]) -> None:
+    assert place(record("ACGTACGTAC", **meta), 3, 5) == expected
+
+
+@every
+def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTokenizer) -> None:
+    known = GenomeBackground.fit(Training(tokenizer, TRAIN), tokenizer, seed=1)
+    plain = GenomeBackground.fit(Training(BaseTokenizer(), TRAIN), BaseTokenizer(), seed=2)
+    for one, other in zip(known.composition.tables, plain.composition.tables, strict=True):
+        np.testing.assert_allclose(one, other)
+    again = GenomeBackground.load(known.arrays(), tokenizer)
+    np.testing.assert_array_equal(known.composition.bits(TEXT), again.composition.bits(TEXT))
+
+
+def test_without_a_background_the_training_composition_says_nothing() -> None:
+    judge = Detector(RecordScorer(random_model("dna", TOKENIZERS[0])), RecordLevel())
+    [row] = judge.judged([record(TEXT)], Problems())
+    assert row.row.statistics.keys() == {"excess"}

@@ -1,0 +1,259 @@
+"""What is odd in patient records is counted, what is unusable is named by place, and no value is told."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr import readers
+from seqmlm.domains.ehr.audit import audit
+from seqmlm.errors import DataError, UsageError
+
+Reader = Callable[..., Iterator[Record]]
+
+ODD = """patient,time,code,value
+1,2000-01-01,BIRTH,
+1,2011-01-02,A//1,1
+1,2011-01-01,A//2,
+1,2011-01-02,A//1,1
+1,1999-12-31T12:00,A//3,
+1,1990-01-01,A//4,
+1,2999-01-01,A//5,
+2,2011-01-01,A//1,
+2,2011-01-01,A//6,{long}
+3,2011-01-01,DEATH,
+"""
+COUNTED = {
+    "a subject without date of birth": 1,
+    "a subject without dated events, left out": 1,
+    "a repeated event, taken once": 1,
+    "an event earlier than the one before it, put in its place": 3,
+    "an event before the subject's birth, kept": 1,
+    "an event later than today, kept": 1,
+    "a value in more than 64 characters, left out": 1,
+}
+
+
+def odd(folder: Path) -> Path:
+    (folder / "a.csv").write_text(ODD.format(long="word " * 20))
+    return folder / "a.csv"
+
+
+def test_what_is_odd_is_counted_and_kept(tmp_path: Path) -> None:
+    problems = Problems()
+    one, two = readers.read_long(odd(tmp_path), problems)
+    assert problems.counts == COUNTED
+    codes = [event.code for event in one.raw.events]
+    assert codes == ["A//4", "A//3", "MEDS_BIRTH", "A//2", "A//1", "A//5"]
+    assert [(event.code, event.text) for event in two.raw.events] == [("A//1", None), ("A//6", None)]
+    assert two.raw.birth is None
+
+
+def test_until_leaves_out_what_came_later(tmp_path: Path) -> None:
+    problems = Problems()
+    one, _ = readers.read_long(odd(tmp_path), problems, until="2011-01-01")
+    assert [event.code for event in one.raw.events] == ["A//4", "A//3", "MEDS_BIRTH", "A//2"]
+    assert problems.counts["an event later than the option until, left out"] == 3
+    with pytest.raises(UsageError, match="until"):
+        list(readers.read_long(odd(tmp_path), Problems(), until="soon"))
+
+
+def test_the_audit_tells_the_counts(tmp_path: Path) -> None:
+    problems = Problems()
+    found = audit(readers.read_long(odd(tmp_path), problems), problems)
+    assert found["problems"] == dict.fromkeys(COUNTED, "<11")
+
+
+def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "shard.parquet"
+    pq.write_table(pa.table({"patient": [1], "time": [0], "code": ["A"]}), path)
+    with pytest.raises(
+        DataError, match=r"field 'subject_id': no column of this name .*patient, time, code"
+    ) as caught:
+        list(readers.read_meds(path, Problems(sensitive=True)))  # names of a schema are nobody's data
+    assert caught.value.source == str(path)
+    table = tmp_path / "a.csv"
+    table.write_text("who,time,code\n1,2011,A\n")
+    with pytest.raises(DataError, match=r"a.csv:1: .*who, time, code; name it with --option patient=NAME"):
+        list(readers.read_long(table, Problems()))
+    with pytest.raises(DataError) as caught:  # without a header these would be values
+        list(readers.read_long(table, Problems(sensitive=True)))
+    assert "who" not in str(caught.value)
+    with pytest.raises(DataError, match="field 'doctor': no column"):
+        list(readers.read_long(table, Problems(), patient="who", visit="doctor"))
+
+
+@pytest.mark.parametrize("reader", [readers.read_synthea, readers.read_omop, readers.read_mimic3])
+def test_an_empty_folder(reader: Reader, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none of the tables is in the folder") as caught:
+        list(reader(tmp_path, Problems()))
+    assert "known are p" in (caught.value.remedy or "")
+    assert not any(
+        is_one(tmp_path)
+        for is_one in (
+            readers.is_meds,
+            readers.is_synthea,
+            readers.is_omop,
+            readers.is_mimic3,
+            readers.is_fhir,
+        )
+    )
+    assert not readers.descriptions(tmp_path)
+
+
+def test_rows_without_patient_code_or_time_are_named_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("patient,time,code\n1,2011,A//1\n,2011,A//2\n1,soon,A//3\n1,2012,\n1,2013\n1,2014,A//4\n")
+    with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
+        (record,) = readers.read_long(path, problems)
+    assert [event.code for event in record.raw.events] == ["A//1", "A//4"]
+    aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
+    assert [(line["line"], line["field"], line["reason"]) for line in aside] == [
+        (3, "patient", "no patient in the row"),
+        (4, "time", "the time cannot be read"),
+        (5, "code", "no code in the row"),
+        (6, None, "a row with too few fields"),
+    ]
+
+
+def test_rows_of_a_table_without_patient_are_named(tmp_path: Path) -> None:
+    (tmp_path / "patients.csv").write_text("Id,BIRTHDATE\n1,1980-01-01\n,1990-01-01\n2,soon\n")
+    (tmp_path / "conditions.csv").write_text(
+        "START,PATIENT,ENCOUNTER,CODE\n2011-01-01,1,,A\n2011-01-01,,,B\n2011-01-01,1,,\n,1,,C\n"
+    )
+    with Problems("quarantine", tmp_path / "aside.jsonl", sensitive=True) as problems:
+        (record,) = readers.read_synthea(tmp_path, problems)
+    assert [event.code for event in record.raw.events] == ["MEDS_BIRTH", "CONDITION//A"]
+    aside = [json.loads(line) for line in (tmp_path / "aside.jsonl").read_text().splitlines()]
+    assert [(Path(line["source"]).name, line["line"], line["field"]) for line in aside] == [
+        ("patients.csv", 3, "id"),
+        ("patients.csv", 4, "birthdate"),
+        ("conditions.csv", 3, "patient"),
+        ("conditions.csv", 4, "code"),
+        ("conditions.csv", 5, "start"),
+    ]
+
+
+def test_a_broken_archive_keeps_what_came_before(tmp_path: Path) -> None:
+    import random
+
+    random.seed(1)
+    rows = "".join(f"{i},2011-01-01,A//{random.getrandbits(64)}\n" for i in range(5000))
+    whole = gzip.compress(("patient,time,code\n" + rows).encode())
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    problems = Problems("skip", sensitive=True)
+    found = list(readers.read_long(path, problems))
+    assert 1000 < len(found) < 4000
+    assert problems.bad_count == 1
+    with pytest.raises(DataError, match=r"a.csv.gz:\d+: "):
+        list(readers.read_long(path, Problems(sensitive=True)))
+
+
+@pytest.mark.parametrize("data", [b"hello" * 100, b"", b"PAR1" + bytes(100) + b"PAR1"])
+def test_a_shard_that_is_no_parquet(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    pq.write_table(
+        pa.table({"subject_id": [1], "time": pa.array([0], pa.timestamp("us")), "code": ["A"]}),
+        tmp_path / "data" / "0.parquet",
+    )
+    (tmp_path / "data" / "1.parquet").write_bytes(data)
+    problems = Problems("skip")
+    assert [record.id for record in readers.read_meds(tmp_path, problems)] == ["1"]
+    assert problems.bad_count == 1
+    with pytest.raises(DataError, match=r"1.parquet: "):
+        list(readers.read_meds(tmp_path, Problems()))
+
+
+CANARY = "Canary-4711"
+
+
+def canary_tables(folder: Path) -> list[tuple[Reader, Path, dict[str, Any]]]:
+    """The canary as patient, code, value, words, time, name and in rows that break, in every format."""
+    c = CANARY
+    long = folder / "long.csv"
+    long.write_text(
+        f"patient,time,code,value,visit\n{c},2011,A//1,,\n1,{c},A//1,,\n1,2011,{c},{c},{c}\n,2011,{c},{c},\n"
+        f"1,2011,A//2,{c * 9},\n{c},2011\n1,2011,,{c},\n{c},1800-01-01,A//1,,\n{c},2950-01-01,A//1,,\n"
+    )
+    wide = folder / "wide.csv"
+    wide.write_text(f"patient_id,encounter_id,dx,n\n1,{c},{c},{c}\n,{c},{c},1\n{c},,A,1\n{c},{c}\n")
+    bad_header = folder / "header.csv"
+    bad_header.write_text(f"{c},2011,A\n{c},2012,B\n")
+    synthea = folder / "synthea"
+    synthea.mkdir()
+    (synthea / "patients.csv").write_text(
+        f"Id,BIRTHDATE,FIRST,ADDRESS,GENDER,DEATHDATE\n1,{c},{c},{c},F,{c}\n,{c},{c},{c},{c},\n{c},1980,{c},,,\n"
+    )
+    (synthea / "conditions.csv").write_text(
+        f"START,PATIENT,ENCOUNTER,CODE,DESCRIPTION\n{c},1,{c},{c},{c}\n2011,,{c},{c},{c}\n2011,{c},{c},,{c}\n"
+    )
+    (synthea / "observations.csv").write_text(
+        f"DATE,PATIENT,ENCOUNTER,CODE,VALUE\n2011,{c},,1,{c * 9}\n2011,1,,2,{c}\n2011,{c}\n"
+    )
+    fhir = folder / "a.ndjson"
+    patient = {"reference": f"Patient/{c}"}
+    resources = [
+        {"resourceType": "Patient", "id": c, "name": [{"family": c}], "birthDate": c},
+        {"resourceType": "Condition", "subject": patient, "code": {"text": c}},
+        {"resourceType": "Observation", "subject": patient, "code": {"coding": [{"code": c}]}, "issued": c},
+        {"resourceType": c},
+    ]
+    fhir.write_text("".join(json.dumps(one) + "\n" for one in resources) + f'{{"{c}": \n')
+    meds = folder / "meds.parquet"
+    pq.write_table(
+        pa.table(
+            {
+                "subject_id": [c, c, None],
+                "time": ["2011", c, c],
+                "code": [c, c, c],
+                "numeric_value": [c, c, c],
+            }
+        ),
+        meds,
+    )
+    return [
+        (readers.read_long, long, {}),
+        (readers.read_long, bad_header, {}),
+        (readers.read_wide, wide, {"columns": ["dx"], "values": ["n"]}),
+        (readers.read_synthea, synthea, {}),
+        (readers.read_fhir, fhir, {}),
+        (readers.read_meds, meds, {}),
+    ]
+
+
+def test_a_canary_is_told_nowhere(tmp_path: Path) -> None:
+    out, refused = io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(out):
+        for number, (reader, path, options) in enumerate(canary_tables(tmp_path)):
+            aside = tmp_path / f"aside-{number}.jsonl"
+            with Problems("quarantine", aside, sensitive=True) as problems:
+                figures = audit(reader(path, problems, **options), problems)
+            assert problems.bad_count, reader
+            refused += problems.bad_count
+            told = aside.read_text() + json.dumps(problems.counts) + json.dumps(figures)
+            try:
+                list(reader(path, Problems(sensitive=True), **options))
+            except DataError:
+                told += traceback.format_exc(chain=True)
+            assert CANARY not in told, told
+    assert CANARY not in out.getvalue()
+    assert refused > 20
+
+
+def test_a_canary_that_should_be_found_is(tmp_path: Path) -> None:
+    """The test above looks in the right place: the records themselves do hold it."""
+    reader, path, options = canary_tables(tmp_path)[0]
+    assert any(CANARY in str(record.raw) for record in reader(path, Problems("skip"), **options))

@@ -1,0 +1,180 @@
+"""FHIR resources, one a line, a file a type, or a bundle: the same life comes out of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from histories import lines
+
+from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr import readers
+from seqmlm.errors import DataError
+
+FORMATS = (readers.is_meds, readers.is_synthea, readers.is_omop, readers.is_mimic3, readers.is_fhir)
+
+
+def fhir() -> list[dict[str, Any]]:
+    person, visit = {"reference": "Patient/p1"}, {"reference": "urn:uuid:e2"}
+
+    def coded(code: str, system: str = "http://snomed.info/sct") -> dict[str, Any]:
+        return {"coding": [{"system": system, "code": code, "display": "Canary"}], "text": "Canary"}
+
+    race = {"url": "ombCategory", "valueCoding": {"code": "2106-3"}}
+    return [
+        {
+            "resourceType": "Patient",
+            "id": "p1",
+            "name": [{"family": "Canary"}],
+            "gender": "female",
+            "birthDate": "1980-02-03",
+            "extension": [
+                {"url": "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race", "extension": [race]}
+            ],
+        },
+        {
+            "resourceType": "Encounter",
+            "id": "e2",
+            "subject": person,
+            "class": {"code": "IMP"},
+            "period": {"start": "2011-01-02T10:00:00Z"},
+        },
+        {
+            "resourceType": "Condition",
+            "subject": person,
+            "encounter": visit,
+            "code": coded("44054006"),
+            "onsetDateTime": "2011-01-02",
+            "note": [{"text": "Canary"}],
+        },
+        {
+            "resourceType": "Condition",
+            "subject": person,
+            "code": coded("E11.9", "http://hl7.org/fhir/sid/icd-10-cm"),
+            "recordedDate": "2011-02",
+        },
+        {
+            "resourceType": "MedicationRequest",
+            "subject": person,
+            "encounter": visit,
+            "medicationCodeableConcept": coded("860975"),
+            "authoredOn": "2011-01-02T12:00:00+00:00",
+        },
+        {
+            "resourceType": "Observation",
+            "subject": person,
+            "code": coded("85354-9"),
+            "effectiveDateTime": "2011-01-03",
+            "component": [
+                {"code": coded("8480-6"), "valueQuantity": {"value": 120, "unit": "mm[Hg]"}},
+                {"code": coded("8462-4"), "valueQuantity": {"value": 80.5}},
+            ],
+        },
+        {
+            "resourceType": "Observation",
+            "subject": person,
+            "code": coded("72166-2"),
+            "effectiveDateTime": "2011-01-03",
+            "valueString": "Canary",
+        },
+        {
+            "resourceType": "Immunization",
+            "patient": person,
+            "vaccineCode": coded("140"),
+            "occurrenceDateTime": "2012",
+        },
+        {
+            "resourceType": "Procedure",
+            "subject": person,
+            "code": coded("9"),
+            "performedPeriod": {"start": "2013-01-01"},
+        },
+        {
+            "resourceType": "AllergyIntolerance",
+            "patient": person,
+            "code": coded("3"),
+            "recordedDate": "2014-01-01",
+        },
+        {
+            "resourceType": "Condition",
+            "subject": person,
+            "code": coded("1"),
+            "verificationStatus": coded("entered-in-error"),
+        },
+        {"resourceType": "Organization", "name": "Canary"},
+    ]
+
+
+FHIR_LIFE = [
+    "- SEX//F",
+    "- RACE//2106-3",
+    "1980-02-03 MEDS_BIRTH",
+    "2011-01-02 CONDITION//44054006 e2",
+    "2011-01-02 VISIT//inpatient e2 inpatient",
+    "2011-01-02 DRUG//860975 e2",
+    "2011-01-03 LAB//85354-9",
+    "2011-01-03 LAB//8480-6 120.0",
+    "2011-01-03 LAB//8462-4 80.5",
+    "2011-01-03 LAB//72166-2",
+    "2011-02-01 ICD10//E11.9",
+    "2012-01-01 IMMUNIZATION//140",
+    "2013-01-01 PROCEDURE//9",
+    "2014-01-01 ALLERGY//3",
+]
+
+
+@pytest.mark.parametrize("form", ["mixed", "by type", "bundle"])
+def test_fhir(form: str, tmp_path: Path) -> None:
+    resources = fhir()
+    if form == "bundle":
+        bundle = {"resourceType": "Bundle", "entry": [{"resource": resource} for resource in resources]}
+        (tmp_path / "p1.json").write_text(json.dumps(bundle, indent=1))
+    else:
+        for resource in resources:
+            name = "all.ndjson" if form == "mixed" else f"{resource['resourceType']}.ndjson"
+            with (tmp_path / name).open("a") as handle:
+                handle.write(json.dumps(resource) + "\n")
+    problems = Problems(sensitive=True)
+    (record,) = readers.read_fhir(tmp_path, problems)
+    assert sorted(lines(record.raw)) == sorted(FHIR_LIFE)
+    assert record.id == "p1"
+    assert "Canary" not in str(record.raw)
+    assert problems.counts == {
+        "a resource entered in error, left out": 1,
+        "a resource of a type that holds no events": 1,
+    }
+    assert [is_one(tmp_path) for is_one in FORMATS] == [False, False, False, False, True]
+
+
+def test_fhir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.ndjson"
+    broken = [
+        {"resourceType": "Patient"},
+        {"resourceType": "Condition", "code": {"coding": [{"code": "1"}]}, "onsetDateTime": "2011"},
+        {"resourceType": "Condition", "subject": {"reference": "Patient/1"}, "onsetDateTime": "2011"},
+        {
+            "resourceType": "Condition",
+            "subject": {"reference": "Patient/1"},
+            "code": {"coding": [{"code": "1"}]},
+            "onsetDateTime": "soon",
+        },
+    ]
+    path.write_text("".join(json.dumps(one) + "\n" for one in broken) + "{oops\n[1]\n")
+    problems = Problems("skip")
+    assert list(readers.read_fhir(path, problems)) == []
+    assert problems.counts == {
+        "no patient in the row": 2,
+        "no code in the row": 1,
+        "the time cannot be read": 1,
+        "not a JSON object": 2,
+    }
+    bundle = tmp_path / "b.json"
+    bundle.write_bytes(b'{"resourceType": "\xff"}')
+    with pytest.raises(DataError, match=r"b.json: bytes that are not UTF-8"):
+        list(readers.read_fhir(bundle, Problems()))
+    with pytest.raises(DataError, match=r"b.json:1: a bundle longer than the limit"):
+        list(readers.read_fhir(bundle, Problems(), max_bytes=5))
+    with pytest.raises(DataError, match=r"a.ndjson:1: field 'id': no patient"):
+        list(readers.read_fhir(path, Problems()))

@@ -1,0 +1,90 @@
+"""Real patient records read as what they are."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr import readers
+from seqmlm.domains.ehr.audit import audit
+
+
+def read(reader, path: Path) -> tuple[list[Record], dict[str, int]]:
+    problems = Problems(sensitive=True)
+    return list(reader(path, problems)), problems.counts
+
+
+def vocabularies(records: list[Record]) -> Counter[str]:
+    return Counter(event.code.partition("//")[0] for record in records for event in record.raw.events)
+
+
+def test_synthea_with_few_tables(real_data: Path) -> None:
+    folder = real_data / "ehr" / "synthea_ibm"
+    assert readers.is_synthea(folder)
+    records, counts = read(readers.read_synthea, folder)
+    found = vocabularies(records)
+    assert len(records) == 1158
+    # All rows of the three tables, but for five that are there twice.
+    assert found["CONDITION"] + found["DRUG"] + found["ALLERGY"] == 20_512 + 17_922 + 1_339 - 5
+    assert counts["a subject without date of birth"] == 172
+    assert counts["no table encounters in the folder"] == 1
+    assert readers.descriptions(folder)["CONDITION//195662009"] == "Acute viral pharyngitis (disorder)"
+
+
+def test_synthea_with_all_tables(real_data: Path) -> None:
+    records, counts = read(readers.read_synthea, real_data / "ehr" / "synthea_small_full")
+    assert len(records) == 59
+    kinds = Counter(event.kind for record in records for event in record.raw.events if event.kind)
+    assert set(kinds) == {"inpatient", "outpatient", "emergency"}
+    assert kinds.total() == 2590
+    assert counts == {"a repeated event, taken once": 865, "a value in more than 64 characters, left out": 35}
+    values = [event for record in records for event in record.raw.events if event.value is not None]
+    assert len(values) > 14_000
+    assert all(event.code.startswith("LAB//") for event in values)
+    for record in records:
+        times = [event.time for event in record.raw.events]
+        dated = [time for time in times if time is not None]
+        assert times == [None] * (len(times) - len(dated)) + sorted(dated)
+        assert record.raw.birth is not None
+
+
+def test_mimic3(real_data: Path) -> None:
+    folder = real_data / "ehr" / "mimic3_demo"
+    assert readers.is_mimic3(folder)
+    records, counts = read(readers.read_mimic3, folder)
+    assert len(records) == 100
+    found = vocabularies(records)
+    assert found["ADMISSION"] == 129
+    assert found["ICD9"] + found["ICD9PROC"] <= 1761 + 506
+    assert found["ICD9"] > 1700
+    assert counts["an event later than today, kept"] > 10_000
+    assert {
+        len(event.code.partition(".")[0])
+        for r in records
+        for event in r.raw.events
+        if event.code[:6] == "ICD9//"
+    } <= {9, 10}
+
+
+def test_diabetes(real_data: Path, tmp_path: Path) -> None:
+    path = real_data / "ehr" / "diabetes130" / "diabetic_data.csv.gz"
+    part = tmp_path / "diabetic_data.csv"
+    with gzip.open(path, "rt") as whole:
+        part.write_text("".join(islice(whole, 5_001)))
+    problems = Problems(sensitive=True)
+    found = audit(readers.read_diabetes130(part, problems), problems)
+    with part.open() as handle:
+        rows = list(csv.DictReader(handle))
+    diagnoses = {(row["encounter_id"], row[f"diag_{i}"]) for row in rows for i in (1, 2, 3)}
+    assert readers.is_diabetes130(path.parent)
+    assert found == audit(readers.read_diabetes130(tmp_path, Problems()), problems)
+    assert found["subjects"] == len({row["patient_nbr"] for row in rows})
+    assert found["visits"] == len(rows) == 5_000
+    assert found["vocabularies"]["ICD9"] == sum(code != "?" for _, code in diagnoses)
+    assert found["vocabularies"]["STAY"] == 4 * 5_000
+    assert problems.counts["an encounter without date, placed a day after the one before"] == 5_000

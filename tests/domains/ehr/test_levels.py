@@ -1,0 +1,171 @@
+"""Rows of histories: where they are, what was missing, what is too rare to be known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from histories import histories
+from tiny_domain_models import patients, patients_model
+
+from seqmlm.anomaly.values import Row, Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.levels import (
+    LEVELS,
+    CodeCounts,
+    EventLevel,
+    HistoryLevel,
+    PatientLevel,
+    VisitLevel,
+    codes,
+)
+from seqmlm.domains.ehr.readers.histories import Event
+from seqmlm.errors import StateError
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return patients_model(hierarchy="prefix")
+
+
+def counts(model: LoadedModel) -> CodeCounts:
+    return CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
+
+
+def rows(model: LoadedModel, level: PatientLevel, record: Record) -> tuple[Scored, list[Row]]:
+    scorer = RecordScorer(model)
+    batch = scorer.encoded([record], Problems())
+    [one] = scorer.scored(batch, want=level.want, view=level.view)
+    return one, list(level.rows(one, counts(model)))
+
+
+def test_counts_are_those_of_the_events(model):
+    own = counts(model)
+    record = patients(1)[0]
+    one, _ = rows(model, EventLevel(), record)
+    names = [own.names[token] for token in one.encoding.ids[codes(one)]]
+    assert not any(name.startswith("[") for name in names)  # codes, not the families in front
+    all_codes = [e.code for h in histories(60) for e in h.events if e.time is not None]
+    total = sum(own.arrays()["counts"])
+    number = all_codes.count("ICD10//E11.9")
+    assert 0 < number < total
+    vocabulary = len(model.tokenizer.space.ordinary)
+    surprisal = own.surprisal(one)
+    for unit, name in enumerate(names):
+        if name == "ICD10//E11.9":
+            assert surprisal[unit] == pytest.approx(-np.log2((number + 1) / (total + vocabulary)))
+    again = CodeCounts.load(own.arrays(), model.tokenizer)
+    assert again.surprisal(one).tolist() == surprisal.tolist()
+
+
+def test_counts_of_few_are_not_kept(model):
+    few, more = (
+        CodeCounts.fit(model.tokenizer.encode_batch(histories(n)), model.tokenizer, seed=0).arrays()["counts"]
+        for n in (5, 60)
+    )
+    for own in (few, more):
+        assert ((own == 0) | (own == 5) | (own >= 11)).all()
+    assert (few == 5).any()
+    assert (more >= 11).any()
+
+
+@pytest.mark.parametrize("past", [True, False])
+def test_visits(model, past):
+    record = patients(4)[3]
+    level = VisitLevel(past=past)
+    one, found = rows(model, level, record)
+    names = list(dict.fromkeys(e.visit for e in record.raw.events if e.visit is not None))
+    assert [row.extra["visit_id"] for row in found] == names
+    assert [row.extra["visit"] for row in found] == list(range(1, len(names) + 1))
+    assert sorted(np.concatenate([row.units for row in found]).tolist()) == list(range(len(one)))
+    for row, name in zip(found, names, strict=True):
+        own = [e for e in record.raw.events if e.visit == name]
+        begins = min(e.time for e in own if e.time is not None)
+        assert row.time == begins
+        assert row.extra["date"] == datetime.fromtimestamp(begins, UTC).date().isoformat()
+        assert row.statistics["mean"] == pytest.approx(one.surprisal[row.units].mean())
+        assert row.statistics["max"] == row.score == one.surprisal[row.units].max()
+        assert {one.text(unit) for unit in row.units.tolist()} <= {e.code for e in own}
+        assert row.statistics["unknown"] == 0
+
+
+def test_codes_that_nobody_knows_are_counted_and_a_visit_of_them_has_a_row(model):
+    history = patients(1)[0].raw
+    last = history.events[-1]
+    assert last.time is not None
+    strange = [
+        Event(time=last.time + 86400 * days, code=f"NEW//{n}", visit=f"x{days}")
+        for days, n in ((1, 1), (1, 2), (9, 3))
+    ]
+    record = Record(id="p", raw=replace(history, events=(*history.events, *strange)), source="t", line=1)
+    _, found = rows(model, VisitLevel(), record)
+    assert [row.statistics["unknown"] for row in found[-3:]] == [0, 2, 1]
+    assert np.isnan(found[-1].statistics["mean"])
+    assert found[-1].score is None
+    assert str(record.raw)[found[-1].start : found[-1].end] == "NEW//3"
+    _, [whole] = rows(model, HistoryLevel(), record)
+    assert whole.statistics["unknown"] == 3
+
+
+def test_missing_codes_are_likely_absent_ones(model):
+    record = patients(4)[3]
+    one, found = rows(model, VisitLevel(), record)
+    own = counts(model)
+    place = max(range(len(found)), key=lambda visit: len(found[visit].units))
+    units = found[place].units
+    assert len(units) > 1
+    there = int(one.encoding.ids[codes(one)[units[0]]])
+    absent = next(t for t in model.tokenizer.space.ordinary.tolist() if t not in one.encoding.ids)
+    ids = np.full((len(one), 2), -1)
+    ids[units] = [absent, there]
+    log_probs = np.full((len(one), 2), -np.inf)
+    log_probs[units] = np.log([0.3, 0.6])
+    told = replace(one, values={"top_ids": ids, "top_log_probs": log_probs})
+    [named] = VisitLevel().rows(told, own)[place].extra["missing"]
+    assert named == {"unit": own.names[absent], "p": pytest.approx(1 - 0.7 ** len(units))}
+    rare = replace(
+        told, values={"top_ids": ids, "top_log_probs": np.full_like(log_probs, np.log(0.5 / len(units)))}
+    )
+    assert VisitLevel().rows(rare, own)[place].extra["missing"] == []
+
+
+def test_patients_and_events(model):
+    record = patients(4)[3]
+    one, [patient] = rows(model, HistoryLevel(), record)
+    _, by_visit = rows(model, VisitLevel(), record)
+    _, by_event = rows(model, EventLevel(), record)
+    assert patient.id == record.id
+    assert patient.score == pytest.approx(one.surprisal.mean())
+    worst = max(by_visit, key=lambda row: row.statistics["mean"])
+    assert patient.statistics["worst_visit"] == worst.statistics["mean"]
+    assert patient.extra["worst_visit_id"] == worst.extra["visit_id"]
+    assert patient.time == by_visit[0].time
+    assert [row.statistics["surprisal"] for row in by_event] == one.surprisal.tolist()
+    assert [str(record.raw)[row.start : row.end] for row in by_event] == [
+        one.text(u) for u in range(len(one))
+    ]
+
+
+def test_a_patient_without_events(model):
+    record = Record(id="e", raw=replace(patients(1)[0].raw, events=()), source="t", line=1)
+    for level in LEVELS:
+        assert isinstance(level, PatientLevel)
+        _, found = rows(model, level, record)
+        assert [row.score for row in found] == ([None] if level.kind == "patient" else [])
+
+
+def test_no_background_is_said(model):
+    scorer = RecordScorer(model)
+    [one] = scorer.scored(scorer.encoded(patients(1), Problems()))
+    with pytest.raises(StateError, match="seqmlm calibrate"):
+        VisitLevel().rows(one, None)
+
+
+def test_names():
+    names = ["visit", "event", "patient", "visit-whole", "event-whole", "patient-whole"]
+    assert [level.name for level in LEVELS] == names

@@ -1,0 +1,141 @@
+"""Past-only scores: against asking the cut history by hand, and windows that show nothing of the future."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_domain_models import patients, patients_model
+
+from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr.levels import PastView, visits
+from seqmlm.domains.ehr.readers.histories import History
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.query import Query
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
+
+OPTIONS = [{}, {"hierarchy": "prefix"}, {"mask_background": True, "mask_time": True}]
+
+
+def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[Scored]:
+    scorer = RecordScorer(model)
+    return scorer.scored(scorer.encoded(records, Problems()), mode, view=PastView())
+
+
+def until(history: History, visit: int) -> History:
+    """The history with nothing after a visit, 0-based."""
+    names = list(dict.fromkeys(e.visit for e in history.events if e.visit is not None))
+    kept = set(names[: visit + 1])
+    return replace(history, events=tuple(e for e in history.events if e.visit is None or e.visit in kept))
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2])
+def test_equal_to_asking_the_cut_history(options):
+    model = patients_model(**options)
+    ask = Conditionals(model.rows)
+    for record in patients(6):
+        [found] = scored(model, [record])
+        whole = model.tokenizer.encode(record.raw)
+        count = len(visit_starts(whole.ids))
+        bits: list[float] = []
+        for visit in range(count):
+            cut = model.tokenizer.encode(until(record.raw, visit))
+            inside = np.arange(len(cut)) >= visit_starts(cut.ids)[-1]
+            masked = np.flatnonzero(inside & (cut.groups >= 0)).astype(np.int32)
+            [answer] = ask.ask([Query(encoding=cut, masked=masked, asked=masked)])
+            last = np.append(np.diff(cut.groups[masked]) != 0, True)
+            bits += (-answer.values["log_prob"][last] / np.log(2)).tolist()
+        assert found.surprisal.tolist() == pytest.approx(bits, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])
+def test_the_future_does_not_matter(options, mode):
+    model = patients_model(**options)
+    record = max(patients(20), key=lambda one: len(one.raw.events))
+    [whole] = scored(model, [record], mode)
+    number = visits(whole.encoding, whole.position)
+    for visit in range(int(number.max()) + 1):
+        [cut] = scored(model, [replace_raw(record, until(record.raw, visit))], mode)
+        assert cut.surprisal == pytest.approx(whole.surprisal[number <= visit], abs=1e-4)
+
+
+def replace_raw(record: Record, raw: History) -> Record:
+    return Record(id=record.id, raw=raw, source=record.source, line=record.line)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("max_length", [13, 20, 33, 300])
+def test_windows_show_the_past_and_ask_everything_once(options, max_length):
+    tokenizer = patients_model(**options).tokenizer
+    for record in patients(30):
+        encoding = tokenizer.encode(record.raw)
+        # Positions in the whole sequence are told by giving each token its own symbol.
+        encoding = replace(encoding, symbols=np.arange(len(encoding), dtype=np.int32))
+        asked: list[int] = []
+        for window, owned in PastView().windows(encoding, tokenizer, max_length):
+            assert len(window) <= max_length
+            assert window.symbols is not None
+            own = window.symbols[owned]
+            asked += own.tolist()
+            assert set(visits(encoding, own.astype(np.int64)).tolist()) == {
+                int(visits(encoding, np.array([window.symbols[owned][0]]))[0])
+            }
+            shown = window.symbols[window.ids != SEP]
+            assert (np.diff(shown) > 0).all()
+            assert (
+                visits(encoding, shown[-1:].astype(np.int64))[0]
+                <= visits(encoding, own[:1].astype(np.int64))[0]
+            )
+            assert window.ids[0] == CLS
+            assert window.ids[-1] == SEP
+            if len(visit_starts(window.ids)):
+                assert window.ids[-2] == VE
+                assert VS in window.ids
+            assert window.positions is not None
+            assert (np.diff(window.positions) >= 0).all()
+        scorable = np.flatnonzero((encoding.groups >= 0) & ~tokenizer.space.is_special[encoding.ids])
+        assert sorted(asked) == scorable.tolist()
+
+
+def test_a_short_history_is_shown_as_it_is():
+    model = patients_model()
+    record = patients(1)[0]
+    encoding = model.tokenizer.encode(record.raw)
+    window, _ = PastView().windows(encoding, model.tokenizer, 256)[-1]
+    assert window.ids.tolist() == encoding.ids.tolist()
+    assert window.positions is not None
+    assert encoding.positions is not None
+    assert window.positions.tolist() == encoding.positions.tolist()
+
+
+def test_only_wanted_units_are_asked_and_answered_alike():
+    model = patients_model(hierarchy="prefix")
+    record = patients(3)[2]
+    scorer = RecordScorer(model)
+    batch = scorer.encoded([record], Problems())
+    [whole] = scorer.scored(batch, view=PastView())
+    wanted = np.zeros(len(whole.encoding), dtype=np.bool_)
+    units = np.array([1, len(whole) - 1])
+    wanted[whole.position[units]] = True
+    [part] = scorer.scored(batch, wanted=[wanted], view=PastView())
+    assert part.number.tolist() == whole.number[units].tolist()
+    assert part.surprisal == pytest.approx(whole.surprisal[units], abs=1e-5)
+
+
+def test_a_mode_that_hides_nothing_hides_the_visit_all_the_same():
+    model = patients_model()
+    from seqmlm.engine.correction import Correction
+
+    record = patients(1)[0]
+    scorer = RecordScorer(model, correction=Correction())
+    batch = scorer.encoded([record], Problems())
+    [one] = scorer.scored(batch, ONE_PASS, view=PastView())
+    [exact] = scorer.scored(batch, EXACT, view=PastView())
+    assert one.surprisal == pytest.approx(exact.surprisal, abs=1e-5)

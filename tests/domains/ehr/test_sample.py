@@ -1,0 +1,163 @@
+"""The patient sample holds what its truth says, and says it twice."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.ehr import readers
+from seqmlm.domains.ehr import sample as sample_module
+from seqmlm.domains.ehr.readers.histories import iso
+from seqmlm.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], list[Record]]:
+    out = tmp_path_factory.mktemp("ehr")
+    drawn = sample_module.write(out, 3000, 11)
+    problems = Problems()
+    records = list(readers.read_meds(drawn.files[0], problems))
+    assert drawn.files == (out / "meds",)
+    assert problems.counts == {}
+    return out, json.loads(drawn.truth.read_text()), records
+
+
+def days(records: list[Record]) -> dict[str, dict[str, float]]:
+    """Code -> subject -> day it is first recorded."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for record in records:
+        for event in record.raw.events:
+            found[event.code].setdefault(record.id, (event.time or 0) / 86_400)
+    return found
+
+
+def test_both_folders_hold_the_same_patients(sample) -> None:
+    out, truth, records = sample
+    problems = Problems()
+    tables = {record.id: str(record.raw) for record in readers.read_synthea(out / "synthea", problems)}
+    assert {record.id: str(record.raw) for record in records} == tables
+    assert len(tables) == truth["n"] == 3000
+    assert problems.bad_count == 0
+    assert readers.is_meds(out / "meds")
+    assert readers.is_meds(out)  # the folder with truth.json beside the data will do
+    assert [record.id for record in readers.read_meds(out, Problems())] == [record.id for record in records]
+    assert readers.is_synthea(out / "synthea")
+    assert readers.descriptions(out / "meds")["DRUG//A10BA02"] == "Metformin"
+
+
+def test_splits_are_given(sample) -> None:
+    shares = {
+        name: sum(r.meta["split"] == name for r in sample[2]) / 3000
+        for name in ("train", "validation", "test")
+    }
+    assert shares == pytest.approx({"train": 0.8, "validation": 0.1, "test": 0.1}, abs=0.03)
+
+
+def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(tmp_path: Path) -> None:
+    def written(name: str, seed: int) -> dict[str, bytes]:
+        sample_module.write(tmp_path / name, 40, seed)
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files}
+
+    one, again, other = written("a", 1), written("b", 1), written("c", 2)
+    assert one == again
+    assert {name for name in one if one[name] == other[name]} == {
+        "meds/metadata/codes.parquet",
+        "meds/metadata/dataset.json",
+    }
+    fixed = ("conditions", "edges", "indirect", "labs", "positions")
+    first, second = (json.loads(files["truth.json"]) for files in (one, other))
+    assert [first[key] for key in fixed] == [second[key] for key in fixed]
+    with pytest.raises(UsageError):
+        sample_module.write(tmp_path / "d", 0, 1)
+
+
+def test_causes_raise_their_effects_and_come_before_them(sample) -> None:
+    _, truth, records = sample
+    found = days(records)
+    edges = [edge for edge in truth["edges"] if edge["kind"] == "comorbidity"]
+    assert len(edges) == 10
+    for edge in edges:
+        source, target = found[edge["source"]], found[edge["target"]]
+        share_with = len(target.keys() & source.keys()) / len(source)
+        others = len(records) - len(source)
+        share_without = len(target.keys() - source.keys()) / others
+        assert share_with > share_without + 0.08, edge
+        lags = [target[who] - source[who] for who in source.keys() & target.keys()]
+        late = [lag for lag in lags if lag > 0]
+        # Long lags run out of the time that is observed.
+        assert 0.5 * edge["lag_days"] < np.median(late) < 1.4 * edge["lag_days"], edge
+
+
+def test_drugs_are_given_for_their_condition_only_but_for_the_wrong_ones(sample) -> None:
+    _, truth, records = sample
+    cause = {edge["target"]: edge["source"] for edge in truth["edges"] if edge["kind"] == "drug"}
+    wrong = {(anomaly["subject"], anomaly["code"]) for anomaly in truth["anomalies"]}
+    planted = 0
+    for record in records:
+        codes = {event.code for event in record.raw.events}
+        for drug in codes & cause.keys():
+            assert (cause[drug] in codes) != ((record.id, drug) in wrong)
+            planted += (record.id, drug) in wrong
+    assert planted == len(wrong) == len(truth["anomalies"])
+    assert 0.06 < len(wrong) / len(records) < 0.10
+    for edge in truth["edges"]:
+        if edge["kind"] == "drug":
+            found = days(records)
+            treated = len(found[edge["target"]].keys() & found[edge["source"]].keys()) / len(
+                found[edge["source"]]
+            )
+            assert treated == pytest.approx(edge["probability"], abs=0.12), edge
+
+
+def test_wrong_codes_stand_where_the_truth_says(sample) -> None:
+    _, truth, records = sample
+    raw = {record.id: record.raw for record in records}
+    replaced = 0
+    for anomaly in truth["anomalies"]:
+        (event,) = [e for e in raw[anomaly["subject"]].events if e.code == anomaly["code"]]
+        assert (event.visit, iso(event.time)) == (anomaly["visit"], anomaly["time"])
+        replaced += anomaly["instead_of"] is not None
+    assert replaced > len(truth["anomalies"]) / 4
+
+
+def test_indirect_pairs_are_dependent_and_not_linked(sample) -> None:
+    _, truth, records = sample
+    direct = {(edge["source"], edge["target"]) for edge in truth["edges"]}
+    assert [*map(tuple, truth["indirect"])] == sorted(set(map(tuple, truth["indirect"])) - direct)
+    assert ["CONDITION//E66.9", "CONDITION//N18.3"] in truth["indirect"]
+    found = days(records)
+    lifts = [
+        len(found[a].keys() & found[b].keys()) * len(records) / (len(found[a]) * len(found[b]))
+        for a, b in truth["indirect"]
+    ]
+    assert np.mean(lifts) > 1.5
+
+
+def test_measurements_and_background(sample) -> None:
+    _, truth, records = sample
+    found = days(records)
+    for lab in truth["labs"]:
+        have = found[lab["condition"]]
+        high = [
+            e.value
+            for r in records
+            for e in r.raw.events
+            if e.code == lab["code"] and r.id in have and (e.time or 0) / 86_400 >= have[r.id]
+        ]
+        usual = [e.value for r in records for e in r.raw.events if e.code == lab["code"] and r.id not in have]
+        assert np.mean(high) == pytest.approx(lab["mean_with_condition"], abs=lab["spread"] / 2)
+        assert np.mean(usual) == pytest.approx(lab["mean"], abs=lab["spread"] / 4)
+        assert np.std(usual) == pytest.approx(lab["spread"], rel=0.15)
+    women = found["SEX//F"].keys()
+    old = {r.id for r in records if iso(r.raw.birth) < "1960"}
+    bones = found["CONDITION//M81.0"].keys()
+    assert len(bones & women) / len(women) > 1.7 * len(bones - women) / (3000 - len(women))
+    assert len(bones & old) / len(old) > 1.7 * len(bones - old) / (3000 - len(old))

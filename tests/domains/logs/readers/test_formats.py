@@ -1,0 +1,263 @@
+"""Every format told by its lines: what its message and time are, and what names them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers import READERS
+from seqmlm.domains.logs.readers.objects import Fields
+from seqmlm.domains.logs.readers.reading import kind_of
+from seqmlm.errors import DataError, UsageError
+
+
+def read(
+    tmp_path: Path, text: str, kind: str = "auto", name: str = "app.log", **options: Any
+) -> list[Record]:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return list(READERS[kind](path, Problems(), **options))
+
+
+def at(*parts: int, micro: int = 0) -> float:
+    return datetime(*parts, tzinfo=UTC).timestamp() + micro / 1e6  # type: ignore[arg-type, misc]
+
+
+LINES = {
+    "hdfs": (
+        "081109 203615 148 INFO dfs.DataNode$PacketResponder: block b done",
+        "block b done",
+        at(2008, 11, 9, 20, 36, 15),
+    ),
+    "spark": (
+        "17/06/09 20:10:40 INFO spark.Manager: Changing acls",
+        "Changing acls",
+        at(2017, 6, 9, 20, 10, 40),
+    ),
+    "bgl": (
+        "- 1117838570 2005.06.03 R02-M1 2005-06-03-15.42.50.675872 R02-M1 RAS KERNEL INFO parity error",
+        "parity error",
+        1117838570.0,
+    ),
+    "syslog": (
+        "<34>Oct 11 22:14:15 mymachine su[12]: 'su root' failed",
+        "'su root' failed",
+        at(2003, 10, 11, 22, 14, 15),
+    ),
+    "syslog5424": (
+        '<165>1 2003-10-11T22:14:15.003Z m.example.com evntslog - ID47 [ex@1 s="a] b" t="\\"]"] An event',
+        "An event",
+        at(2003, 10, 11, 22, 14, 15, micro=3000),
+    ),
+    "apache_error": (
+        "[Wed Oct 11 14:32:52.500000 2000] [core:error] [pid 35708:tid 43] File gone",
+        "File gone",
+        at(2000, 10, 11, 14, 32, 52, micro=500000),
+    ),
+    "access": (
+        '::1 - bob [17/May/2015:10:05:03 +0200] "GET /a HTTP/1.1" 200 20 "http://r" "Mozilla (X)"',
+        '"GET /a HTTP/1.1" 200 20',
+        at(2015, 5, 17, 8, 5, 3),
+    ),
+    "cri": (
+        "2016-10-06T00:17:09.669794202Z stdout F hello there",
+        "hello there",
+        at(2016, 10, 6, 0, 17, 9, micro=669794),
+    ),
+    "zookeeper": (
+        "2015-07-29 17:41:44,747 - INFO  [QuorumPeer[myid=1]/0:0:2181:Fast@774] - Time out: 3200",
+        "Time out: 3200",
+        at(2015, 7, 29, 17, 41, 44, micro=747000),
+    ),
+    "openstack": (
+        "api.log 2017-05-16 00:00:00.008 25746 INFO nova.server [req-1 a b - - -] GET it",
+        "GET it",
+        at(2017, 5, 16, micro=8000),
+    ),
+    "iso": ("2024-01-02T03:04:05+01:00 [WARN] disk is full", "disk is full", at(2024, 1, 2, 2, 4, 5)),
+    "epoch": ("1700000000123 disk is full", "disk is full", 1700000000.123),
+    "plain": ("disk is full", "disk is full", None),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_line_of_each_header(kind: str, tmp_path: Path):
+    line, message, seconds = LINES[kind]
+    assert kind_of([line] * 3, Fields()) == kind
+    for asked in ("auto", kind):
+        [record] = read(tmp_path, f"{line}\r\n{line}\n", asked, year=2003)
+        assert record.raw.lines == (message, message)
+        assert record.raw.times == (None if seconds is None else (pytest.approx(seconds, abs=1e-6),) * 2)
+        assert (record.line, record.meta["lines"], record.id) == (1, (1, 2), "app.log:1")
+    [record] = read(tmp_path, f"{line}\n", kind, keep_header=True)
+    assert record.raw.lines == (line,)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2024-01-02 03:04:05,678 - my.module - ERROR - it broke", "my.module - ERROR - it broke"),
+        (
+            "2024-01-02 03:04:05.678  INFO 77 --- [main] c.e.App : it works",
+            "77 --- [main] c.e.App : it works",
+        ),
+        ("[2024-01-02 03:04:05] INFO: it works", "it works"),
+        ("2024-01-02T03:04:05Z | it works", "it works"),
+        ("2024/01/02 03:04:05 [error] 7#7: it broke", "7#7: it broke"),
+        ("2024-01-02 03:04:05 error in it", "error in it"),
+        ("[ERROR] 2024-01-02 03:04:05,678 views: it broke", "views: it broke"),
+    ],
+)
+def test_what_applications_write(line: str, message: str, tmp_path: Path):
+    [record] = read(tmp_path, line + "\n")
+    assert record.raw.lines == (message,)
+    assert int(record.raw.times[0]) == at(2024, 1, 2, 3, 4, 5)
+
+
+def test_labels_of_bgl(tmp_path: Path):
+    normal = LINES["bgl"][0]
+    [record] = read(tmp_path, f"{normal}\nKERNDTLB{normal[1:]}\n")
+    assert record.meta["labels"] == ("-", "KERNDTLB")
+
+
+def test_json_lines_by_their_usual_fields(tmp_path: Path):
+    rows = [
+        {"ts": 1700000000.5, "level": "info", "msg": "a"},
+        {"ts": "2023-11-14T22:13:21Z", "level": "info", "msg": "b"},
+        {"ts": None, "msg": "c"},
+    ]
+    [record] = read(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert record.raw.lines == ("a", "b", "c")
+    assert record.raw.times == (1700000000.5, 1700000001.0, 1700000001.0)
+
+
+def test_json_lines_by_named_fields(tmp_path: Path):
+    rows = [{"what": f"m{i}", "when": 1700000000 + i, "who": f"s{i % 2}", "bad": i == 3} for i in range(4)]
+    options = {"message_field": "what", "time_field": "when", "session_field": "who", "label_field": "bad"}
+    first, second = read(tmp_path, "\n".join(map(json.dumps, rows)), **options)
+    assert (first.id, first.raw.lines, first.meta["lines"]) == ("s0", ("m0", "m2"), (1, 3))
+    assert (second.document, second.raw.times, second.meta["labels"]) == (
+        "s1",
+        (1700000001, 1700000003),
+        ("False", "True"),
+    )
+    with pytest.raises(DataError, match="no message_field of this name"):
+        read(tmp_path, json.dumps({"a": 1}))
+
+
+def test_the_journal(tmp_path: Path):
+    rows = [
+        {"__REALTIME_TIMESTAMP": "1700000000500000", "MESSAGE": "started", "PRIORITY": "6"},
+        {"__REALTIME_TIMESTAMP": "1700000001500000", "MESSAGE": [104, 105, 255]},
+    ]
+    [record] = read(tmp_path, "\n".join(map(json.dumps, rows)), "journal")
+    assert record.raw.lines == ("started", "hi�")
+    assert record.raw.times == (1700000000.5, 1700000001.5)
+
+
+def test_containers(tmp_path: Path):
+    def row(text: str, second: int) -> str:
+        return json.dumps({"log": text, "stream": "stdout", "time": f"2023-11-14T22:13:{second}.5Z"})
+
+    docker = [
+        row("one\n", 20),
+        row("two ", 21),
+        row("parts\n", 22),
+        row("Error\n", 23),
+        row("\tat line 5\n", 24),
+    ]
+    assert kind_of(["banner", *docker], Fields()) == "jsonl"
+    [record] = read(tmp_path, "\n".join(docker))
+    assert record.raw.lines == ("one", "two parts", "Error\n\tat line 5")
+    assert record.raw.times == (1700000000.5, 1700000001.5, 1700000003.5)
+    cri = [
+        f"2023-11-14T22:13:2{i}.5Z stdout {flag} {text}"
+        for i, (flag, text) in enumerate([("P", "a"), ("P", "b"), ("F", "c"), ("F", "d")])
+    ]
+    [record] = read(tmp_path, "\n".join(cri))
+    assert (record.raw.lines, record.meta["lines"]) == (("abc", "d"), (1, 4))
+    trace = [f"2023-11-14T22:13:20.5Z stderr F {text}" for text in ("Error", "\tat a.b", "on")]
+    [record] = read(tmp_path, "\n".join(trace))
+    assert record.raw.lines == ("Error\n\tat a.b", "on")
+
+
+def test_tables(tmp_path: Path):
+    rows = ['1,081109,203615,"a, ""b""",0', '2,081109,203616,"c\nd",1', "3,081109,203617,e,0"]
+    [record] = read(tmp_path, "\n".join(["LineId,Date,Time,Content,Label", *rows]))
+    assert record.raw.lines == ('a, "b"', "c\nd", "e")
+    assert record.raw.times == tuple(at(2008, 11, 9, 20, 36, s) for s in (15, 16, 17))
+    assert (record.meta["lines"], record.meta["labels"]) == ((2, 3, 5), ("0", "1", "0"))
+    with pytest.raises(DataError, match="too few fields"):
+        read(tmp_path, "time;message\n1\n", "csv", time_field="time")
+
+
+def test_sessions_with_labels_from_beside(tmp_path: Path):
+    (tmp_path / "labels.csv").write_text("BlockId,Label\nx,Normal\ny,Anomaly\n")
+    text = "seq_id\tmessage\nx\ta\ny\tb\nx\tc\ny\td\n"
+    x, y = read(tmp_path, text, labels=str(tmp_path / "labels.csv"))
+    assert (x.id, x.raw.lines, x.meta["label"]) == ("x", ("a", "c"), "Normal")
+    assert (y.id, y.raw.lines, y.meta["label"]) == ("y", ("b", "d"), "Anomaly")
+    with pytest.raises(DataError, match="no message_field of this name"):
+        read(tmp_path, "BlockId,Label\nx,Normal\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "names"),
+    [
+        ("5 5 22\n\n7\n", "sessions", ("s.log:1", "s.log:3")),
+        ("ab-1,5 5 22\ncd-2,7\n", "sessions", ("ab-1", "cd-2")),
+        ("Sequence,label\n5 5 22,0\n7,1\n", "csv", ("s.log:2", "s.log:3")),
+        (
+            '{"session": "ab", "templates": ["5", "5", "22"]}\n{"session": "cd", "templates": ["7"]}\n',
+            "jsonl",
+            ("ab", "cd"),
+        ),
+    ],
+)
+def test_session_files(text: str, kind: str, names: tuple[str, str], tmp_path: Path):
+    assert kind_of(text.splitlines(), Fields()) == kind
+    first, second = read(tmp_path, text, name="s.log")
+    assert (first.id, second.id) == names
+    assert (first.raw.lines, second.raw.lines) == (("5", "5", "22"), ("7",))
+    assert first.raw.keys
+    assert first.meta["lines"] == (first.line,) * 3
+
+
+def test_a_session_of_messages_has_no_keys(tmp_path: Path):
+    [record] = read(tmp_path, '{"id": 1, "lines": ["a 1", "b"]}\n')
+    assert (record.raw.lines, record.raw.keys) == (("a 1", "b"), False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"undecodable": "maybe"},
+        {"session": "("},
+        {"session": "(a)(b)"},
+        {"multiline": "("},
+        {"window": 0},
+        {"window": "soon"},
+        {"window": 5, "step": 6},
+        {"window": 5, "step": "1m"},
+        {"session_gap": "soon"},
+        {"zone": "Mars"},
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], tmp_path: Path):
+    with pytest.raises(UsageError):
+        read(tmp_path, "a\nb\n", **options)
+
+
+def test_a_line_that_is_not_of_the_format(tmp_path: Path):
+    with pytest.raises(DataError, match=r"app.log:2: .*not event ids"):
+        read(tmp_path, "5 6\nx\n", "sessions")
+    with pytest.raises(DataError, match=r"app.log:2: not a JSON object"):
+        read(tmp_path, '{"msg": "a"}\n[1]\n')
+    with pytest.raises(DataError, match=r"app.log:2: .*no message"):
+        read(tmp_path, '{"msg": "a"}\n{"x": 1}\n')

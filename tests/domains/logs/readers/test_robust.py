@@ -1,0 +1,259 @@
+"""What logs are like in practice: traces, bad bytes, giants, rotation, growth, secrets."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.logs import LOGS
+from seqmlm.domains.logs.readers import READERS, events
+from seqmlm.errors import DataError
+
+TRACE = [
+    "2024-01-02 03:04:05 ERROR it broke",
+    "java.lang.Bad: no",
+    "",
+    "\tat a.b(C.java:5)",
+    "Caused by: java.lang.Worse",
+    "2024-01-02 03:04:06 INFO on we go",
+]
+
+
+def read(path: Path, problems: Problems | None = None, **options: Any) -> list[Record]:
+    return list(READERS["auto"](path, problems or Problems(), **options))
+
+
+def write(tmp_path: Path, lines: list[str]) -> Path:
+    path = tmp_path / "app.log"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_trace_belongs_to_its_message(tmp_path: Path):
+    [record] = read(write(tmp_path, TRACE))
+    whole = "it broke\njava.lang.Bad: no\n\tat a.b(C.java:5)\nCaused by: java.lang.Worse"
+    assert record.raw.lines == (whole, "on we go")
+    assert record.meta["lines"] == (1, 6)
+    assert record.raw.times is not None
+    assert record.raw.times[1] - record.raw.times[0] == 1
+    [record] = read(write(tmp_path, TRACE), multiline="off")
+    assert len(record.raw.lines) == 5
+
+
+def test_lines_that_begin_a_message_by_an_expression(tmp_path: Path):
+    [record] = read(write(tmp_path, ["# a", "b", "# c", "d", "e"]), multiline="#")
+    assert record.raw.lines == ("# a\nb", "# c\nd\ne")
+
+
+def test_indented_lines_of_plain_text(tmp_path: Path):
+    [record] = read(write(tmp_path, ["  first", "a", "  b", "c"]))
+    assert record.raw.lines == ("  first", "a\n  b", "c")
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from(["x", " y", "z"])), min_size=1, max_size=40),
+    st.integers(1, 7),
+)
+def test_batches_make_no_difference(rows: list[tuple[bool, str]], size: int):
+    lines = [("2024-01-02 03:04:05 " if head else "") + text for head, text in rows]
+    wanted: list[str] = []
+    for head, text in rows:
+        if head or not wanted:
+            wanted.append(text.strip() if head else text)
+        else:
+            wanted[-1] += "\n" + text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "BATCH", size)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+        records = list(READERS["iso"]("-", Problems()))
+    assert [line for record in records for line in record.raw.lines] == wanted
+
+
+def test_a_message_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "CONTINUED_LINES", 10)
+    monkeypatch.setattr(events, "BATCH", 7)
+    problems = Problems()
+    path = write(tmp_path, [TRACE[0], *["more"] * 35, TRACE[-1]])
+    [record] = READERS["iso"](path, problems)
+    assert "".join(record.raw.lines).count("more") == 35
+    assert max(line.count("\n") for line in record.raw.lines) <= 10
+    assert problems.counts["a message was cut: too many lines without a header"] >= 1
+
+
+def test_bytes_that_are_not_text(tmp_path: Path):
+    path = tmp_path / "app.log"
+    path.write_bytes(b"good\nb\xffd\nnu\0l\nend\n")
+    with pytest.raises(DataError, match="binary"):
+        read(path)  # a NUL among the first bytes
+    path.write_bytes(b"good\n" * 1000 + b"b\xffd\nnu\0l\nend\n")
+    with pytest.raises(DataError, match=r"app.log:1001: bytes that are not UTF-8"):
+        read(path)
+    with Problems("quarantine", tmp_path / "bad.jsonl") as problems:
+        records = read(path, problems)
+    assert sum(len(record.raw.lines) for record in records) == 1001
+    assert records[-1].meta["lines"][-1] == 1003
+    assert [json.loads(line)["line"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()] == [
+        1001,
+        1002,
+    ]
+    problems = Problems()
+    records = read(path, problems, undecodable="replace")
+    assert records[-1].raw.lines[-3:] == ("b�d", "nul", "end")
+    assert problems.counts == {"NUL bytes were left out": 1, "bytes that are not text were replaced": 1}
+
+
+@pytest.mark.parametrize("undecodable", ["refuse", "replace"])
+def test_a_giant_line_is_refused_alone(undecodable: str, tmp_path: Path):
+    path = tmp_path / "app.log"
+    with path.open("wb") as out:
+        out.write(b"before\n")
+        for _ in range(100):
+            out.write(b"x" * (1 << 20))
+        out.write(b"\nafter\n")
+    problems = Problems("skip")
+    [record] = read(path, problems, undecodable=undecodable)
+    assert (record.raw.lines, record.meta["lines"]) == (("before", "after"), (1, 3))
+    assert problems.counts == {"a line longer than the limit of 4,194,304 bytes": 1}
+    with pytest.raises(DataError, match=r"app.log:2: a line longer"):
+        read(path, undecodable=undecodable)
+
+
+@pytest.mark.parametrize("undecodable", ["refuse", "replace"])
+def test_rotated_files(undecodable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = "\n".join(f"line {i} {'abc'[i % 3]}" for i in range(9)).encode()
+    (tmp_path / "app.log").write_bytes(text)
+    (tmp_path / "app.log.1").write_bytes(text)
+    (tmp_path / "app.log.2.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "app.log.3.zst").write_bytes(zstandard.compress(text))
+    (tmp_path / "truth.json").write_text("{}")
+    records = list(LOGS.read([tmp_path], Problems(), undecodable=undecodable))
+    assert [Path(r.source).name for r in records] == ["app.log", "app.log.1", "app.log.2.gz", "app.log.3.zst"]
+    assert {r.raw for r in records} == {records[0].raw}
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(text))))
+    [record] = LOGS.read(["-"], Problems(), undecodable=undecodable)
+    assert (record.raw, record.id) == (records[0].raw, "-:1")
+
+
+@pytest.mark.parametrize("undecodable", ["refuse", "replace"])
+def test_a_truncated_file_keeps_its_whole_lines(undecodable: str, tmp_path: Path):
+    path = tmp_path / "app.log.gz"
+    packed = gzip.compress("\n".join(f"line {i * 7919 % 10007} of {i}" for i in range(20000)).encode())
+    path.write_bytes(packed[: len(packed) // 2])
+    problems = Problems("skip")
+    records = read(path, problems, undecodable=undecodable)
+    lines = [line for record in records for line in record.raw.lines]
+    assert 1000 < len(lines) < 20000
+    assert lines[-1] == f"line {(len(lines) - 1) * 7919 % 10007} of {len(lines) - 1}"
+    assert problems.counts == {"the gzip data is broken or cut off": 1}
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path):
+    path = tmp_path / "app.log"
+    path.write_text("line\n" * 300_000)
+    seen = 0
+    with path.open("a") as out:
+        for record in READERS["auto"](path, Problems()):
+            if not seen:
+                out.write("later\n" * 10)
+                out.flush()
+            seen += len(record.raw.lines)
+    assert seen == 300_010
+
+
+@pytest.mark.parametrize("text", [" x", "1 ", "[x] ", '[a="b" ', "request"])
+def test_odd_lines_take_no_longer_than_others(text: str, tmp_path: Path):
+    long = text * 40_000  # a search that goes back over the line at every place would take minutes
+    path = write(tmp_path, [" " * 200_000 + "x", long, f"2024-01-02 03:04:05 INFO [{long}", f"h - u [{long}"])
+    for kind in READERS:
+        if kind not in ("jsonl", "journal", "docker", "csv", "tsv"):
+            list(READERS[kind](path, Problems("skip")))
+
+
+def test_times_that_cannot_be_read(tmp_path: Path):
+    lines = [
+        "2024-13-02 03:04:04 a",
+        "2024-01-02 03:04:05 b",
+        "2024-01-02 03:99:06 c",
+        "2024-01-02 03:04:07 d",
+    ]
+    problems = Problems()
+    [record] = read(write(tmp_path, lines), problems)
+    assert record.raw.times is not None
+    base = record.raw.times[1]
+    assert record.raw.times == (base, base, base, base + 2)
+    assert problems.counts == {"an event without a time that can be read has that of its neighbour": 2}
+
+
+SECRET = "hunter2secret"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"good\n{SECRET} b\udcffd\nend\n",
+        f'{{"msg": "a"}}\n{SECRET}\n{{"msg": "b"}}\n',
+        f'{{"msg": "a"}}\n{{"{SECRET}": "{SECRET}"}}\n{{"msg": "b"}}\n',
+        f"message,level\na,info\n{SECRET}\nb,info\n",
+        f"5 6\n{SECRET}\n7\n" + "5 6\n" * 600,
+        f"x session={SECRET}\ny session={SECRET}\nz session={SECRET}\nw session={SECRET}\n",
+    ],
+)
+def test_a_secret_stays_where_it_is(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "app.log"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    kind = "sessions" if text.startswith("5 6") else "auto"
+    with Problems("quarantine", tmp_path / "bad.jsonl", sensitive=True) as problems:
+        records = list(READERS[kind](path, problems))
+    assert records
+    assert all(SECRET not in f"{r.id} {r.document} {r.meta}" for r in records)
+    put_aside = (tmp_path / "bad.jsonl").read_text() if (tmp_path / "bad.jsonl").exists() else ""
+    assert bool(put_aside) == (" session=" not in text)
+    strict = ""
+    try:
+        list(READERS[kind](path, Problems(sensitive=True)))
+    except DataError as error:
+        strict = str(error)
+    assert SECRET not in put_aside + strict + str(problems.counts) + "".join(capsys.readouterr())
+
+
+CUT_SHORT = {
+    "apache_error": (
+        "[Sun Dec 04 04:47:44 2005] [error] [client 10.0.0.1] no such file",
+        "[Sun Dec 04 04:47:44 2005] [err",
+    ),
+    "syslog5424": (
+        '<34>1 2003-10-11T22:14:15.003Z host su 12 ID47 [a b="c"] message',
+        "<34>1 2003-10-11T22:14:15.003Z host su 12 ID47 [a",
+    ),
+    "access": (
+        '10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.0" 200 2326 "-" "-"',
+        '10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a',
+    ),
+    "openstack": (
+        "2017-05-16 00:00:00.008 25746 INFO nova.osapi [req-38101a0b] GET done",
+        "2017-05-16 00:00:00.008 25746 INFO nova.osapi [req-38",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CUT_SHORT)
+def test_a_line_cut_inside_its_header_takes_no_other_line_with_it(kind: str, tmp_path: Path) -> None:
+    whole, short = CUT_SHORT[kind]
+    closing = '" 200 5' if kind == "access" else whole
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([whole] * 9 + [short, closing] + [whole] * 9) + "\n")
+    (record,) = READERS[kind](path, Problems(), session="none", multiline="off")
+    assert record.meta["lines"] == tuple(range(1, 21))
+    assert len(record.raw.lines) == 20
+    assert len(set(record.raw.lines)) == (3 if kind == "access" else 2)

@@ -1,0 +1,238 @@
+"""Counts of normal logs and the channels made of them, against computations line by line."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqmlm.domains.logs import counts as counts_module
+from seqmlm.domains.logs.counts import LogCounts, counts_of, line_at, lines_of
+from seqmlm.domains.logs.levels import TOP, asked, counted, floored, largest, misses
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.errors import DataError
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
+from seqmlm.tokenizers.log_words import LogWordTokenizer
+
+TRAIN = ["1 2 3", "1 2 3", "1 2 2 3", "1 3", "1 2 4 3", "1 2 3 3"]
+OTHER = ["1 2 3", "3 2 1", "1 9 3", "2", "1 2 4 4 4 3 2", "9 9"]
+
+sessions = st.lists(st.lists(st.integers(0, 6).map(str), min_size=1, max_size=9), min_size=1, max_size=12)
+
+
+def keyed(text: str) -> LogLines:
+    return LogLines(lines=tuple(text.split()), keys=True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TemplateTokenizer:
+    return TemplateTokenizer.train(map(keyed, TRAIN))
+
+
+@pytest.fixture(scope="module")
+def counts(tokenizer: TemplateTokenizer) -> LogCounts:
+    return counts_of(tokenizer.encode_batch(list(map(keyed, TRAIN))), tokenizer)
+
+
+def naive_bigrams(train: list[list[str]], lines: list[str]) -> list[float]:
+    """Witten and Bell, backing off to an add-one unigram with a place for what was never seen."""
+    follows: dict[str, Counter[str]] = {}
+    single: Counter[str] = Counter()
+    for one in train:
+        for a, b in zip(["#", *one], [*one, "#"], strict=True):
+            follows.setdefault(a, Counter())[b] += 1
+            single[b] += 1
+    kinds = len(single) - 1
+    surprisals = []
+    for a, b in zip(["#", *lines], [*lines, "#"], strict=True):
+        unigram = (single[b] + 1) / (single.total() + kinds + 2)
+        after = follows.get(a)
+        p = unigram if after is None else (after[b] + len(after) * unigram) / (after.total() + len(after))
+        surprisals.append(-math.log2(p))
+    return surprisals
+
+
+def naive_nearest(train: list[list[str]], lines: list[str]) -> float:
+    def distance(one: list[str]) -> float:
+        a, b = Counter(one), Counter(lines)
+        return math.sqrt(sum((math.log1p(a[e]) - math.log1p(b[e])) ** 2 for e in a | b))
+
+    return min(map(distance, train))
+
+
+@settings(deadline=None, max_examples=60)
+@given(train=sessions, other=sessions)
+def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other: list[list[str]]) -> None:
+    raws = [LogLines(lines=tuple(one), keys=True) for one in train]
+    tokenizer = TemplateTokenizer.train(raws)
+    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
+    lines = lines_of(
+        tokenizer.encode_batch([LogLines(lines=tuple(one), keys=True) for one in other]), tokenizer
+    )
+    found = counted(lines, counts)
+    known = {event for one in train for event in one}
+    for row, one in enumerate(other):
+        here = [event if event in known else "?" for event in one]  # what was never seen is one event
+        bits = naive_bigrams(train, here)
+        assert found["bigram_max"][row] == pytest.approx(max(bits))
+        assert found["bigram_mean"][row] == pytest.approx(sum(bits) / len(bits))
+        assert found["neighbour"][row] == pytest.approx(naive_nearest(train, here), abs=1e-12)
+        assert math.isinf(found["unseen"][row]) == (not known.issuperset(one))
+
+
+def test_probabilities_of_what_may_follow_add_up_to_one(
+    counts: LogCounts, tokenizer: TemplateTokenizer
+) -> None:
+    for first in ["1", "2", "3", "4"]:
+        records = [keyed(f"{first} {second}") for second in ["1", "2", "3", "4", "9"]]
+        lines = lines_of(tokenizer.encode_batch(records), tokenizer)
+        bits, record = counts.bigrams(lines, counts.events(lines.keys))
+        second = [bits[record == row][1] for row in range(5)]
+        alone = lines_of(tokenizer.encode_batch([keyed(first)]), tokenizer)
+        end = counts.bigrams(alone, counts.events(alone.keys))[0][1]
+        assert sum(2.0**-b for b in [*second, end]) == pytest.approx(1)
+
+
+def test_the_neighbour_of_what_training_had_in_another_order_is_at_no_distance() -> None:
+    raws = [keyed("1 2 3")] * 99 + [keyed("1 1 1")]
+    tokenizer = TemplateTokenizer.train(raws)
+    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
+    lines = lines_of(tokenizer.encode_batch([keyed("3 2 1"), keyed("1 1 1"), keyed("1 2 3 3")]), tokenizer)
+    same, rare, more = counts.nearest(lines, counts.events(lines.keys))[0].tolist()
+    assert same == rare == 0
+    assert more == pytest.approx(math.log(3 / 2))
+
+
+def test_a_record_is_judged_alike_alone_and_among_others(
+    counts: LogCounts, tokenizer: TemplateTokenizer
+) -> None:
+    encodings = tokenizer.encode_batch(list(map(keyed, OTHER)))
+    together = counted(lines_of(encodings, tokenizer), counts)
+    for row, encoding in enumerate(encodings):
+        alone = counted(lines_of([encoding], tokenizer), counts)
+        assert {name: value[0] for name, value in alone.items()} == pytest.approx(
+            {name: value[row] for name, value in together.items()}
+        )
+
+
+def test_events_that_nearly_all_have_are_missed(counts: LogCounts, tokenizer: TemplateTokenizer) -> None:
+    # 1 and 3 are in all six, 2 in five: less than nine in ten.
+    lines = lines_of(tokenizer.encode_batch([keyed("1 3"), keyed("2 3"), keyed("2")]), tokenizer)
+    missing = counted(lines, counts)["missing"]
+    assert missing.tolist() == pytest.approx([0, math.log2(8), 2 * math.log2(8)])
+
+
+def test_length_is_measured_in_tails(tokenizer: TemplateTokenizer) -> None:
+    raws = [keyed(" ".join(["1"] * length)) for length in range(1, 101)]
+    own = TemplateTokenizer.train(raws)
+    counts = counts_of(own.encode_batch(raws), own)
+    away = counts.length_distance(np.array([1, 50, 99, 5000]))
+    assert away[:3].tolist() == pytest.approx([1, 0, 1])
+    assert away[3] > 5
+
+
+def test_reductions_of_surprisals_are_those_of_loops() -> None:
+    rng = np.random.default_rng(0)
+    number = np.array([3, 0, 12, 1])
+    ends = np.concatenate([[0], np.cumsum(number)])
+    bits, ranks = rng.exponential(2, ends[-1]), rng.integers(0, 9, ends[-1])
+    found = asked(bits, ends)
+    missed = misses(ranks, ends, 4)
+    for row, (a, b) in enumerate(pairwise(ends.tolist())):
+        if a == b:
+            assert all(np.isnan(value[row]) for value in found.values())
+            assert np.isnan(missed[row])
+            continue
+        assert found["pll_mean"][row] == pytest.approx(bits[a:b].mean())
+        assert found["pll_max"][row] == bits[a:b].max() == largest(bits, ends)[row]
+        assert found["pll_top"][row] == pytest.approx(np.sort(bits[a:b])[-TOP:].mean())
+        assert missed[row] == pytest.approx((ranks[a:b] >= 4).mean())
+
+
+def test_a_line_never_seen_is_no_cheaper_than_chance(counts: LogCounts) -> None:
+    events = np.array([0, counts.size, counts.size])
+    assert floored(np.array([0.1, 0.1, 9.0]), events, counts).tolist() == pytest.approx(
+        [0.1, math.log2(5) + 1, 9.0]
+    )
+
+
+def test_lines_of_words_are_equal_where_their_words_are() -> None:
+    texts = [f"open file {n}\nread block {n} of {n + 1}\nclose" for n in range(40)]
+    tokenizer = LogWordTokenizer.train(texts)
+    raws = ["open file 7\nclose", "close\nopen file 12\nopen 12 file", "close\n\nclose"]
+    encodings = tokenizer.encode_batch(raws)
+    lines = lines_of(encodings, tokenizer)
+    first, second, third = (lines.keys[a:b] for a, b in zip(lines.offsets, lines.offsets[1:], strict=False))
+    assert first[0] == second[1] != second[2]
+    assert first[1] == second[0] == third[0] == third[2]
+    assert len(third) == 3
+    words = np.flatnonzero(encodings[1].groups >= 0)
+    spans = encodings[1].spans
+    assert spans is not None
+    truth = [raws[1][: spans[at, 0]].count("\n") for at in words.tolist()]
+    assert line_at(encodings[1], words, tokenizer).tolist() == truth
+
+
+def test_gaps_are_no_lines() -> None:
+    raws = [LogLines(lines=("a", "b", "c"), times=(0.0, 100.0, 100.0))] * 3
+    tokenizer = TemplateTokenizer.train(raws, time_gaps=True)
+    [encoding] = tokenizer.encode_batch(raws[:1])
+    assert len(encoding) == 6
+    lines = lines_of([encoding], tokenizer)
+    assert len(lines.keys) == 3
+    shown = np.flatnonzero(encoding.groups >= 0)
+    assert line_at(encoding, shown, tokenizer).tolist() == [0, 1, 2]
+
+
+def test_what_few_sessions_have_is_not_kept_where_the_vocabulary_keeps_it_out() -> None:
+    raws = [keyed("1 2 3")] * 12 + [keyed("1 3 2")] * 3 + [keyed("1 2 2 3")] * 2
+    tokenizer = TemplateTokenizer.train(raws, min_sessions=10)
+    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
+    assert counts.values.reshape(-1, 3).tolist() == [[1, 1, 1]]
+    assert counts.pair_lines.min() >= 10
+    assert counts.records.min() >= 10
+
+
+def test_the_commonest_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts_module, "VECTORS", 2)
+    raws = list(map(keyed, ["1", "2 2", "2 2", "3", "1 2", "1 2", "2 1"]))
+    tokenizer = TemplateTokenizer.train(raws)
+    counts = counts_of(tokenizer.encode_batch(raws), tokenizer)
+    assert len(counts.indptr) - 1 == 2
+    assert [counts.values[a:b].tolist() for a, b in pairwise(counts.indptr)] == [[1, 1], [2]]
+
+
+def test_remembered_distances_are_forgotten_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, counts: LogCounts, tokenizer: TemplateTokenizer
+) -> None:
+    lines = lines_of(tokenizer.encode_batch(list(map(keyed, OTHER))), tokenizer)
+    events = counts.events(lines.keys)
+    before = counts.nearest(lines, events)
+    monkeypatch.setattr(counts_module, "_REMEMBERED", 2)
+    again = counts.nearest(lines, events)
+    assert again[0].tolist() == before[0].tolist()
+    assert again[1].tolist() == before[1].tolist()
+
+
+def test_counts_come_back_from_their_arrays(
+    tmp_path: Path, counts: LogCounts, tokenizer: TemplateTokenizer
+) -> None:
+    np.savez(tmp_path / "counts.npz", **counts.arrays())
+    with np.load(tmp_path / "counts.npz") as stored:
+        again = LogCounts.of(dict(stored))
+    lines = lines_of(tokenizer.encode_batch(list(map(keyed, OTHER))), tokenizer)
+    for name, value in counted(lines, counts).items():
+        assert counted(lines, again)[name].tolist() == value.tolist()
+
+
+def test_nothing_cannot_be_counted(tokenizer: TemplateTokenizer) -> None:
+    with pytest.raises(DataError, match="no log lines"):
+        counts_of(tokenizer.encode_batch([LogLines(lines=(), keys=True)]), tokenizer)
+    with pytest.raises(DataError, match="no log lines"):
+        counts_of([], tokenizer)

@@ -1,0 +1,151 @@
+"""Levels of logs: what rows hold, and what they say of lines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from log_models import NORMAL, log_model, session
+
+from seqmlm.anomaly.values import Scored
+from seqmlm.data.record import Record
+from seqmlm.domains.logs.counts import counts_of
+from seqmlm.domains.logs.levels import PARTITION, LineLevel, LogBackground, SessionLevel
+from seqmlm.engine.reductions import Rank
+from seqmlm.engine.units import EXACT
+from seqmlm.errors import StateError
+from seqmlm.inference.batches import Encoded
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
+from seqmlm.tokenizers.log_words import LogWordTokenizer
+
+TRAIN = [NORMAL] * 8 + [(*NORMAL[:3], NORMAL[2], NORMAL[3])] * 2
+
+
+class Encodings(list):  # type: ignore[type-arg]
+    """A list with the lengths of its encodings."""
+
+    @property
+    def lengths(self) -> object:
+        return np.array(list(map(len, self)))
+
+
+@pytest.fixture(scope="module", params=[TemplateTokenizer, LogWordTokenizer])
+def model(request: pytest.FixtureRequest) -> LoadedModel:
+    tokenizer: Tokenizer = request.param.train([session(lines).raw for lines in TRAIN])
+    return log_model(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def known(model: LoadedModel) -> LogBackground:
+    encodings = model.tokenizer.encode_batch([session(lines).raw for lines in TRAIN])
+    return LogBackground.fit(Encodings(encodings), model.tokenizer, seed=0)
+
+
+def scored(model: LoadedModel, record: Record) -> Scored:
+    scorer = RecordScorer(model)
+    batch = [Encoded(record, model.tokenizer.encode(record.raw))]
+    [found] = scorer.scored(batch, EXACT)
+    [again] = scorer.scored(batch, PARTITION, want=[Rank()])
+    return replace(found, also={str(PARTITION): again})
+
+
+def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
+    model: LoadedModel, known: LogBackground
+) -> None:
+    level = SessionLevel("session")
+    found = scored(model, session(NORMAL))
+    [row] = level.rows(found, known)
+    assert tuple(row.statistics) == level.channels
+    assert row.score == row.statistics["pll_mean"] == pytest.approx(found.surprisal.mean())
+    assert (row.length, row.time, row.line) == (1, 100.0, 10)
+    assert (row.start, row.end) == (0, len(found.record.raw.text))
+    assert row.statistics["unseen"] == row.statistics["missing"] == 0
+    assert row.statistics["neighbour"] == 0
+    assert set(row.extra) == {"odd_lines"}
+    assert set(row.extra["odd_lines"]) == {10, 12, 14, 16}
+
+
+def test_surprisal_of_a_line_is_that_of_all_its_units(model: LoadedModel, known: LogBackground) -> None:
+    found = scored(model, session(NORMAL))
+    [row] = SessionLevel("session").rows(found, known)
+    text = str(found.record.raw)
+    line = np.array([text[:start].count("\n") for start in found.spans[:, 0].tolist()])
+    assert row.statistics["pll_max"] == pytest.approx(np.bincount(line, weights=found.surprisal).max())
+
+
+def test_misses_are_those_of_the_partition(model: LoadedModel, known: LogBackground) -> None:
+    found = scored(model, session(NORMAL))
+    again = found.also[str(PARTITION)]
+    none = np.zeros_like(again.values["rank"])
+    low = replace(found, also={str(PARTITION): replace(again, values={"rank": none})})
+    high = np.full_like(none, known.counts.candidates)
+    bad = replace(found, also={str(PARTITION): replace(again, values={"rank": high})})
+    level = SessionLevel("session")
+    assert level.rows(low, known)[0].statistics["misses"] == 0
+    assert level.rows(bad, known)[0].statistics["misses"] == 1
+    screened = level.rows(replace(found, also={}), known)[0].statistics
+    assert set(screened) == set(level.screen) == set(level.channels) - {"misses"}
+
+
+def test_an_alarm_names_lines_and_what_was_expected(model: LoadedModel, known: LogBackground) -> None:
+    lines = (NORMAL[0], "disk on fire", NORMAL[1], NORMAL[1])
+    [row] = SessionLevel("session").rows(scored(model, session(lines)), known)
+    assert math.isinf(row.statistics["unseen"])
+    assert row.extra["unseen_lines"] == [12]
+    assert [one["share"] for one in row.extra["missing"]] == [1.0]
+    assert {one["more"] for one in row.extra["unlike"]} >= {1, -1}
+    if model.tokenizer.unit == "line":
+        assert row.extra["missing"][0]["unit"] == "close"
+        assert {"unit": "a line never seen", "more": 1} in row.extra["unlike"]
+
+
+def test_a_line_is_judged_by_its_neighbours_too(model: LoadedModel, known: LogBackground) -> None:
+    level = LineLevel("line")
+    lines = (NORMAL[0], NORMAL[3], NORMAL[1], NORMAL[2])
+    rows = level.rows(scored(model, session(lines)), known)
+    text = session(lines).raw.text
+    assert [text[row.start : row.end] for row in rows] == list(lines)
+    assert [row.line for row in rows] == [10, 12, 14, 16]
+    assert [row.time for row in rows] == [100.0, 101.0, 102.0, 103.0]
+    assert all(tuple(row.statistics) == level.channels for row in rows)
+    usual = level.rows(scored(model, session(NORMAL)), known)
+    assert min(row.statistics["bigram"] for row in rows) > max(r.statistics["bigram"] for r in usual)
+    strange = level.rows(scored(model, session((*NORMAL[:2], "disk on fire"))), known)
+    assert [row.statistics["unseen"] for row in strange] == [0, 0, math.inf]
+
+
+def test_gap_tokens_are_no_rows() -> None:
+    raws = [replace(session(lines).raw, times=(0.0, 60.0, 120.0, 180.0)) for lines in TRAIN[:8]]
+    tokenizer = TemplateTokenizer.train(raws, time_gaps=True)
+    model = log_model(tokenizer)
+    background = LogBackground(counts_of(tokenizer.encode_batch(raws), tokenizer), tokenizer)
+    record = Record(id="g", raw=raws[0], source="app.log", line=1)
+    assert len(tokenizer.encode(record.raw)) == 9
+    [row] = SessionLevel("session").rows(scored(model, record), background)
+    assert len(row.units) == 4
+    assert len(LineLevel("line").rows(scored(model, record), background)) == 4
+
+
+def test_a_background_comes_back_from_its_arrays(model: LoadedModel, known: LogBackground) -> None:
+    again = LogBackground.load(known.arrays(), model.tokenizer)
+    lines = (NORMAL[0], "disk on fire", NORMAL[2])
+    found = scored(model, session(lines))
+    [row], [other] = (SessionLevel("session").rows(found, one) for one in (known, again))
+    assert dict(row.statistics) == dict(other.statistics)
+    assert dict(row.extra) == dict(other.extra)
+
+
+def test_without_counts_it_is_said_what_to_do(model: LoadedModel) -> None:
+    with pytest.raises(StateError, match="calibrate"):
+        SessionLevel("session").rows(scored(model, session(NORMAL)), None)
+
+
+def test_a_window_is_judged_as_a_session(model: LoadedModel) -> None:
+    domain = model.domain
+    assert [level.name for level in domain.levels] == ["session", "line"]
+    assert domain.level("window").name == domain.level(None).name == "session"

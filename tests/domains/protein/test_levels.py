@@ -1,0 +1,117 @@
+"""Protein levels: statistics against a naive computation, z-scores by length."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny_models import protein_model, residues
+
+from seqmlm.anomaly.levels import highest_mean
+from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel, ResidueLevel
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+TOKENIZER = ResidueTokenizer()
+
+
+class Nothing:
+    """A training split that is not looked at."""
+
+    lengths: Ids = np.zeros(0, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: int) -> Encoding:
+        raise IndexError(index)
+
+
+def record(length: int) -> Record:
+    return Record(id="p", raw=residues(length), source="a.fasta", line=1)
+
+
+def normal(seed: int, count: int = 400) -> list[Scored]:
+    """Proteins of 10 to 500 residues whose bits per residue fall, and spread less, with length."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for length in rng.integers(10, 500, count).tolist():
+        bits = 4 - length / 500 + rng.normal(0, 3 / np.sqrt(length))
+        raw = residues(length)
+        found.append(
+            Scored(
+                record=Record(id="n", raw=raw, source="n", line=1),
+                encoding=TOKENIZER.encode(raw),
+                rule=TOKENIZER.units,
+                number=np.arange(length),
+                surprisal=np.full(length, bits),
+            )
+        )
+    return found
+
+
+def reference() -> LengthReference:
+    return LengthReference.fit(Nothing(), TOKENIZER, seed=0).learn(normal(0))
+
+
+def test_z_scores_of_fresh_normals_are_standard_at_every_length() -> None:
+    known = reference()
+    pairs = np.array([(len(one), known.z(len(one), one.surprisal.mean())) for one in normal(1, 2000)])
+    for short in (True, False):
+        z = pairs[(pairs[:, 0] < 200) == short, 1]
+        assert abs(z.mean()) < 0.25
+        assert 0.8 < z.std() < 1.3
+    raw = np.array([(len(one), one.surprisal.mean()) for one in normal(1, 2000)])
+    assert np.corrcoef(raw.T)[0, 1] < -0.4 < -0.1 < np.corrcoef(pairs.T)[0, 1]
+
+
+def test_a_reference_survives_saving_and_holds_no_protein() -> None:
+    known = reference()
+    arrays = known.arrays()
+    assert max(map(len, arrays.values())) <= 10
+    again = LengthReference.load(arrays, TOKENIZER)
+    assert again.z(77, 3.3) == known.z(77, 3.3)
+
+
+def test_without_normal_scores_there_is_no_z() -> None:
+    empty = LengthReference.fit(Nothing(), TOKENIZER, seed=0)
+    assert empty.z(50, 3.0) is None
+    assert empty.learn([]).z(50, 3.0) is None
+
+
+def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
+    judge = Detector(RecordScorer(protein_model()), ProteinLevel(), background=reference())
+    [found] = judge.judged([record(60)], Problems())
+    scored, row = found.scored, found.row
+    above = scored.surprisal - scored.values["entropy"]
+    expected = {
+        "bits_per_unit": scored.surprisal.mean(),
+        "unexpected": above.mean(),
+        "segment": max(above[i : i + SEGMENT].mean() for i in range(60 - SEGMENT + 1)),
+    }
+    assert row.statistics == pytest.approx(expected, abs=1e-9)
+    assert row.extra == {"z": reference().z(60, expected["bits_per_unit"])}
+
+
+def test_residues_are_counted_from_one() -> None:
+    rows = list(Detector(RecordScorer(protein_model()), ResidueLevel()).judged([record(30)], Problems()))
+    assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
+    for unit, one in enumerate(rows):
+        bits = one.scored.surprisal[unit]
+        assert one.row.statistics == {
+            "unexpected": bits - one.scored.values["entropy"][unit],
+            "surprisal": bits,
+        }
+        assert one.row.score == one.row.statistics["unexpected"]
+
+
+@pytest.mark.parametrize("width", [1, 3, 50])
+def test_the_highest_mean_is_that_of_a_loop(width: int) -> None:
+    values = np.random.default_rng(0).normal(size=17)
+    size = min(width, 17)
+    loop = max(values[i : i + size].mean() for i in range(17 - size + 1))
+    assert highest_mean(values, width) == pytest.approx(loop)

@@ -1,0 +1,89 @@
+"""Text levels: statistics against a naive computation, frequencies across save and load."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from tiny_fields import random_model
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.text.levels import Frequencies, SentenceLevel, WordLevel
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.inference.detector import Detector
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.tokenizers.subword import BpeTokenizer
+
+SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"] * 4
+TOKENIZER = BpeTokenizer.train(SENTENCES, vocabulary_size=300)
+
+
+class Training:
+    """Sequences of a training split."""
+
+    lengths: Ids = np.array([len(TOKENIZER.encode(one)) for one in SENTENCES], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(SENTENCES)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return TOKENIZER.encode(SENTENCES[index])
+
+
+def record(raw: str) -> Record:
+    return Record(id="s", raw=raw, source="a.txt", line=1)
+
+
+def unigram_bits(word_tokens: list[int]) -> float:
+    counts = Counter(token for one in SENTENCES for token in TOKENIZER.encode(one).ids.tolist())
+    ordinary = TOKENIZER.space.ordinary.tolist()
+    total = sum(counts[token] + 1 for token in ordinary)
+    return -sum(math.log2((counts[token] + 1) / total) for token in word_tokens)
+
+
+def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
+    background = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    judge = Detector(RecordScorer(random_model("text", TOKENIZER)), SentenceLevel(), background=background)
+    [found] = judge.judged([record("the table opens an unopened key")], Problems())
+    scored = found.scored
+    ids, groups = scored.encoding.ids, scored.encoding.groups
+    frequency = [unigram_bits(ids[groups == number].tolist()) for number in scored.number]
+    expected = {
+        "bits_per_unit": scored.surprisal.mean(),
+        "slor": np.mean(scored.surprisal - np.array(frequency)),
+        "unexpected": max(scored.surprisal - scored.values["entropy"]),
+    }
+    assert found.row.statistics == pytest.approx(expected, abs=1e-9)
+    assert found.row.score == expected["bits_per_unit"]
+
+
+def test_frequencies_survive_saving() -> None:
+    background = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    again = Frequencies.load(background.arrays(), TOKENIZER)
+    [found] = Detector(RecordScorer(random_model("text", TOKENIZER)), WordLevel()).scored(
+        RecordScorer(random_model("text", TOKENIZER)).encoded([record("a table")], Problems())
+    )
+    assert again.bits(found).tolist() == background.bits(found).tolist()
+
+
+def test_words_are_rows_of_their_own() -> None:
+    judge = Detector(RecordScorer(random_model("text", TOKENIZER)), WordLevel())
+    text = "an unopened cabinet"
+    rows = list(judge.judged([record(text)], Problems()))
+    assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
+    for unit, one in enumerate(rows):
+        bits = one.scored.surprisal[unit]
+        assert one.row.statistics == {
+            "surprisal": bits,
+            "unexpected": bits - one.scored.values["entropy"][unit],
+        }
+
+
+def test_an_empty_sentence_has_no_score() -> None:
+    judge = Detector(RecordScorer(random_model("text", TOKENIZER)), SentenceLevel())
+    [found] = judge.judged([record("")], Problems())
+    assert found.row.score is None
+    assert set(found.row.statistics) == {"bits_per_unit"}

@@ -1,0 +1,101 @@
+"""What was priced is remembered, and nothing but equal sequences is taken for equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_models import protein_model, residues
+
+from seqmlm.anomaly.values import Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.reductions import Rank
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer, ScoreCache, digest
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return protein_model()
+
+
+def records(*lengths: int) -> list[Record]:
+    return [
+        Record(id=f"r{i}", raw=residues(length), source="x.fasta", line=i) for i, length in enumerate(lengths)
+    ]
+
+
+def test_equal_sequences_are_asked_once_and_keep_their_own_records(model: LoadedModel) -> None:
+    scorer = RecordScorer(model)
+    batch = scorer.encoded(records(12, 30, 12), Problems())
+    first = scorer.scored(batch)
+    asked = scorer.conditionals.statistics.variants
+    assert asked == 12 + 30
+    again = scorer.scored(batch[::-1])
+    assert scorer.conditionals.statistics.variants == asked
+    assert [one.record.id for one in again] == ["r2", "r1", "r0"]
+    for old, new in zip(first, again[::-1], strict=True):
+        assert new.encoding is old.encoding
+        assert new.surprisal.tolist() == old.surprisal.tolist()
+        assert new.raw == old.raw
+
+
+def test_another_request_is_asked_anew(model: LoadedModel) -> None:
+    scorer = RecordScorer(model, correction=Correction())
+    batch = scorer.encoded(records(12), Problems())
+    [exact], [once] = scorer.scored(batch, EXACT), scorer.scored(batch, ONE_PASS)
+    assert exact.surprisal.tolist() != once.surprisal.tolist()
+    [ranked] = scorer.scored(batch, EXACT, want=[Rank()])
+    assert not exact.values
+    assert ranked.values.keys() == {"rank"}
+    wanted = np.zeros(14, dtype=np.bool_)
+    wanted[3:5] = True
+    [some] = scorer.scored(batch, EXACT, wanted=[wanted])
+    [others] = scorer.scored(batch, EXACT, wanted=[~wanted])
+    assert some.number.tolist() == [2, 3]
+    assert others.number.tolist() == [0, 1, *range(4, 12)]
+
+
+def test_what_was_not_asked_for_longest_is_forgotten(model: LoadedModel) -> None:
+    scorer, memory = RecordScorer(model), ScoreCache(units=38)
+    batch = scorer.encoded(records(10, 12, 14), Problems())
+    truth = scorer.scored(batch)
+    asked: list[int] = []
+    for number in (0, 1, 0, 2, 0, 1):  # 10 + 12 + 14 units are one record too many
+
+        def price(chosen: list[int], number: int = number) -> list[Scored]:
+            asked.append(number)
+            return [truth[number] for _ in chosen]
+
+        [one] = memory.priced([batch[number].encoding], "exact", price)
+        assert one.surprisal is truth[number].surprisal
+        assert not one.record.raw
+        assert len(one.encoding) == 0
+    assert asked == [0, 1, 2, 1]
+
+
+def test_a_sequence_longer_than_the_memory_is_priced(model: LoadedModel) -> None:
+    scorer = RecordScorer(model)
+    scorer._memory = ScoreCache(units=5)
+    [one] = scorer.scored(scorer.encoded(records(30), Problems()))
+    assert len(one) == 30
+
+
+def test_digests_differ_where_a_model_can_tell() -> None:
+    base = Encoding(ids=np.arange(4, dtype=np.int32), groups=np.array([-1, 0, 1, -1], dtype=np.int32))
+    others = [
+        replace(base, ids=base.ids[::-1].copy()),
+        replace(base, groups=np.array([-1, 0, 0, -1], dtype=np.int32)),
+        replace(base, positions=np.arange(4, dtype=np.int32)),
+        replace(base, channels={"age": np.zeros(4, dtype=np.float32)}),
+        replace(base, channels={"age": np.ones(4, dtype=np.float32)}),
+        replace(base, channels={"time": np.ones(4, dtype=np.float32)}),
+    ]
+    assert len({digest(one) for one in [base, *others]}) == 7
+    assert digest(base) == digest(replace(base, spans=np.ones((4, 2), dtype=np.int32)))
+    assert digest(base) != digest(base, np.ones(4, dtype=np.bool_))

@@ -1,0 +1,65 @@
+"""A census of a stream against plain counting, and its estimates where the stream is long."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqmlm.data.record import Record
+from seqmlm.data.splits import ByKey, assign
+from seqmlm.tasks.inspect import Census
+
+SPLIT = ByKey(key=lambda record: str(record.document), seed=3, share=0.3)
+
+
+def record(number: int, raw: str, document: str) -> Record:
+    return Record(id=str(number), raw=raw, source="s.txt", line=number + 1, document=document)
+
+
+pairs = st.lists(
+    st.tuples(st.sampled_from(["a", "bb", "ccc", "dddd"]), st.sampled_from("uvwxyz")), max_size=40
+)
+
+
+@given(pairs)
+def test_as_counting_everything_would_say(rows):
+    census, sides = Census(SPLIT, 0), defaultdict(set)
+    documents = {document for _, document in rows}
+    for number, (raw, document) in enumerate(rows):
+        census.add(record(number, raw, document))
+        sides[raw].add(assign(document, 3, 0.3))
+    found = census.counts()
+    assert (found.records, found.distinct) == (len(rows), len(sides))
+    assert found.duplicates == len(rows) - len(sides)
+    assert found.train + found.validation == len(rows)
+    if len({assign(document, 3, 0.3) for document in documents}) == 2:  # else one of them crosses
+        assert found.validation == sum(assign(d, 3, 0.3) == "validation" for _, d in rows)
+        assert found.leaked == sum(len(side) == 2 for side in sides.values())
+    assert found.exact
+    assert census.characters == sum(len(raw) for raw, _ in rows)
+
+
+def test_a_long_stream_is_estimated_in_little_memory():
+    census = Census(SPLIT, 0, distinct=500, uniform=1000, kept=20, characters=300)
+    for number in range(20_000):
+        # Every sequence twice, the second time in another document: about 42 % of them in both splits.
+        census.add(record(number, f"sequence {number % 10_000}", f"d{number}"))
+    found = census.counts()
+    assert not found.exact
+    assert abs(found.distinct - 10_000) < 2000
+    assert abs(found.leaked - 4200) < 1500
+    assert abs(found.validation / 20_000 - 0.3) < 0.06
+    assert len(census._seen) <= 500
+    assert 1 <= len(census.kept) <= 20
+    assert sum(len(one.raw) for one in census.kept) <= 300
+    assert max(int(one.id) for one in census.kept) > 1000, "not only the first ones"
+    lengths = census.lengths((0.0, 1.0))
+    assert 10 <= lengths["0.0"] <= lengths["1.0"] == 13
+
+
+def test_nothing_at_all():
+    census = Census(SPLIT, 0)
+    assert census.counts().records == census.counts().leaked == 0
+    assert census.lengths((0.5,)) == {"0.5": 0}

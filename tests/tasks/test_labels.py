@@ -1,0 +1,99 @@
+"""Scores and labels find each other by id; what has no partner is counted and named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from seqmlm.errors import DataError
+from seqmlm.tasks.labels import Columns, aligned, read_labelled
+
+ROWS = [
+    {"id": "a", "units": 3, "score": 1.5, "p_value": 0.5, "channels": {"pll": 0.9}, "alarm": False},
+    {"id": "b", "units": 4, "score": 2.5, "p_value": 0.01, "channels": {"pll": 0.01}, "alarm": True},
+    {"id": "c", "units": 0, "score": None, "p_value": 1.0, "channels": {"pll": 1.0}, "alarm": False},
+]
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> str:
+    return _write(tmp_path / "scores.jsonl", ROWS)
+
+
+def test_labels_of_a_file_are_joined_by_id(scores: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("Block,Label\nc,Normal\na,Normal\nb,Anomaly\n")
+    columns = Columns(label="Label", id="Block", positive="Anomaly")
+    found = read_labelled([scores], columns, labels=str(tmp_path / "labels.csv"))
+    assert found.labels == [False, True, False]
+    assert found.scores == [1.5, 2.5, -math.inf]
+    assert found.alarms == [False, True, False]
+    assert found.lengths == [3, 4, 0]
+    assert found.groups == ["a", "b", "c"]
+    turned = Columns(label="Label", id="Block", negative="Normal", score="p_value", baseline="channels.pll")
+    again = read_labelled([scores], turned, labels=str(tmp_path / "labels.csv"))
+    assert again.labels == found.labels
+    assert again.scores == [-0.5, -0.01, -1.0]
+    assert again.baseline == [-0.9, -0.01, -1.0]
+
+
+def test_ids_without_a_partner_are_counted(scores: str, tmp_path: Path) -> None:
+    labels = str(tmp_path / "labels.csv")
+    Path(labels).write_text("id,label\na,0\n")
+    with pytest.raises(DataError, match=r"2 scored ids are not in .*labels.csv: b, c"):
+        read_labelled([scores], Columns(), labels=labels)
+    with pytest.raises(DataError, match=r"2 scored ids are not in [^:]*labels.csv \("):
+        read_labelled([scores], Columns(), labels=labels, sensitive=True)
+    Path(labels).write_text("id,label\na,0\nb,1\nc,0\nd,1\n")
+    with pytest.raises(DataError, match=r"1 labelled ids have no score: d .*--partial"):
+        read_labelled([scores], Columns(), labels=labels)
+    assert read_labelled([scores], Columns(), labels=labels, partial=True).missing == 1
+    Path(labels).write_text("id,label\na,0\na,1\n")
+    with pytest.raises(DataError, match=r"labels.csv:3: 'a' has both labels"):
+        read_labelled([scores], Columns(), labels=labels)
+
+
+def test_labels_beside_the_scores(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("id,score,label,patient\nx,1,true,p\ny,,False,p\n")
+    found = read_labelled([str(path)], Columns(group="patient"))
+    assert (found.labels, found.scores, found.groups) == ([True, False], [1.0, -math.inf], ["p", "p"])
+    assert found.alarms is None
+    assert found.lengths is None
+    path.write_text("id,score,label\nx,1,Anomaly\n")
+    with pytest.raises(DataError, match=r"scores.csv:2: .*'Anomaly'.*--positive"):
+        read_labelled([str(path)], Columns())
+    path.write_text("id,score,label\nx,high,1\n")
+    with pytest.raises(DataError, match=r"field 'score': no number"):
+        read_labelled([str(path)], Columns())
+    with pytest.raises(DataError, match=r"field 'labl': no such field"):
+        read_labelled([str(path)], Columns(label="labl"))
+    path.write_text("id,score,label\n")
+    with pytest.raises(DataError, match="no scores"):
+        read_labelled([str(path)], Columns())
+
+
+def test_another_file_gives_the_same_rows(scores: str, tmp_path: Path) -> None:
+    found = read_labelled([_write(tmp_path / "l.jsonl", [{**row, "label": 0} for row in ROWS])], Columns())
+    values, alarms = aligned(_write(tmp_path / "o.jsonl", ROWS[::-1]), "score", found.keys, False)
+    assert values == found.scores
+    assert alarms == [False, True, False]
+    with pytest.raises(DataError, match=r"1 rows have no such score: c"):
+        aligned(_write(tmp_path / "o.jsonl", ROWS[:2]), "score", found.keys, False)
+    with pytest.raises(DataError, match=r"o.jsonl:4: this row was there before"):
+        aligned(_write(tmp_path / "o.jsonl", [*ROWS, ROWS[0]]), "score", found.keys, False)
+
+
+def test_parts_of_a_record_are_rows_of_their_own(tmp_path: Path) -> None:
+    rows = [{"id": "a", "start": n, "end": n + 5, "score": n, "label": n > 0} for n in (0, 5)]
+    found = read_labelled([_write(tmp_path / "a.jsonl", rows)], Columns())
+    assert len(set(found.keys)) == 2
+    values, _ = aligned(_write(tmp_path / "b.jsonl", rows), "score", found.keys, False)
+    assert values == [0, 5]
