@@ -14,6 +14,7 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun
@@ -155,11 +156,9 @@ def sample_predictions(
         query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
         if query is None:
             continue
-        answer = next(conditionals.ask([query], top=1))
-        assert answer.top_ids is not None
-        blocks.append(
-            domain.show(tokenizer, raw, encoding, query.asked, answer.top_ids[:, 0].astype(np.int32))
-        )
+        answer = next(conditionals.ask([query], [TopIds(1)]))
+        best = answer.values[TopIds.name][:, 0].astype(np.int32)
+        blocks.append(domain.show(tokenizer, raw, encoding, query.asked, best))
     return "\n\n".join(blocks) + "\n"
 
 

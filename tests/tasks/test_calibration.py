@@ -19,8 +19,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms
 from seqmlm.engine import durable
-from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Sequences
+from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError
 from seqmlm.inference.calibrations import (
     BACKGROUND,
