@@ -79,13 +79,11 @@ def evaluate(
     from seqmlm.cli.output import escape, number, print_json, print_table
     from seqmlm.config import from_dict
     from seqmlm.tasks.evaluate import (
-        ALARM_COLUMNS,
         EvaluateConfig,
-        alarm_cells,
+        alarm_table,
         evaluate_scores,
         notes,
-        ranking_cells,
-        ranking_columns,
+        ranking_table,
         write_report,
     )
 
@@ -118,13 +116,14 @@ def evaluate(
     if json_output:
         print_json(result.to_dict())
         return
+    columns, rows = ranking_table(result)
     print_table(
-        ranking_columns(result),
-        [[escape(cell) for cell in ranking_cells(one)] for one in result.rankings],
+        columns,
+        [[escape(cell) for cell in row] for row in rows],
         title=f"{result.rows} rows, {result.positives} positive",
     )
     print()
-    print_table(ALARM_COLUMNS, [list(alarm_cells(one)) for one in result.alarms])
+    print_table(*alarm_table(result))
     if result.differences:
         print()
         print_table(

@@ -142,7 +142,7 @@ def test_lengths_of_batch_and_row_fit() -> None:
     [("model.dropout=0.3",), ("tokenizer.name=bpe",), ("model.size=tiny",), ("model.overrides={}",)],
 )
 def test_what_init_decides_cannot_be_set(settings: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="brings its own"):
+    with pytest.raises(UsageError, match="together with --init"):
         request_config(TrainRequest(domain="protein", flags={"model": {"init": "m"}}, settings=settings))
 
 
