@@ -71,7 +71,7 @@ def test_labels_beside_the_scores(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scores.csv:2: .*'Anomaly'.*--positive"):
         read_labelled([str(path)], Columns())
     path.write_text("id,score,label\nx,high,1\n")
-    with pytest.raises(DataError, match=r"field 'score': no number"):
+    with pytest.raises(DataError, match=r"field 'score': not a number"):
         read_labelled([str(path)], Columns())
     with pytest.raises(DataError, match=r"field 'labl': no such field"):
         read_labelled([str(path)], Columns(label="labl"))

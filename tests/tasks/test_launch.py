@@ -99,7 +99,7 @@ def test_resume_by_name_needs_no_domain_and_keeps_settings(tmp_path: Path) -> No
     assert (old.config.train.max_steps, old.config.train.max_time) == (None, "10m")
     with pytest.raises(StateError, match="did you mean 'one'"):
         plan(TrainRequest(resume="ome"), workspace)
-    with pytest.raises(UsageError, match="two runs"):
+    with pytest.raises(UsageError, match="two different runs"):
         plan(TrainRequest(resume="one", name="two"), workspace)
 
 
