@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seqmlm.data.files import MAX_BYTES, lines, too_long
+from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record
@@ -51,9 +51,9 @@ def read_stockholm(
             as "-".
         max_bytes: largest alignment.
     """
-    for entry in entries(str(path), problems, max_bytes, "alignment"):
+    for entry in entries(source_of(path), problems, max_bytes, "alignment"):
         name = _NAMED.search(entry.text)
-        yield from aligned(entry, "stockholm", str(path), problems, gaps, name[1] if name else None)
+        yield from aligned(entry, "stockholm", source_of(path), problems, gaps, name[1] if name else None)
 
 
 def entries(source: str, problems: Problems, max_bytes: int, what: str) -> Iterator[Entry]:

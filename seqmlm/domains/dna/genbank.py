@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import entries, flat, read_stockholm
 from seqmlm.data.record import Record
@@ -32,7 +32,7 @@ def read_genbank(
         problems: receives entries without a sequence or without an end, and text outside of entries.
         block, max_n: as in `read_genome`.
     """
-    source = str(path)
+    source = source_of(path)
     entry: _Entry | None = None
     stray = False  # what is outside of entries has been named
     for number, text in lines(source, problems):
@@ -127,11 +127,11 @@ def read_embl(
         block, max_n: as in `read_genome`.
         max_bytes: largest entry, which is held in memory whole.
     """
-    for entry in entries(str(path), problems, max_bytes, "entry"):
-        for found in flat(entry, "embl", "an EMBL entry", str(path), problems):
+    for entry in entries(source_of(path), problems, max_bytes, "entry"):
+        for found in flat(entry, "embl", "an EMBL entry", source_of(path), problems):
             contig = Contig(
                 found.id,
-                source=str(path),
+                source=source_of(path),
                 line=entry.line,
                 problems=problems,
                 block=block,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import Entry, aligned, entries, flat, parsed, whole_file
 from seqmlm.data.readers.fasta import Gaps
@@ -35,8 +35,8 @@ def read_clustal(
         gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length.
         max_bytes: largest file.
     """
-    for entry in whole_file(str(path), problems, max_bytes):
-        yield from aligned(entry, "clustal", str(path), problems, gaps)
+    for entry in whole_file(source_of(path), problems, max_bytes):
+        yield from aligned(entry, "clustal", source_of(path), problems, gaps)
 
 
 def read_swissprot(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
@@ -49,12 +49,12 @@ def read_swissprot(path: str | Path, problems: Problems, *, max_bytes: int = MAX
         problems: receives entries that cannot be read or have no end.
         max_bytes: largest entry.
     """
-    for entry in entries(str(path), problems, max_bytes, "entry"):
-        for found in flat(entry, "swiss", "a Swiss-Prot entry", str(path), problems):
+    for entry in entries(source_of(path), problems, max_bytes, "entry"):
+        for found in flat(entry, "swiss", "a Swiss-Prot entry", source_of(path), problems):
             organism = found.annotations.get("organism", "").removesuffix(".")
             meta = {"name": found.name, "description": found.description, "organism": organism}
             known = {key: value for key, value in meta.items() if value}
-            yield Record(id=found.id, raw=str(found.seq), source=str(path), line=entry.line, meta=known)
+            yield Record(id=found.id, raw=str(found.seq), source=source_of(path), line=entry.line, meta=known)
 
 
 def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
@@ -71,9 +71,9 @@ def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES
     """
     from Bio.PDB.PDBParser import PDBParser
 
-    for entry in whole_file(str(path), problems, max_bytes):
+    for entry in whole_file(source_of(path), problems, max_bytes):
         parser = PDBParser(PERMISSIVE=True)  # type: ignore[no-untyped-call]
-        yield from _chains(entry, parser.get_structure, str(path), problems)
+        yield from _chains(entry, parser.get_structure, source_of(path), problems)
 
 
 def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
@@ -86,9 +86,9 @@ def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYT
     """
     from Bio.PDB.MMCIFParser import MMCIFParser
 
-    for entry in whole_file(str(path), problems, max_bytes):
+    for entry in whole_file(source_of(path), problems, max_bytes):
         parser = MMCIFParser()  # type: ignore[no-untyped-call]
-        yield from _chains(entry, parser.get_structure, str(path), problems)
+        yield from _chains(entry, parser.get_structure, source_of(path), problems)
 
 
 def contacts(residues: list[Any]) -> NDArray[np.int32]:
