@@ -22,8 +22,8 @@ from typing import Any
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.domains.dna.nucleotides import Contig, spelled
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.nucleotides import Contig, spelled
 from seqmlm.tokenizers.base import Tokenizer
 
 BATCH = 512

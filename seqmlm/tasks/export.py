@@ -21,6 +21,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS
 from seqmlm.domains.base import Domain
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
@@ -199,7 +200,7 @@ def _built(out: Path) -> Iterator[Path]:
     try:
         building.mkdir(parents=True)
         yield building
-        building.replace(out)
+        move_into_place(building, out)
     except OSError as error:
         raise StateError(f"{out} cannot be written: {error.strerror or error}") from error
     finally:
