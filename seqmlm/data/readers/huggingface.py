@@ -228,17 +228,19 @@ def numbered_rows(
         problems: receives a table that cannot be opened, or not be read to its end.
         columns: chooses the columns that are read; what it raises goes to `problems` too.
     """
-    import pyarrow as pa
-
     number = 0
     try:
-        table = open_table(source)
-        for batch in table.batches(columns(table), _ROWS):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
-    except (DataError, pa.ArrowException, OSError) as error:
-        problems.bad(error if isinstance(error, DataError) else damaged(source, number, error))
+        with _silent():
+            table = open_table(source)
+            for batch in table.batches(columns(table), _ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except DataError as error:
+        problems.bad(error)
+    # Each format of files has errors of its own: pyarrow's, those of pandas, of the decoder, of the network.
+    except Exception as error:
+        problems.bad(damaged(source, number, error))
 
 
 def damaged(source: str, row: int, error: Exception | None = None) -> DataError:
@@ -341,34 +343,44 @@ def _split_names(reference: Reference) -> list[str]:
 
 
 @contextmanager
-def _faults(source: str) -> Iterator[None]:
-    """While `datasets` finds and opens a data set: it is silent, and its errors are one sentence."""
+def _silent() -> Iterator[None]:
+    """While `datasets` works it logs nothing: errors are ours to tell, and its may hold values of the data."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
+            logger.setLevel(logging.CRITICAL + 1)
         yield
-    # Whatever a data set's files or the network make these libraries raise; httpx has exceptions of its own.
-    except Exception as error:
-        raise _explained(error, source) from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
+@contextmanager
+def _faults(source: str) -> Iterator[None]:
+    """While a data set is found and opened: what goes wrong is one sentence."""
+    try:
+        with _silent():
+            yield
+    # Whatever a data set's files or the network make these libraries raise; httpx has exceptions of its own.
+    except Exception as error:
+        raise _explained(error, source) from error
+
+
 def _explained(error: Exception, source: str) -> DataError:
     """The sentence for what `datasets` raises."""
-    said = " ".join(str(error).split())
-    if isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx"):
+    said, kind = " ".join(str(error).split()), type(error)
+    if isinstance(error, ConnectionError) or kind.__module__.startswith("httpx"):
         reason, remedy = "the hub cannot be reached", "check the network, or name a folder: hf:FOLDER"
-    elif isinstance(error, FileNotFoundError) or type(error).__name__ == "RepositoryNotFoundError":
+    elif isinstance(error, FileNotFoundError) or kind.__name__ == "RepositoryNotFoundError":
         reason = "there is no such data set, or no data in it"
         remedy = "check the name (https://huggingface.co/datasets); log in if it is private"
     elif isinstance(error, RuntimeError) and "script" in said:
         reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
-    elif isinstance(error, ValueError) and said.startswith("Bad split"):
+    elif said.startswith("Bad split"):
         reason, remedy = "there is no split of this name", said.partition(". ")[2]
-    else:
-        reason, remedy = "the data set cannot be opened", said[:300]
+    elif "BuilderConfig" in said or "Config name is missing" in said:
+        reason, remedy = "there is no subset of this name, or one must be named", said[:300]
+    else:  # what it says may hold values of the data
+        reason, remedy = "the data set cannot be opened", f"check its files ({kind.__name__} in datasets)"
     return DataError(reason, source=source, remedy=remedy)

@@ -139,7 +139,10 @@ def test_every_field_makes_its_own_of_a_row(tmp_path: Path) -> None:
     [
         ("hf:{}/set:dev", r"no split of this name \(Available splits: \['train', 'test'\]\)"),
         ("hf:{}/saved:dev", r"no split of this name \(there are: train, validation\)"),
-        ("hf:{}/set:sst2/train", r"cannot be opened \(BuilderConfig 'sst2' not found"),
+        (
+            "hf:{}/set:sst2/train",
+            r"no subset of this name, or one must be named \(BuilderConfig 'sst2' not found",
+        ),
         ("hf:{}/set", r"field 'text': no column of this name \(there are: review, stars; choose one with"),
         ("hf:{}/empty", "no such data set, or no data in it"),
         ("hf:{}/program", "made by a program, which is not run"),
@@ -223,3 +226,21 @@ def test_files_that_decide_are_those_of_the_folder_and_the_split(tmp_path: Path)
     assert {Path(name).name for name in found[1:]} >= {"train-0.parquet", "test-0.parquet"}
     other = plugins.domain("text").files([f"hf:{folder}:train"], options={})
     assert file_fingerprint(found) != file_fingerprint(other)
+
+
+# The reader of CSV that `datasets` uses leaves its file open where it fails.
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_rows_that_break_off_are_named_and_no_value_is_told(
+    tmp_path: Path, ending: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = 3000 if ending == "jsonl" else 30_000
+    lines = ['{"text": "some words"}'] * rows if ending == "jsonl" else ["text,n", *["some words,1"] * rows]
+    lines.append('{"text": secret}' if ending == "jsonl" else "secret,b,c,d")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / f"a.{ending}").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match="the data set") as caught:
+        read("text", f"hf:{folder}:train")
+    assert "secret" not in str(caught.value)
+    assert capfd.readouterr().err == ""
