@@ -117,7 +117,7 @@ def _tracking(found: Examination, home: Workspace) -> None:
         tracker.connect()
     except TrackerDown as error:
         found.tracking |= {"reachable": False, "state": str(error)}
-        found.problems.append(f"{error}; training works without it, and `seqmlm runs sync` synchronises it later")
+        found.problems.append(f"{error}; training works without it; `seqmlm runs sync` sends it the rest")
         return
     incomplete = tracker.incomplete()
     found.tracking |= {"reachable": True, "incomplete_runs": incomplete}
