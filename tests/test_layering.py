@@ -91,6 +91,54 @@ def test_lower_rooms_use_only_the_listed_libraries(part: str) -> None:
         assert roots <= STDLIB | LOWER_ROOMS, f"{path}: {roots - STDLIB - LOWER_ROOMS}"
 
 
+REPLACING = {"replace", "rename", "renames", "fsync", "fdatasync"}
+
+
+def _replacing(tree: ast.AST) -> Iterator[int]:
+    """Lines that replace, rename or sync a file without `engine.durable`.
+
+    A method called `replace` with one argument is that of a path: of a string it takes two, of a date names.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            imported = {f"{node.module}.{alias.name}" for alias in node.names}
+            if imported & ({f"os.{name}" for name in REPLACING} | {"shutil.move"}):
+                yield node.lineno
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called, owner = node.func.attr, node.func.value
+            name = owner.id if isinstance(owner, ast.Name) else ""
+            of_a_path = called in ("replace", "rename") and len(node.args) == 1 and not node.keywords
+            if (name == "os" and called in REPLACING) or (name == "shutil" and called == "move") or of_a_path:
+                yield node.lineno
+
+
+def test_files_are_replaced_by_one_module() -> None:
+    for path in _files():
+        found = list(_replacing(ast.parse(path.read_text(encoding="utf-8"))))
+        allowed = path.relative_to(PACKAGE).as_posix() == "engine/durable.py"
+        assert bool(found) == allowed, f"{path}:{found}: use engine.durable, which syncs what it replaces"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("os.replace(a, b)", True),
+        ("os.rename(a, b)", True),
+        ("os.fsync(handle)", True),
+        ("shutil.move(a, b)", True),
+        ("from os import replace", True),
+        ("path.replace(target)", True),
+        ("(folder / name).rename(target)", True),
+        ("text.replace('a', 'b')", False),
+        ("DISK.rename(a, b)", False),
+        ("date.replace(tzinfo=UTC)", False),
+        ("replace(config, name=1)", False),
+    ],
+)
+def test_replacing_is_recognised(code: str, found: bool) -> None:
+    assert bool(list(_replacing(ast.parse(code)))) == found
+
+
 def test_nothing_unpickles() -> None:
     for path in _files():
         source = path.read_text(encoding="utf-8")

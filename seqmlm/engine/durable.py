@@ -84,6 +84,23 @@ def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mod
     DISK.sync(path.parent)
 
 
+def move_into_place(finished: Path, target: Path) -> None:
+    """Give a finished file, or folder, its name once everything in it is on the disk.
+
+    Args:
+        finished: it, under another name of the same file system.
+        target: its name. A file there is replaced; a folder there must be empty.
+
+    Raises:
+        OSError: the disk refuses it; `finished` is still there, unless only the last sync was refused.
+    """
+    for path in finished.rglob("*"):
+        DISK.sync(path)
+    DISK.sync(finished)
+    DISK.rename(finished, target)
+    DISK.sync(target.parent)
+
+
 class Hashed:
     """A file being written, with the size and SHA-256 of what has gone into it."""
 

@@ -1,4 +1,4 @@
-"""Who is told how a training goes: the tracked run, which writes `metrics.jsonl`, and the console."""
+"""Where the progress of a training goes: the tracked run, which writes `metrics.jsonl`, and the console."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun
 
 __all__ = ["Console", "Recorder", "SilentConsole", "StepReport"]
 
-# What a person is told of the loop's events; "" is for the record alone.
+# Messages for the events of the loop; "" prints nothing.
 EVENTS = {
     "pace": "",
-    "decay": "the learning rate falls from step {decay_start} to the end at step {end}",
+    "decay": "the learning rate decays from step {decay_start} to step {end}, the last one",
     "stopping": "stopping after step {step} (signal {signal}): saving",
-    "resumed": "going on from step {step} ({path})",
-    "checkpoint_skipped": "checkpoint {path} is not whole ({reason}); trying the one before",
-    "out_of_memory": "memory ran out: {micro_tokens} tokens at a time, no longer {before}; the batch stays",
+    "resumed": "resuming from step {step} ({path})",
+    "checkpoint_skipped": "checkpoint {path} is incomplete ({reason}); trying the previous one",
+    "out_of_memory": "out of memory: {micro_tokens} tokens per pass instead of {before}; same batch",
     "bad_step": "step {step} skipped: loss {loss}, gradient norm {grad_norm} ({in_a_row} in a row)",
 }
 
 
 class Console(Protocol):
-    """What a task may tell a person while it works; the CLI supplies one, a library user may too."""
+    """Receives messages and progress of a task; the CLI supplies one, library users may supply their own."""
 
     def message(self, text: str) -> None: ...
     def step(self, report: StepReport, total: float | None) -> None: ...
 
 
 class SilentConsole:
-    """Says nothing."""
+    """Prints nothing."""
 
     def message(self, text: str) -> None:
         """Drop the text."""
@@ -50,7 +51,7 @@ class SilentConsole:
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
-    """A step under the names that MLflow shows."""
+    """The values of a step under their MLflow names."""
     return {
         "train/loss": report.loss,
         "grad_norm": report.grad_norm,
@@ -62,7 +63,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 
 class Recorder(Observer):
-    """Passes what the loop reports to the tracked run and the console."""
+    """Passes the reports of the loop to the tracked run and the console."""
 
     def __init__(self, run: TrackedRun, console: Console, total: Callable[[StepReport], float]) -> None:
         self.run, self.console, self.total = run, console, total
@@ -70,7 +71,7 @@ class Recorder(Observer):
 
     def on_step(self, report: StepReport) -> None:
         if self._first:
-            # A resumed run that found no checkpoint begins again.
+            # A resumed run that found no checkpoint starts from the first step.
             self.run.cut_metrics(report.step - 1)
             self._first = False
         details = {"masked": report.masked, "epoch": report.epoch, "skipped": report.skipped}
@@ -84,7 +85,7 @@ class Recorder(Observer):
             self.console.message(f"step {step}: {bits:.3f} bits per unit (unigram {floor:.3f})")
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        """Checkpoints need no record: the folder is one."""
+        """Do nothing: the checkpoint folder is its own record."""
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
         if kind == "resumed":
@@ -95,9 +96,6 @@ class Recorder(Observer):
         if text:
             self.console.message(text)
         self.run.set_tag(f"seqmlm.{kind}", json.dumps(detail, default=str))
-
-
-# What a person looks at after a training: the loss curve, and what the model fills in.
 
 
 def loss_plot(metrics: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
@@ -144,10 +142,9 @@ def sample_predictions(
     indices: Sequence[int],
     seed: int,
 ) -> str:
-    """A few validation sequences with units hidden, as the model fills them in, and as they are.
+    """A few validation sequences as text: true, masked, and with the model's predictions.
 
-    The raw text is spelled from the ids, since prepared data keep no text; a domain that is sensitive must
-    not be asked.
+    The text is decoded from the ids, since prepared data keep no text. Must not be called for sensitive data.
     """
     blocks = []
     for index in indices:
@@ -155,16 +152,14 @@ def sample_predictions(
         query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
         if query is None:
             continue
-        answer = next(conditionals.ask([query], top=1))
-        assert answer.top_ids is not None
-        blocks.append(
-            domain.show(tokenizer, raw, encoding, query.asked, answer.top_ids[:, 0].astype(np.int32))
-        )
+        answer = next(conditionals.ask([query], [TopIds(1)]))
+        best = answer.values[TopIds.name][:, 0].astype(np.int32)
+        blocks.append(domain.show(tokenizer, raw, encoding, query.asked, best))
     return "\n\n".join(blocks) + "\n"
 
 
 def _spelled(tokenizer: Tokenizer, encoding: Encoding) -> tuple[str, Encoding]:
-    """Text of an encoding, units apart where they were, with spans that point into that text."""
+    """Text of an encoding, with spaces where units were separate, and spans that point into that text."""
     pieces: list[str] = []
     spans = np.zeros((len(encoding), 2), dtype=np.int32)
     at, last_group, last_end = 0, None, None

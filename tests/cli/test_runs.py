@@ -115,7 +115,7 @@ def test_db(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
     assert seqmlm("db", "upgrade").out.endswith("schema none -> 0002\n")
-    assert seqmlm("db", "upgrade").out.endswith("is at schema 0002 already\n")
+    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0002\n")
     assert seqmlm("db", "current", "--json").json["schema"] == "0002"
 
 

@@ -79,6 +79,34 @@ def test_an_exception_of_the_writing_function_leaves_the_old_file(tmp_path: Path
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_is_on_the_disk_with_its_files_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building = tmp_path / "building"
+    (building / "inner").mkdir(parents=True)
+    (building / "inner" / "a").write_bytes(b"x")
+    disk = Recording()
+    monkeypatch.setattr(durable, "DISK", disk)
+    durable.move_into_place(building, tmp_path / "done")
+    assert disk.done == ["sync folder", "sync file", "sync folder", "rename", "sync folder"]
+    assert (tmp_path / "done" / "inner" / "a").read_bytes() == b"x"
+
+
+def test_a_file_that_is_moved_into_place_replaces_the_old_one_only_when_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"old")
+    new.write_bytes(b"new")
+    monkeypatch.setattr(durable, "DISK", Recording("sync file"))
+    with pytest.raises(OSError):
+        durable.move_into_place(new, old)
+    assert (old.read_bytes(), new.read_bytes()) == (b"old", b"new")
+    monkeypatch.setattr(durable, "DISK", durable.Disk())
+    durable.move_into_place(new, old)
+    assert (old.read_bytes(), new.exists()) == (b"new", False)
+
+
 def test_a_private_file_is_private_from_its_first_byte_on(tmp_path: Path) -> None:
     path, seen = tmp_path / "a", []
     path.touch(mode=0o644)

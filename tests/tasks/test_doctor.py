@@ -22,7 +22,7 @@ def test_a_healthy_empty_workspace(workspace: Path) -> None:
     assert found.devices["device"] in ("cpu", "cuda")
     assert ": " in found.devices["attention"]
     assert {"code", "dna", "ehr", "logs", "protein", "text"} <= set(found.plugins["domains"])
-    assert found.tracking["state"] == found.registry["state"] == "made when it is first needed"
+    assert found.tracking["state"] == found.registry["state"] == "created when first needed"
     assert list(workspace.iterdir()) == []
     json.dumps(asdict(found))
 

@@ -102,5 +102,5 @@ def test_events_are_told_in_words_and_kept(tmp_path: Path) -> None:
     for kind, detail in {**details, "settings_changed": {"clip": [1, 2]}}.items():
         recorder.on_event(kind, detail)
     assert len(console.messages) == len(details)  # pace is for the record alone
-    assert "the learning rate falls from step 8 to the end at step 10" in console.messages
+    assert "the learning rate decays from step 8 to step 10, the last one" in console.messages
     assert json.loads(run.tags["seqmlm.pace"]) == {"seconds": 1}
