@@ -344,7 +344,7 @@ def _split_names(reference: Reference) -> list[str]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """While `datasets` works it logs nothing: errors are ours to tell, and its may hold values of the data."""
+    """While `datasets` works it logs nothing: errors are told here, and its own may hold values."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     try:
