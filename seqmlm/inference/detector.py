@@ -6,7 +6,7 @@ near the threshold; rows it lets pass rank below all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.levels import both_ways, wanted_in_mirror
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.reductions import Reduction, union
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
 
@@ -50,14 +51,14 @@ class Detector:
     """Judges records with one model, at one level.
 
     Args:
-        scorer: prices units.
+        scorer: scores units.
         level: what of a record is judged.
         mode: how units are hidden; of a cascade, its first stage.
         background: what the level knows of normal data.
         calibration: of this level and mode; without one and without a cascade, rows have no p-values.
         cascade: of this level, where a first stage screens; then `mode` is that stage's.
         alpha: share of normal rows that may raise an alarm.
-        per_unit: entropy and rank of every unit are wanted, also where the level does not read them.
+        want: what is read of every unit, beside what the level reads.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Detector:
         calibration: Calibration | None = None,
         cascade: Stages | None = None,
         alpha: float | None = None,
-        per_unit: bool = False,
+        want: Collection[Reduction] = (),
     ) -> None:
         self.scorer, self.level, self.mode = scorer, level, mode
         self.background, self.calibration, self.cascade, self.alpha = background, calibration, cascade, alpha
-        self._entropy, self._ranks = level.entropy or per_unit, level.ranks or per_unit
+        self._want = union(level.want, want)
 
     def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
@@ -99,8 +100,8 @@ class Detector:
         return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
-        """Price a batch in the judge's mode and, where `further`, those its level asks for beside."""
-        return self._priced(batch, self.mode, further=further)
+        """Score a batch in the judge's mode and, where `further`, those its level asks for beside."""
+        return self._asked(batch, self.mode, further=further)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
@@ -119,25 +120,17 @@ class Detector:
         for one, chosen in zip(found, units, strict=True):
             groups = one.encoding.groups[one.position[chosen]]
             wanted.append(np.isin(one.encoding.groups, groups) & (one.encoding.groups >= 0))
-        better = self._priced(batch, EXACT, further=True, wanted=wanted)
+        better = self._asked(batch, EXACT, further=True, wanted=wanted)
         return [refined(old, new) for old, new in zip(found, better, strict=True)]
 
-    def _priced(
+    def _asked(
         self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
     ) -> list[Scored]:
         level = self.level
-        found = self.scorer.scored(
-            batch,
-            mode,
-            entropy=self._entropy,
-            ranks=self._ranks,
-            top=level.top,
-            wanted=wanted,
-            view=level.view,
-        )
+        found = self.scorer.scored(batch, mode, want=self._want, wanted=wanted, view=level.view)
         found = self._both_ways(batch, found, mode, wanted)
         for other in level.also if further else ():
-            again = self.scorer.scored(batch, other, ranks=True, view=level.view)
+            again = self.scorer.scored(batch, other, want=level.also_want, view=level.view)
             found = [
                 replace(one, also={**one.also, str(other): more})
                 for one, more in zip(found, again, strict=True)
@@ -160,8 +153,9 @@ class Detector:
                 wanted_in_mirror(batch[i].encoding, wanted[i], one.encoding, rule, len(str(one.record.raw)))
                 for i, one in zip(places, again, strict=True)
             ]
-        priced = self.scorer.scored(again, mode, entropy=self._entropy, wanted=asked)
-        for place, mirrored in zip(places, priced, strict=True):
+        summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
+        scores = self.scorer.scored(again, mode, want=summed, wanted=asked)
+        for place, mirrored in zip(places, scores, strict=True):
             found[place] = both_ways(found[place], mirrored)
         return found
 

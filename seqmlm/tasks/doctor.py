@@ -229,7 +229,7 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
     port = _free(port)
     tracker = Tracker(home)
     tracker.ensure()
-    tracker.bury_dead()
+    tracker.mark_killed()
     command = (
         *(sys.executable, "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),

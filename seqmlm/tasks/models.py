@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.tracking import TrackedRun, Tracker
@@ -234,7 +235,7 @@ def _copy_whole(files: Iterable[Path], target: Path) -> None:
         temporary.chmod(0o755)
         if target.exists():
             target.rmdir()
-        temporary.rename(target)
+        move_into_place(temporary, target)
     except OSError as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -1,18 +1,11 @@
-"""Where the progress of a training goes: metrics file, MLflow and console; and the figures drawn from it.
-
-`metrics.jsonl` is written first and is complete; MLflow may be unreachable, and is synchronised from it.
-"""
+"""Where the progress of a training goes: the tracked run, which writes `metrics.jsonl`, and the console."""
 
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,14 +14,12 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun
 
-__all__ = ["METRICS", "Console", "MetricsFile", "Recorder", "SilentConsole", "StepReport", "read_metrics"]
-
-METRICS = "metrics.jsonl"
+__all__ = ["Console", "Recorder", "SilentConsole", "StepReport"]
 
 # Messages for the events of the loop; "" prints nothing.
 EVENTS = {
@@ -71,100 +62,23 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     }
 
 
-class MetricsFile:
-    """`metrics.jsonl`: a line for each optimizer step and evaluation; survives kill -9 and is the truth.
-
-    Args:
-        path: appended to; made where missing. Use as a context manager.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("a", encoding="utf-8")
-        if path.is_file():
-            self.cut_after(None)
-
-    def cut_after(self, step: int | None) -> None:
-        """Drop the lines of later steps (they are run again), if any, and a last line torn by a kill."""
-        lines = _whole_lines(self.path)
-        kept = lines if step is None else [line for line in lines if json.loads(line)["step"] <= step]
-        temporary = self.path.with_suffix(".tmp")
-        with _disk_errors(self.path):
-            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            temporary.replace(self.path)
-        self._file.close()
-        self._file = self.path.open("a", encoding="utf-8")
-
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line; numbers that are not finite become null.
-
-        Raises:
-            StateError: the disk is full.
-        """
-        line = {"step": step, "time": int(time.time() * 1000), **values}
-        safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
-        with _disk_errors(self.path):
-            self._file.write(json.dumps(safe) + "\n")
-            self._file.flush()
-
-    def __enter__(self) -> MetricsFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Every line was flushed when it was written; what is left is one that found the disk full.
-        with suppress(OSError):
-            self._file.close()
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error.strerror}; free space, then --resume") from None
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """Lines that are whole JSON; a line torn by a kill ends the file."""
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            json.loads(line)
-        except json.JSONDecodeError:
-            break
-        lines.append(line)
-    return lines
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a metrics file, in order."""
-    return [json.loads(line) for line in _whole_lines(path)] if path.exists() else []
-
-
 class Recorder(Observer):
-    """Passes the loop's reports to the metrics file, MLflow and the console."""
+    """Passes the reports of the loop to the tracked run and the console."""
 
-    def __init__(
-        self, metrics: MetricsFile, run: TrackedRun, console: Console, total: Callable[[StepReport], float]
-    ) -> None:
-        self.metrics, self.run, self.console, self.total = metrics, run, console, total
+    def __init__(self, run: TrackedRun, console: Console, total: Callable[[StepReport], float]) -> None:
+        self.run, self.console, self.total = run, console, total
         self._first = True
 
     def on_step(self, report: StepReport) -> None:
         if self._first:
             # A resumed run that found no checkpoint starts from the first step.
-            self.metrics.cut_after(report.step - 1)
+            self.run.cut_metrics(report.step - 1)
             self._first = False
-        values = step_metrics(report)
-        extra = {"masked": report.masked, "epoch": report.epoch, "skipped": report.skipped}
-        self.metrics.write(report.step, {**values, **extra, "seconds": report.seconds})
-        self.run.log_metrics(report.step, values)
+        details = {"masked": report.masked, "epoch": report.epoch, "skipped": report.skipped}
+        self.run.log_metrics(report.step, step_metrics(report), {**details, "seconds": report.seconds})
         self.console.step(report, self.total(report))
 
     def on_evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        self.metrics.write(step, values)
         self.run.log_metrics(step, values)
         bits, floor = values.get("eval/bits_per_unit"), values.get("eval/unigram_bits_per_unit")
         if bits is not None and floor is not None:
@@ -175,7 +89,7 @@ class Recorder(Observer):
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
         if kind == "resumed":
-            self.metrics.cut_after(detail["step"])
+            self.run.cut_metrics(detail["step"])
         text = f"{kind.replace('_', ' ')}: {dict(detail)}"
         if kind in EVENTS:
             text = EVENTS[kind].format_map(detail)
@@ -238,11 +152,9 @@ def sample_predictions(
         query = tokenizer.units.hide(encoding, 0.15, rng(seed, 0, index, EVALUATION))
         if query is None:
             continue
-        answer = next(conditionals.ask([query], top=1))
-        assert answer.top_ids is not None
-        blocks.append(
-            domain.show(tokenizer, raw, encoding, query.asked, answer.top_ids[:, 0].astype(np.int32))
-        )
+        answer = next(conditionals.ask([query], [TopIds(1)]))
+        best = answer.values[TopIds.name][:, 0].astype(np.int32)
+        blocks.append(domain.show(tokenizer, raw, encoding, query.asked, best))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
+from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
@@ -40,16 +41,12 @@ from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus, 
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
 from seqmlm.tasks.models import register_model
 from seqmlm.tasks.observers import (
-    METRICS,
     Console,
-    MetricsFile,
     Recorder,
     loss_plot,
-    read_metrics,
     sample_predictions,
 )
-from seqmlm.tracking import TrackedRun, Tracker
-from seqmlm.tracking.ledger import LEDGER
+from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
@@ -82,13 +79,11 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     parts = assemble(agreed.config, corpus)
     _check_rows(parts, processes)
-    with ExitStack() as stack:
-        if not processes.is_main:
-            outcome = _run_loop(agreed, parts, NullObserver())
-            return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
-        run = stack.enter_context(_tracked(agreed, workspace, parts, console))
-        metrics = stack.enter_context(MetricsFile(agreed.directory / METRICS))
-        recorder = Recorder(metrics, run, console, partial(_expected_steps, parts))
+    if not processes.is_main:
+        outcome = _run_loop(agreed, parts, NullObserver())
+        return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
+    with _tracked(agreed, workspace, parts, console) as run:
+        recorder = Recorder(run, console, partial(_expected_steps, parts))
         outcome = _run_loop(agreed, parts, recorder)
         if outcome.status == "killed":
             run.end("KILLED")
@@ -163,9 +158,7 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     directory.mkdir(parents=True, exist_ok=True)
     # The settings are written first: with them a run that is killed at any later moment can be resumed.
     settings = directory / RUN_CONFIG
-    temporary = settings.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    temporary.replace(settings)
+    replace_file(settings, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
     (directory / FINISHED).unlink(missing_ok=True)
     _keep_quarantined(corpus, directory / QUARANTINE)
     run = Tracker(workspace, warn=console.message).start(
@@ -269,8 +262,6 @@ def finalize(
     """
     directory = plan.directory
     values = parts.evaluator.final(parts.rows)
-    with MetricsFile(directory / METRICS) as metrics:
-        metrics.write(outcome.steps, values)
     run.log_metrics(outcome.steps, values)
     with _disk_errors(plan):
         folder = _model_folder(directory, outcome.steps)
@@ -280,7 +271,7 @@ def finalize(
         model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
         _calibrate(plan, domain, parts, outcome, building, card, say)
         shutil.rmtree(folder, ignore_errors=True)
-        building.replace(folder)
+        move_into_place(building, folder)
     version = _register(plan, workspace, parts, folder, run, values)
     with _disk_errors(plan):
         _artifacts(plan, domain, parts, run)
@@ -450,7 +441,7 @@ def finished_result(plan: Plan) -> PretrainResult | None:
 def keep_result(plan: Plan, result: PretrainResult) -> None:
     """Save the result, which marks the run as finished."""
     saved = {"limits": _limits(plan), "result": asdict(result)}
-    (plan.directory / FINISHED).write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+    replace_file(plan.directory / FINISHED, (json.dumps(saved, indent=2) + "\n").encode())
 
 
 def _limits(plan: Plan) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Comparison:
 def list_runs(warn: Warn, workspace: Workspace | None = None) -> list[RunInfo]:
     """All runs of the workspace, newest first; runs whose process died are first marked KILLED."""
     tracker = Tracker(workspace or Workspace.locate(), warn=warn)
-    tracker.bury_dead()
+    tracker.mark_killed()
     return tracker.runs()
 
 
@@ -67,7 +67,7 @@ def show_run(reference: str, warn: Warn, workspace: Workspace | None = None) -> 
     """
     home = workspace or Workspace.locate()
     tracker = Tracker(home, warn=warn)
-    tracker.bury_dead()
+    tracker.mark_killed()
     run = tracker.find(reference)
     folder = _folder(home, run.name)
     return {**asdict(run), "folder": str(folder) if folder else None}
@@ -84,7 +84,7 @@ def compare_runs(references: Sequence[str], warn: Warn, workspace: Workspace | N
         StateError: there is no such run.
     """
     tracker = Tracker(workspace or Workspace.locate(), warn=warn)
-    tracker.bury_dead()
+    tracker.mark_killed()
     known = tracker.runs()
     runs: list[RunInfo] = []
     for reference in references:

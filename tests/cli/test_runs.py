@@ -25,7 +25,6 @@ def two_runs(tracked_workspace: Path) -> Path:
         params = {"learning_rate": loss, "seed": 0}
         with Tracker(home).start(name, experiment="e", params=params) as run:
             run.log_metrics(1, {"train/loss": loss})
-            (run.directory / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/loss": loss}) + "\n")
             model = run.directory / "model"
             model.mkdir()
             (model / "config.json").write_text("{}")

@@ -52,7 +52,7 @@ def test_an_old_schema(workspace: Path) -> None:
 
 def test_a_run_that_mlflow_lacks(tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Workspace.locate()
-    monkeypatch.setattr("seqmlm.tracking.connection._probe", _fail)
+    monkeypatch.setattr("seqmlm.tracking.store._probe", _fail)
     Tracker(home, warn=lambda _: None).start("lost", experiment="e", params={}).end()
     monkeypatch.undo()
     monkeypatch.setenv("SEQMLM_HOME", str(tracked_workspace))
