@@ -387,16 +387,16 @@ class OverlappingUnits(Bases):
             np.add.at(total, which, shares)
         read, total = hidden.bases[hidden.asked], total[hidden.asked]
         total /= total.sum(axis=1, keepdims=True)
-        letter = layout.code[read]
+        symbol = layout.code[read]
         with np.errstate(divide="ignore"):
-            log_probs = np.log(total[np.arange(len(letter)), letter])
+            log_probs = np.log(total[np.arange(len(symbol)), symbol])
         return UnitLogProbs(
             position=layout.high[read].astype(np.int32),
             unit=read,
-            letter=letter,
+            symbol=symbol,
             log_probs=log_probs,
             variant=hidden.variant[hidden.asked],
-            values=read_shares(want, total, letter, answer),
+            values=read_shares(want, total, symbol, answer),
         )
 
     def _shares(

@@ -241,7 +241,7 @@ class Bases(Units, ABC):
     names: ClassVar[Sequence[str] | None] = "ACGT"
 
     @property
-    def letters(self) -> int:
+    def symbols(self) -> int:
         return _FOUR
 
     def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
@@ -317,7 +317,7 @@ class SeveralBases(Bases):
         sizes = self._sizes[query.encoding.ids]
         first = np.cumsum(sizes) - sizes
         asked, count = query.asked, sizes[query.asked]
-        letter = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
+        symbol = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
         unit = ranges(first[asked], count)
         variant = np.repeat(variants(query), count)
         # A base was asked alone by `ask` only: its neighbours in the token are left out.
@@ -329,11 +329,11 @@ class SeveralBases(Bases):
         return UnitLogProbs(
             position=np.repeat(asked, count)[kept],
             unit=unit[kept],
-            letter=letter[kept],
+            symbol=symbol[kept],
             log_probs=log_probs[kept],
             variant=variant[kept],
             tokens=np.repeat(1.0 / count, count)[kept],
-            values=read_shares(want, shares, letter[kept], answer),
+            values=read_shares(want, shares, symbol[kept], answer),
         )
 
     def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
@@ -361,15 +361,15 @@ class SeveralBases(Bases):
 
 
 def read_shares(
-    want: Collection[Reduction], shares: Doubles, letter: Longs, answer: Answer
+    want: Collection[Reduction], shares: Doubles, symbol: Longs, answer: Answer
 ) -> dict[str, NDArray[Any]]:
     """What is wanted beside log-probabilities, over the four bases instead of tokens.
 
     Args:
-        shares: (E, 4) probability of each base. letter: (E,) the true ones.
+        shares: (E, 4) probability of each base. symbol: (E,) the true ones.
     """
-    draw = np.stack([np.full(len(letter), answer.stream), np.arange(len(letter))], axis=1)
-    return of_shares(want, shares, letter, draw) if want else {}
+    draw = np.stack([np.full(len(symbol), answer.stream), np.arange(len(symbol))], axis=1)
+    return of_shares(want, shares, symbol, draw) if want else {}
 
 
 def checked(counts: NDArray[Any], space: TokenSpace) -> None:
