@@ -419,7 +419,7 @@ def _codes(encoding: Encoding, tokenizer: Tokenizer) -> Longs:
     """The bases a sequence shows, 4 where one is unknown or some are missing between two tokens."""
     rule = tokenizer.units
     numbers = rule.numbers(encoding)
-    if rule.letters == 4:
+    if rule.symbols == 4:
         spelled = np.array([code for unit in rule.spelled(encoding) for code in unit], dtype=np.int64)
         if not len(spelled):
             return spelled
