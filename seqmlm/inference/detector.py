@@ -24,6 +24,9 @@ from seqmlm.inference.scorer import RecordScorer
 if TYPE_CHECKING:
     from seqmlm.evaluation.conformal import Calibration, Judgement, Stages
 
+ESCALATE = 0.05
+"""Share of normal rows that a cascade asks exactly about."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgedRow:
@@ -50,7 +53,7 @@ class Detector:
     """Judges records with one model, at one level.
 
     Args:
-        scorer: prices units.
+        scorer: scores units.
         level: what of a record is judged.
         mode: how units are hidden; of a cascade, its first stage.
         background: what the level knows of normal data.
@@ -99,8 +102,8 @@ class Detector:
         return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
-        """Price a batch in the judge's mode and, where `further`, those its level asks for beside."""
-        return self._priced(batch, self.mode, further=further)
+        """Score a batch in the detector's mode and, where `further`, those its level asks for beside."""
+        return self._asked(batch, self.mode, further=further)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
@@ -119,10 +122,10 @@ class Detector:
         for one, chosen in zip(found, units, strict=True):
             groups = one.encoding.groups[one.position[chosen]]
             wanted.append(np.isin(one.encoding.groups, groups) & (one.encoding.groups >= 0))
-        better = self._priced(batch, EXACT, further=True, wanted=wanted)
+        better = self._asked(batch, EXACT, further=True, wanted=wanted)
         return [refined(old, new) for old, new in zip(found, better, strict=True)]
 
-    def _priced(
+    def _asked(
         self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
     ) -> list[Scored]:
         level = self.level
@@ -153,7 +156,7 @@ class Detector:
         if not places:
             return found
         again = self.scorer.encoded([mirror for mirror in mirrors if mirror is not None], Problems())
-        rule = self.scorer.model.tokenizer.units
+        rule = self.scorer.session.tokenizer.units
         asked: list[Bools] | None = None
         if wanted is not None:
             asked = [
