@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from english_sentences import write_sentences
+from seqmlm.tasks.texts import TextScorer
 
 from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
@@ -41,7 +42,6 @@ from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pairs import score_pairs
 from seqmlm.tasks.pretrain import pretrain
-from seqmlm.tasks.texts import TextScorer
 from seqmlm.workspace import Workspace
 
 ORDER = 5

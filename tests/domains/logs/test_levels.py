@@ -18,6 +18,7 @@ from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.log_words import LogWordTokenizer
@@ -46,7 +47,7 @@ def known(model: LoadedModel) -> LogBackground:
 
 
 def scored(model: LoadedModel, record: Record) -> Scored:
-    scorer = RecordScorer(model, top=2)
+    scorer = RecordScorer(Session(model), top=2)
     batch = [Encoded(record, model.tokenizer.encode(record.raw))]
     [found] = scorer.scored(batch, EXACT)
     [again] = scorer.scored(batch, PARTITION, ranks=True)
