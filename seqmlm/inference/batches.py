@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -28,16 +28,15 @@ import numpy as np
 import torch
 
 from seqmlm.data.files import expand
-from seqmlm.data.live import LiveInput, live_stdin
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, SeqmlmError, StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.streams.cursor import Position
-from seqmlm.streams.live import ReadAhead
+from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
 
 BATCH_RECORDS = 256
@@ -549,7 +548,7 @@ def _these(records: list[Record], told: Problems) -> list[Record]:
 
 def live_input(latency: float | None) -> AbstractContextManager[LiveInput | Any]:
     """Standard input as it comes, where a latency is asked for."""
-    return nullcontext() if latency is None else live_stdin(_TICK_SHARE * latency)
+    return nullcontext() if latency is None else closing(LiveInput(_TICK_SHARE * latency))
 
 
 def input_bytes(paths: Sequence[str]) -> int | None:

@@ -6,7 +6,7 @@ near the threshold; rows it lets pass rank below all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.levels import both_ways, wanted_in_mirror
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.reductions import Reduction, union
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
 
@@ -60,7 +61,7 @@ class Detector:
         calibration: of this level and mode; without one and without a cascade, rows have no p-values.
         cascade: of this level, where a first stage screens; then `mode` is that stage's.
         alpha: share of normal rows that may raise an alarm.
-        per_unit: entropy and rank of every unit are wanted, also where the level does not read them.
+        want: what is read of every unit, beside what the level reads.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class Detector:
         calibration: Calibration | None = None,
         cascade: Stages | None = None,
         alpha: float | None = None,
-        per_unit: bool = False,
+        want: Collection[Reduction] = (),
     ) -> None:
         self.scorer, self.level, self.mode = scorer, level, mode
         self.background, self.calibration, self.cascade, self.alpha = background, calibration, cascade, alpha
-        self._entropy, self._ranks = level.entropy or per_unit, level.ranks or per_unit
+        self._want = union(level.want, want)
 
     def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
@@ -129,18 +130,10 @@ class Detector:
         self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
     ) -> list[Scored]:
         level = self.level
-        found = self.scorer.scored(
-            batch,
-            mode,
-            entropy=self._entropy,
-            ranks=self._ranks,
-            top=level.top,
-            wanted=wanted,
-            view=level.view,
-        )
+        found = self.scorer.scored(batch, mode, want=self._want, wanted=wanted, view=level.view)
         found = self._both_ways(batch, found, mode, wanted)
         for other in level.also if further else ():
-            again = self.scorer.scored(batch, other, ranks=True, view=level.view)
+            again = self.scorer.scored(batch, other, want=level.also_want, view=level.view)
             found = [
                 replace(one, also={**one.also, str(other): more})
                 for one, more in zip(found, again, strict=True)
@@ -163,8 +156,9 @@ class Detector:
                 wanted_in_mirror(batch[i].encoding, wanted[i], one.encoding, rule, len(str(one.record.raw)))
                 for i, one in zip(places, again, strict=True)
             ]
-        priced = self.scorer.scored(again, mode, entropy=self._entropy, wanted=asked)
-        for place, mirrored in zip(places, priced, strict=True):
+        summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
+        scores = self.scorer.scored(again, mode, want=summed, wanted=asked)
+        for place, mirrored in zip(places, scores, strict=True):
             found[place] = both_ways(found[place], mirrored)
         return found
 

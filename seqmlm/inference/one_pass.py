@@ -21,15 +21,15 @@ import numpy as np
 from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
-from seqmlm.engine.correction_fit import Fit, fit
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.one_pass import Fit, fit
 from seqmlm.engine.types import Encoding, Floats, Sequences
+from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import LoadedModel, make_masker, put_file
 
 if TYPE_CHECKING:
-    from seqmlm.engine.one_pass_head import HeadConfig, HeadRows, Trained
+    from seqmlm.engine.one_pass import HeadConfig, HeadRows, Trained
 
 
 FIT = "one_pass.json"
@@ -180,7 +180,7 @@ def train_and_store_head(
     """
     from safetensors.torch import save
 
-    from seqmlm.engine.one_pass_head import train
+    from seqmlm.engine.one_pass import train
 
     _check_tokens(model)
     ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
@@ -202,7 +202,7 @@ def head_for(model: LoadedModel) -> HeadRows:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from seqmlm.engine.one_pass_head import restored
+    from seqmlm.engine.one_pass import restored
 
     _check_tokens(model)
     path = Path(model.path) / HEAD

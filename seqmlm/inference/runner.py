@@ -34,15 +34,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TextIO, TypeVar
 
+from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import StateError
 from seqmlm.inference import batches
-from seqmlm.inference.batches import Batch, Budget, Encoded, Input, input_batches, is_pipe, live_input
+from seqmlm.inference.batches import Batch, Budget, Encoded, Input, input_batches, live_input
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.schema import Schema
-from seqmlm.streams.sinks import Row, Sink, open_sink, unwritable
+from seqmlm.streams.sinks import Row, Schema, Sink, is_stream, open_sink, unwritable
 
 COMMIT_RECORDS = 1 << 16
 """Records after which a commit is made, where the budget of forward tokens is not used up before."""
@@ -162,7 +162,8 @@ class Runner(Generic[Item, Answers]):
         """
         session = self.session
         with self._written(), live_input(latency) as live:
-            read = session.reader(sources, format=format, options=options)
+            named = sources if live is None else [Source("-", live)]
+            read = session.reader(named, format=format, options=options)
             given = Input(read, session.domain, session.tokenizer)
             with input_batches(
                 given,
@@ -280,7 +281,7 @@ class Output:
         self.path, self._columns, self._format = path, columns, format
         self._resume, self._private, self._stdout = resume, private, stdout
         self._cursor: Cursor | None = None
-        if path is not None and request is not None and not (path.exists() and is_pipe(str(path))):
+        if path is not None and request is not None and not is_stream(path):
             self._cursor = Cursor(path, request, private=private)
         self._sink: Sink | None = None
         self._rows = 0

@@ -6,7 +6,7 @@ Records become `Scored`, unit by unit, and are remembered by the session; string
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -17,9 +17,10 @@ from seqmlm.anomaly.levels import WHOLE, View
 from seqmlm.anomaly.values import Bools, Scored, scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.inference.batches import Encoded, encoded
 from seqmlm.inference.session import Session
 
@@ -28,9 +29,7 @@ class _Request(NamedTuple):
     """What is asked of a sequence, beside the sequence."""
 
     mode: Mode
-    entropy: bool
-    ranks: bool
-    top: int
+    want: tuple[Reduction, ...]
     view: View
 
 
@@ -39,11 +38,10 @@ class RecordScorer:
 
     Args:
         session: the model, and what it remembers.
-        top: expected alternatives kept of each unit.
     """
 
-    def __init__(self, session: Session, *, top: int = 0) -> None:
-        self.session, self._top = session, top
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self._scorers: dict[_Request, Scorer] = {}
 
     def encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
@@ -55,9 +53,7 @@ class RecordScorer:
         batch: Sequence[Encoded],
         mode: Mode = EXACT,
         *,
-        entropy: bool = False,
-        ranks: bool = False,
-        top: int = 0,
+        want: Collection[Reduction] = (),
         wanted: Sequence[Bools] | None = None,
         view: View = WHOLE,
     ) -> list[Scored]:
@@ -66,8 +62,7 @@ class RecordScorer:
         Args:
             batch: what `encoded` gave.
             mode: how units are hidden.
-            entropy, ranks: whether they are wanted of every unit.
-            top: expected alternatives that are wanted of every unit, where they are more than the scorer's.
+            want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
             wanted: for each record (L,) True at the tokens to score; None for all of all.
             view: what of a record the model is shown.
 
@@ -76,7 +71,7 @@ class RecordScorer:
         Returns:
             One for each record, in order, with the units that were scored.
         """
-        request = _Request(mode, entropy, ranks, max(self._top, top), view)
+        request = _Request(mode, union(want), view)
 
         def score(chosen: list[int]) -> list[Scored]:
             own = [batch[number] for number in chosen]
@@ -84,7 +79,8 @@ class RecordScorer:
             rule = self._scorer(request).rule
             parts = self._windows(request, [one.encoding for one in own], asked)
             return [
-                scored(one.record, one.encoding, rule, some) for one, some in zip(own, parts, strict=True)
+                scored(one.record, one.encoding, rule, windows, request.want)
+                for one, windows in zip(own, parts, strict=True)
             ]
 
         known = self.session.cache.scores([one.encoding for one in batch], request, score, wanted)
@@ -110,7 +106,7 @@ class RecordScorer:
         Returns:
             One for each, in order; positions count the scored tokens of a sequence of several windows.
         """
-        request = _Request(mode, False, False, 0, view)
+        request = _Request(mode, (), view)
         return [_joined(parts) for parts in self._windows(request, encodings, wanted)]
 
     def _windows(
@@ -139,9 +135,7 @@ class RecordScorer:
                 request.view.units(self.session.tokenizer),
                 mode=request.mode,
                 correction=self.session.correction(request.mode),
-                entropy=request.entropy,
-                ranks=request.ranks,
-                top=request.top,
+                want=request.want,
             )
         return made
 

@@ -25,8 +25,8 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, best_device, resolved
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import Card, LoadedModel

@@ -16,16 +16,15 @@ from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.data.problems import Problems
 from seqmlm.engine.device import Precision
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Accuracy, accuracy, by_group, macro, outcomes
 from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.streams.schema import Schema
+from seqmlm.streams.sinks import Schema
 from seqmlm.tokenizers.base import Tokenizer
 
 Metric = Literal["sum", "mean", "shared"]

@@ -15,7 +15,7 @@ import numpy as np
 from seqmlm.data.nbest import NBest, read_nbest
 from seqmlm.data.problems import Problems
 from seqmlm.engine.device import Precision
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.rescoring import (
@@ -29,8 +29,7 @@ from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.streams.schema import Schema
-from seqmlm.streams.sinks import Row
+from seqmlm.streams.sinks import Row, Schema
 
 Part = Sequence["Rescored"]
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from seqmlm.anomaly.values import Doubles, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
+from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.runner import Counts, Runner
-from seqmlm.streams.schema import Kind, Schema
+from seqmlm.streams.sinks import Kind, Schema
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -113,17 +114,18 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
         "end": end,
         "surprisal": float(scored.surprisal[unit]),
     }
-    if scored.entropy is not None:
-        fields["entropy"] = float(scored.entropy[unit])
-    if scored.rank is not None:
-        fields["rank"] = int(scored.rank[unit])
-    if scored.top_ids is not None and scored.top_log_probs is not None:
-        known, names = scored.top_ids[unit] >= 0, scored.rule.names
+    values = {name: own[unit] for name, own in scored.values.items()}
+    if Entropy.name in values:
+        fields["entropy"] = float(values[Entropy.name])
+    if Rank.name in values:
+        fields["rank"] = int(values[Rank.name])
+    if TopIds.name in values:
+        names = scored.rule.names
+        letters, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
         fields["expected"] = [
             {"unit": tokenizer.surface(letter) if names is None else names[letter], "p": math.exp(log_prob)}
-            for letter, log_prob in zip(
-                scored.top_ids[unit][known].tolist(), scored.top_log_probs[unit][known].tolist(), strict=True
-            )
+            for letter, log_prob in zip(letters, log_probs, strict=True)
+            if letter >= 0
         ]
     return fields
 

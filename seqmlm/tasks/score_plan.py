@@ -16,7 +16,8 @@ from seqmlm.data.files import expand
 from seqmlm.data.problems import OnError
 from seqmlm.data.timestamps import duration
 from seqmlm.engine.device import Precision
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.reductions import Entropy, Rank, top
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, input_bytes, is_pipe
@@ -190,8 +191,11 @@ _CORRECTED = {
     "fitted": "as fitted to exact answers: an approximation",
 }
 
-EXPECTED = 3
-"""Alternatives that a row names for its most surprising units."""
+EXPECTED = top(3)
+"""What a row says of each unit that it names."""
+
+PER_UNIT = (Entropy(), Rank())
+"""What a row says of each unit, where it names all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -240,14 +244,14 @@ class ScoringPlan:
         """What makes and judges the rows of records."""
         stored = self.stored
         return Detector(
-            RecordScorer(self.session, top=EXPECTED),
+            RecordScorer(self.session),
             self.level,
             mode=self.mode,
             background=self.background,
             calibration=None if stored is None else stored.calibration,
             cascade=None if stored is None else stored.cascade,
             alpha=self.alpha,
-            per_unit=self.per_unit,
+            want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
         )
 
     def request(self, config: ScoreConfig) -> dict[str, Any]:

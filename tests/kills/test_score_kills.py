@@ -18,8 +18,7 @@ from seqmlm.errors import DataError
 from seqmlm.inference.batches import Budget, Input, from_files
 from seqmlm.inference.runner import Output
 from seqmlm.streams.cursor import SUFFIX
-from seqmlm.streams.schema import Schema
-from seqmlm.streams.sinks import format_of
+from seqmlm.streams.sinks import Schema, format_of
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RECORDS = 1200

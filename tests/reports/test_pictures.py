@@ -13,7 +13,7 @@ from tiny_domain_models import MODULE, code_model, patients, patients_model, sou
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
 from seqmlm.domains.ehr.levels import CodeCounts, VisitLevel
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -74,7 +74,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     record = patients(4)[3]
     level = VisitLevel()
     scorer = RecordScorer(Session(model))
-    [one] = scorer.scored(scorer.encoded([record], Problems()), top=10, view=level.view)
+    [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
     report = ScoreReport("Patients", pictures=level.pictures, unit="event", surface=model.tokenizer.surface)
     rows = list(level.rows(one, counts))

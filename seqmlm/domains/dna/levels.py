@@ -162,15 +162,16 @@ def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bo
 
 
 def both_ways(one: Scored, mirrored: Scored) -> Scored:
-    """`one` with surprisals and entropies averaged over it and its mirror image.
+    """`one` with surprisals, and the values that `mirrored` has, averaged over it and its mirror image.
 
     Place i of the raw text is place length - 1 - i of the mirrored one. A unit of several letters which the
     mirrored record divides otherwise gets the sum of their shares; one that the mirrored record does not
-    price in full keeps its own. Ranks and alternatives stay those of `one`.
+    score in full keeps its own. All other values stay those of `one`.
 
     Args:
         one: a record's scores, of some or all units.
-        mirrored: those of the same record read from its other end, of the same stretch at least.
+        mirrored: those of the same record read from its other end, of the same stretch at least; with values
+            that can be divided among letters, such as entropies.
     """
     length = len(str(one.record.raw))
 
@@ -178,10 +179,13 @@ def both_ways(one: Scored, mirrored: Scored) -> Scored:
         sums = _sums(_spread(mirrored, other, length)[::-1], one)
         return np.where(np.isnan(sums), own, (own + sums) / 2)
 
-    entropy = one.entropy
-    if entropy is not None and mirrored.entropy is not None:
-        entropy = averaged(entropy, mirrored.entropy)
-    return replace(one, surprisal=averaged(one.surprisal, mirrored.surprisal), entropy=entropy)
+    values = {
+        name: averaged(one.values[name], other)
+        for name, other in mirrored.values.items()
+        if name in one.values
+    }
+    surprisal = averaged(one.surprisal, mirrored.surprisal)
+    return replace(one, surprisal=surprisal, values={**one.values, **values})
 
 
 def wanted_in_mirror(

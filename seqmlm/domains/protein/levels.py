@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.levels import Background, Level, excess, highest_mean, mean, part_row, record_row
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -80,7 +81,7 @@ class ProteinLevel(Level):
 
     name = "protein"
     channels = ("bits_per_unit", "unexpected", "segment")
-    entropy = True
+    want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
     pictures = ("coloured", "track")
 
@@ -100,7 +101,7 @@ class ResidueLevel(Level):
 
     name = "residue"
     channels = ("unexpected", "surprisal")
-    entropy = True
+    want = (Entropy(),)
     pictures = ("coloured", "track")
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:

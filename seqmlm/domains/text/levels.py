@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.levels import Background, Level, excess, mean, part_row, record_row
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -65,7 +66,7 @@ class SentenceLevel(Level):
 
     name = "sentence"
     channels = ("bits_per_unit", "slor", "unexpected")
-    entropy = True
+    want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
@@ -88,7 +89,7 @@ class WordLevel(Level):
 
     name = "word"
     channels = ("surprisal", "unexpected")
-    entropy = True
+    want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         above = excess(scored)
