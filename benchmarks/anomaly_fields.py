@@ -24,8 +24,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.evaluation.ngram import NGram
+from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import Encoded, RecordScorer
+from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
 Doubles = NDArray[np.float64]

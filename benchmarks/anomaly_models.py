@@ -17,10 +17,11 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.evaluation.conformal import FUSIONS, Calibration, Fusion, Judgement
 from seqmlm.inference import model_folder
+from seqmlm.inference.batches import batches
 from seqmlm.inference.detector import Detector as ModelDetector
 from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer, batches
+from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
