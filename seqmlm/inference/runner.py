@@ -3,21 +3,24 @@
 A task brings two functions. `answers` asks the model about a batch; a signal may end it anywhere. `rows`
 makes the rows of the output out of what was answered; it is always finished. The runner does the rest: it
 reads ahead, commits, continues an unfinished output, stops at a signal after what it has begun, and counts.
-A new task is written so (masked marginals at a place that each record names):
+A new task, here the masked marginals of protein variants that are named as A12G, is written like this:
 
     session = Session.open("enzymes", shown=True)
 
     def answers(batch):
-        places = [np.array([1 + one.record.meta["place"]], dtype=np.int32) for one in batch]
-        queries = [
-            Query(encoding=one.encoding, masked=at, asked=at) for one, at in zip(batch, places, strict=True)
-        ]
-        return list(zip(batch, session.conditionals().ask(queries), strict=True))
+        queries = []
+        for record, encoding in batch:
+            place = np.array([int(record.id[1:-1])], dtype=np.int32)
+            both = session.tokenizer.encode(record.id[0] + record.id[-1]).ids[1:-1]
+            asked = np.repeat(place, 2)
+            queries.append(Query(encoding=encoding, masked=place, asked=asked, targets=both))
+        return zip(batch, list(session.conditionals().ask(queries)), strict=True)
 
     def rows(found):
-        return [{"id": one.record.id, "log_prob": float(answer.log_probs[0])} for one, answer in found]
+        scores = [(one.record.id, answer.values["log_prob"]) for one, answer in found]
+        return [{"id": name, "marginal": float(new - old)} for name, (old, new) in scores]
 
-    output = Output(Path("marginals.jsonl"), Schema(columns={"id": "text", "log_prob": "number"}))
+    output = Output(Path("marginals.jsonl"), Schema(columns={"id": "text", "marginal": "number"}))
     Runner(session, answers, rows, output, Problems()).run(["variants.fasta"])
 
 What was done between two commits is done again after a crash. Commits are about half a minute of work apart:
@@ -37,7 +40,7 @@ from typing import Any, Generic, Protocol, TextIO, TypeVar
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import Stopped, StopSignals
-from seqmlm.errors import StateError
+from seqmlm.errors import SeqmlmError, StateError
 from seqmlm.inference import batches
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, input_batches, live_input
 from seqmlm.inference.session import Session
@@ -191,8 +194,13 @@ class Runner(Generic[Item, Answers]):
             StateError: rows that cannot be written.
         """
         stream = iter(items)
+        parts = iter(lambda: list(islice(stream, most)), [])
         with self._written():
-            self._over(Batch(some, read=len(some)) for some in iter(lambda: list(islice(stream, most)), []))
+            try:
+                self._over(Batch(part, read=len(part)) for part in parts)
+            except SeqmlmError:
+                self.output.keep()
+                raise
 
     @contextmanager
     def _written(self) -> Iterator[None]:
