@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> model_folder.LoadedModel:
 
 
 def scores(session: Session, texts: Sequence[str], mode: Mode = EXACT) -> list[SequenceScore]:
-    return RecordScorer(Session(session)).sequences(encoded_texts(session.tokenizer, texts), mode)
+    return RecordScorer(session).sequences(encoded_texts(session.tokenizer, texts), mode)
 
 
 def test_scores_are_pseudo_log_likelihoods_in_order(model: model_folder.LoadedModel) -> None:
