@@ -27,7 +27,7 @@ from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
 from seqmlm.evaluation.bits import masked_bits, memorization_gap, unigram
 from seqmlm.inference import model_folder
-from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import (
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,

@@ -17,7 +17,7 @@ from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
 from seqmlm.data.files import save_stdin
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.inference.maskers import inline_words
+from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -14,15 +13,12 @@ from seqmlm.data.record import Record
 from seqmlm.domains.code.changes import Change, changed_rows, changes_of_diff, changes_since
 from seqmlm.domains.code.levels import LineLevel
 from seqmlm.errors import DataError, UsageError
-from seqmlm.inference import model_folder
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.registry import Registry, resolve
-from seqmlm.streams.sinks import Schema, open_sink
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import ScoreSummary, Tally, line, schema
-from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.inference.runner import Runner
+from seqmlm.tasks.score import opened, output_of, problems_of
+from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, summarized
+from seqmlm.tasks.score_plan import ScoreConfig, choose
 from seqmlm.tasks.score_show import Findings
-from seqmlm.workspace import Workspace
 
 RULE = "change"
 
@@ -43,43 +39,27 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
         StateError: no such model, none that is calibrated, or rows that cannot be written.
     """
     root = check(config)
-    where = resolve(config.model, lambda: Registry(Workspace.locate())).location
-    model = model_folder.load(where, domain=config.domain)
-    chosen = choose(config, model)
-    if not isinstance(chosen.level, LineLevel):
+    plan = choose(config, opened(config))
+    if not isinstance(plan.level, LineLevel):
         raise UsageError("changed lines are judged at the level 'line' of a model of source code")
-    private = model.card.sensitive
-    if private and config.out is None:
-        raise UsageError("scores of sensitive data are not shown on the console: name a file with --out")
-    with ExitStack() as stack:
-        aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
-        problems = stack.enter_context(Problems(config.on_error, quarantine=aside, sensitive=private))
-        findings = Findings(RULE, config.baseline, config.sarif, private=private)
-        columns: Schema = schema(
-            chosen.level,
-            calibrated=chosen.calibrated,
-            alarms=chosen.alpha is not None,
-            per_unit=config.per_unit,
-            sensitive=private,
-        )
-        sink = open_sink(
-            config.out, columns, format=config.output_format, private=private, mark=None, stdout=stdout
-        )
-        stack.callback(sink.close)
-        tally, files = Tally({}), 0
-        judge = chosen.judge()
-        for change in _changes(root, config, problems):
-            files += 1
-            rows = _judged(judge, root, change, problems)
-            for place, row in enumerate(rows):
-                tally.add(row, first=place == 0)
-            kept = [row for row in rows if findings.is_new(row) and (row.alarm or not config.alarms_only)]
-            findings.look_at(_source(root, change.path))
-            told = {"per_unit": config.per_unit, "sensitive": private}
-            sink.write([line(row, model.tokenizer, **told) for row in kept])
-        sink.finish()
+    with problems_of(config, plan) as problems:
+        findings = Findings(RULE, config.baseline, config.sarif, private=plan.sensitive)
+        counts, detector = ScoreCounts(), plan.detector()
+
+        def seen(changes: Iterator[Change]) -> Iterator[Change]:
+            for change in changes:
+                findings.look_at(_source(root, change.path))
+                yield change
+
+        def answers(batch: Sequence[Change]) -> list[JudgedRow]:
+            return [row for change in batch for row in _judged(detector, root, change, problems)]
+
+        write = lines(config, plan, counts, findings.is_new)
+        output = output_of(config, plan, stdout)
+        runner = Runner(plan.session, answers, write, output, problems, counts=counts)
+        runner.run_items(seen(_changes(root, config, problems)), most=1)
         findings.finish()
-    return _summary(chosen, tally, files, problems)
+    return summarized(runner, counts, plan, level=RULE)
 
 
 def check(config: ScoreConfig) -> Path:
@@ -118,7 +98,7 @@ def _changes(root: Path, config: ScoreConfig, problems: Problems) -> Iterator[Ch
     return changes_of_diff(root, diff, str(config.diff), problems)
 
 
-def _judged(judge: Detector, root: Path, change: Change, problems: Problems) -> list[JudgedRow]:
+def _judged(detector: Detector, root: Path, change: Change, problems: Problems) -> list[JudgedRow]:
     """The changed lines of a file, judged as they are now and scored by their change."""
     if change.after is None or not change.hunks:
         return []
@@ -126,8 +106,8 @@ def _judged(judge: Detector, root: Path, change: Change, problems: Problems) -> 
     records = [
         Record(id=change.path, raw=text, source=_source(root, change.path), line=1) for text in versions
     ]
-    after = judge.batch(records[:1], problems)
-    before = judge.batch(records[1:], problems) if records[1:] else []
+    after = detector.batch(records[:1], problems)
+    before = detector.batch(records[1:], problems) if records[1:] else []
     changed = changed_rows(change, _rows(before), _rows(after))
     return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
 
@@ -143,22 +123,3 @@ def _became(now: JudgedRow, changed: JudgedRow) -> JudgedRow:
 
 def _source(root: Path, path: str) -> str:
     return (root / path).as_posix()
-
-
-def _summary(chosen: ScoringPlan, tally: Tally, files: int, problems: Problems) -> ScoreSummary:
-    return ScoreSummary(
-        records=files,
-        rows=tally.rows,
-        units=tally.units,
-        bad=problems.bad_count,
-        problems=dict(problems.counts),
-        seconds=tally.seconds,
-        rate=files / tally.seconds if tally.seconds else 0.0,
-        unit=chosen.model.card.unit,
-        level=RULE,
-        mode=chosen.mode_name,
-        precision=chosen.precision,
-        alarms=tally.alarms if chosen.alpha is not None else None,
-        incidents=tally.incidents() if chosen.alpha is not None else None,
-        quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
-    )
