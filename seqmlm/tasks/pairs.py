@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, tee
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +36,7 @@ class PairsConfig:
     group: str | None = None
     mode: str = "exact"
     metric: Metric = "sum"
-    language: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
     out: Path | None = None
     domain: str | None = None
     tokens_per_batch: int | None = None
@@ -143,14 +143,18 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
     inputs = {Path(path).resolve() for path in expand(names)}
     if config.out is not None and config.out.resolve() in inputs:
         raise UsageError(f"--out {config.out} is one of the inputs; choose another file")
-    read = read_pairs(
-        config.paths, good=config.good, bad=config.bad, group=config.group, language=config.language
-    )
     workspace = Workspace.locate()
     where = resolve(config.model, lambda: Registry(workspace)).location
     model = model_folder.load(where, domain=config.domain)
     asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
     scorer = TextScorer(model, mode=mode, **asking)
+
+    def raw(text: str, fields: Mapping[str, Any]) -> Any:
+        """The row's own options count, then the user's."""
+        own = {name: value for name, value in fields.items() if value}
+        return model.domain.of_text(text, {**config.options, **own})
+
+    read = read_pairs(config.paths, good=config.good, bad=config.bad, group=config.group, raw=raw)
     found = list(score_pairs(scorer, read, config.metric))
     result = _summary(found, config, scorer, time.monotonic() - began)
     if config.out is not None:

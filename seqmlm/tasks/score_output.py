@@ -149,7 +149,7 @@ def schema(
     columns["top"] = "units"
     if per_unit:
         columns["per_unit"] = "units"
-    return Schema(columns=columns, channels=level.channels if calibrated else ())
+    return Schema(columns=columns, channels=tuple(level.statistics) if calibrated else ())
 
 
 class Output:

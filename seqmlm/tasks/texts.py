@@ -55,7 +55,7 @@ class TextScorer:
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        if not model.tokenizer.reads("text"):
+        if not model.tokenizer.reads(""):
             raise UsageError(
                 f"a sequence of the {model.card.domain} domain is no plain text; use seqmlm score on files"
             )

@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     judge = Detector(RecordScorer(loaded), loaded.domain.level(None))
     records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
     found = [one.row for one in judge.judged(records, Problems())]
-    calibration = Calibration.fit(*table(found, judge.level.channels), seed=0)
+    calibration = Calibration.fit(*table(found, judge.level.statistics), seed=0)
     store(folder, {(judge.level.name, "exact"): Stored(calibration=calibration)})
     return home
 
