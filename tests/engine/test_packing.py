@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.uniform import Uniform
-from seqmlm.engine.packing import Document, PackedBatch, Row, RowDataset, pack, split
+from seqmlm.engine.packing import Document, PackedBatch, PackedRow, RowDataset, pack, split
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import UsageError
 
@@ -147,7 +147,7 @@ def test_a_row_carries_what_its_sequences_have():
         for length in (3, 6)
     ]
     corruptor = Corruptor(MaskingConfig(rate=0.5), Uniform(rate=0.5, space=space), space, None, seed=1)
-    batch = RowDataset(encodings, corruptor)[Row(epoch=2, samples=(1, 0), tokens=9)]
+    batch = RowDataset(encodings, corruptor)[PackedRow(epoch=2, samples=(1, 0), tokens=9)]
     expected = []
     for sample in (1, 0):
         own, masked = encodings[sample], corruptor(encodings[sample], 2, sample)
@@ -179,7 +179,7 @@ def test_augmentation_comes_before_the_masks_and_is_keyed_like_them():
 
     def rows(samples, epoch=0):
         dataset = RowDataset(encodings, corruptor, augmentation=turned, seed=1)
-        batch = dataset[Row(epoch=epoch, samples=samples, tokens=20 * len(samples))]
+        batch = dataset[PackedRow(epoch=epoch, samples=samples, tokens=20 * len(samples))]
         true = batch.input_ids[0].clone()
         true[batch.asked] = batch.targets
         return true.reshape(-1, 20), batch.input_ids.reshape(-1, 20)

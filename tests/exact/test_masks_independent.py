@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from seqmlm.engine.masking.base import Corruptor, MaskingConfig
 from seqmlm.engine.masking.span import Span
 from seqmlm.engine.masking.uniform import Uniform
-from seqmlm.engine.packing import PackedBatch, Row, RowDataset, RowPlanner
+from seqmlm.engine.packing import PackedBatch, PackedRow, RowDataset, RowPlanner
 from seqmlm.engine.types import Encoding, TokenSpace
 
 SPACE = TokenSpace(size=40, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
@@ -38,13 +38,13 @@ class Corpus:
         return self.encodings[index]
 
 
-class Rows(Sampler[Row]):
+class Rows(Sampler[PackedRow]):
     """Rows rank, rank + world, ... of the first `ROWS` the planner gives."""
 
     def __init__(self, planner: RowPlanner, rank: int, world: int) -> None:
         self.planner, self.rank, self.world = planner, rank, world
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[PackedRow]:
         for number in range(ROWS):
             row = self.planner.next_row()
             if number % self.world == self.rank:
@@ -107,6 +107,6 @@ def test_each_epoch_has_masks_of_its_own():
     corpus = Corpus()
     corruptor = Corruptor(MaskingConfig(), Uniform(rate=0.15, space=SPACE), SPACE, None, seed=7)
     samples = tuple(range(len(corpus)))
-    first, second = (RowDataset(corpus, corruptor)[Row(epoch, samples, 0)] for epoch in (0, 1))
+    first, second = (RowDataset(corpus, corruptor)[PackedRow(epoch, samples, 0)] for epoch in (0, 1))
     assert torch.equal(first.samples, second.samples)
     assert not torch.equal(first.input_ids, second.input_ids)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.ehr.audit import audit, told
+from seqmlm.domains.ehr.audit import audit
 from seqmlm.domains.ehr.readers.histories import Event, History
 
 YEAR = 365.25 * 86_400
@@ -64,7 +65,7 @@ def test_few_people_are_not_told() -> None:
 
 
 def test_nobody_is_told_as_nobody() -> None:
-    assert [told(n) for n in (0, 1, 10, 11)] == [0, "<11", "<11", 11]
+    assert [redacted_count(n) for n in (0, 1, 10, 11)] == [0, "<11", "<11", 11]
     assert audit([])["subjects"] == 0
 
 

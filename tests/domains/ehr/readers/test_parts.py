@@ -169,7 +169,7 @@ def test_one_subject_larger_than_memory_is_still_one() -> None:
 
 MEMORY = """
 import resource, sys
-from seqmlm.data.readers.ehr.grouping import grouped
+from seqmlm.domains.ehr.readers.histories import grouped
 import pyarrow
 def rows(count):
     for i in range(count):

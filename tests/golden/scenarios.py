@@ -1,0 +1,403 @@
+"""What seqmlm computes from its built-in samples, written to files: to see whether a change changes results.
+
+    python tests/golden/scenarios.py OUT               all six fields, each into OUT/<field>
+    python tests/golden/scenarios.py OUT --field dna   one of them
+    python tests/golden/scenarios.py --compare A B     exit code 0 where two such folders have equal bytes
+
+Every field is sampled, trained for a few steps, scored in several modes and at every level, calibrated,
+evaluated and, where it takes strings, asked about minimal pairs. Only the command line is used, so that the
+inside of the package may move. On one machine two runs of the same code write the same bytes; what differs
+from run to run (times, run ids, folders) is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+STEPS = 30
+
+# Differ between two runs of the same code.
+TIMES = {"time", "seconds", "rate", "tokens_per_second", "wall_seconds", "created"}
+NAMES = {"run", "run_id", "checkpoint"}
+
+# Hashes of the training records, under a key drawn anew for every model.
+SALTED = "trained_on"
+
+# Text of the command line on stderr that a failing command leaves here.
+SHOWN = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field's scenario.
+
+    Args:
+        train, score, normal: records of the samples to train on, to score, and to calibrate with.
+        levels: the first is scored in all modes and comes calibrated from the training, the second is
+            calibrated with other normal data, the others are scored as they are.
+        file: the data inside a sample's folder.
+        seed: of the sample to score, one with anomalies.
+        batch: tokens of a training step.
+        rate: learning rate; high, so that thirty steps teach something.
+        spoil: makes an odd line out of a line of the data, where the sample has no anomalies itself.
+        pairs: makes minimal pairs from a sample's folder.
+        whole_unit: units have several tokens, so that this mode is another one than `exact`.
+    """
+
+    train: int
+    score: int
+    normal: int
+    levels: tuple[str, ...]
+    file: str
+    seed: int = 1
+    batch: int = 1024
+    rate: float = 5e-3
+    spoil: Callable[[str, random.Random], str] | None = None
+    pairs: Callable[[Path], Iterator[tuple[str, str, str]]] | None = None
+    whole_unit: bool = False
+
+
+class Seqmlm:
+    """The command line in this process; what it prints on stdout comes back."""
+
+    def __call__(self, *arguments: object) -> str:
+        from seqmlm.cli import main
+
+        out, err = io.StringIO(), io.StringIO()
+        code: Any = 0
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main([str(argument) for argument in arguments])
+            except SystemExit as stop:
+                code = stop.code
+        if code:
+            raise RuntimeError(f"seqmlm {' '.join(map(str, arguments))}: {err.getvalue()[-SHOWN:]}")
+        return out.getvalue()
+
+
+def steady(value: Any) -> Any:
+    """The same value without what differs from run to run."""
+    if isinstance(value, dict):
+        return {
+            key: steady(one)
+            for key, one in value.items()
+            if key.rpartition("/")[2] not in TIMES and key not in NAMES
+        }
+    return [steady(one) for one in value] if isinstance(value, list) else value
+
+
+def written(path: Path, text: str) -> None:
+    """Write JSON (a line each of `.jsonl`) without what differs from run to run."""
+    if path.suffix == ".jsonl":
+        lines = (json.dumps(steady(json.loads(line)), ensure_ascii=False) for line in text.splitlines())
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    else:
+        path.write_text(json.dumps(steady(json.loads(text)), indent=1, ensure_ascii=False) + "\n")
+
+
+def tensors(folder: Path) -> dict[str, Any]:
+    """Every tensor of a model's folder: hash, shape and the first numbers; beside them the headers."""
+    from safetensors import safe_open
+
+    found: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="numpy") as opened:
+            for name in sorted(opened.keys()):
+                array = opened.get_tensor(name)
+                known: dict[str, Any] = {"dtype": str(array.dtype), "shape": list(array.shape)}
+                if file.stem != SALTED:
+                    known["sha256"] = hashlib.sha256(array.tobytes()).hexdigest()
+                    known["first"] = array.reshape(-1)[:4].tolist()
+                found[f"{file.stem}:{name}"] = known
+            header = (opened.metadata() or {}).get("seqmlm")
+        if header is not None:
+            found[f"{file.stem}:header"] = json.loads(header)
+    return found
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Every file of a sample."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
+
+
+def run(name: str, out: Path) -> None:
+    """One field's scenario, its results into `out`; works in the current directory."""
+    field, seqmlm = FIELDS[name], Seqmlm()
+    out.mkdir(parents=True, exist_ok=True)
+    parts = {"train": (field.train, 0), "score": (field.score, field.seed), "normal": (field.normal, 2)}
+    for part, (count, seed) in parts.items():
+        seqmlm("sample", "--domain", name, "--out", part, "--n", count, "--seed", seed)
+    written(out / "samples.json", json.dumps({part: hashes(Path(part)) for part in parts}))
+
+    settings = (
+        f"train.learning_rate={field.rate}",
+        "train.evaluation_records=8",
+        f"train.evaluate_every={STEPS // 3}",
+        "data.calibration=0.2",
+        "data.validation=0.1",
+    )
+    trained = seqmlm(
+        *("train", f"train/{field.file}", "--domain", name, "--name", "golden", "--size", "tiny", "--json"),
+        *("--max-steps", STEPS, "--tokens-per-batch", field.batch),
+        *(word for setting in settings for word in ("--set", setting)),
+    )
+    written(out / "train.json", trained)
+    (folder,) = Path("home/runs").glob("*/model")
+    written(out / "metrics.jsonl", (folder.parent / "metrics.jsonl").read_text())
+    written(out / "model-trained.json", json.dumps(tensors(folder)))
+
+    data, labels = f"score/{field.file}", "score/truth.json"
+    if field.spoil is not None:
+        labels = "labels.csv"
+        spoil(field, Path(data), Path(labels))
+
+    def score(label: str, *arguments: object) -> Path:
+        rows = Path(f"{label}.jsonl")
+        summary = seqmlm("score", "golden", data, "--out", rows, "--json", *arguments)
+        written(out / f"summary-{label}.json", summary)
+        written(out / f"scores-{label}.jsonl", rows.read_text(encoding="utf-8"))
+        return rows
+
+    def evaluate(label: str, *arguments: object) -> None:
+        common = ("--labels", labels, "--draws", 100, "--json")
+        written(out / f"evaluate-{label}.json", seqmlm("evaluate", *arguments, *common))
+
+    first, second, *others = field.levels
+    exact = score("exact", "--mode", "exact", "--fpr", 0.1, "--per-unit")
+    fast = score("one-pass", "--mode", "one-pass", "--fpr", 0.1, "--per-unit")
+    score("cascade", "--mode", "cascade", "--fpr", 0.1, "--per-unit")
+    score("partition", "--mode", "partition:3")
+    if field.whole_unit:
+        score("whole-unit", "--mode", "whole-unit")
+    evaluate(first, exact, "--baseline", fast)
+
+    normal = ("calibrate", "golden", f"normal/{field.file}", "--on-error", "skip", "--json")
+    written(out / "calibrate.json", seqmlm(*normal, "--level", second, "--alpha", 0.05))
+    written(out / "model-calibrated.json", json.dumps(tensors(folder)))
+    units = score(f"level-{second}", "--mode", "one-pass", "--level", second, "--fpr", 0.1)
+    if field.spoil is None:
+        evaluate(second, units, "--partial")
+    for level in others:
+        score(f"level-{level}", "--mode", "one-pass", "--level", level)
+
+    if field.pairs is not None:
+        with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            rows.writerow(("original", "mutated", "group"))
+            rows.writerows(islice(field.pairs(Path("train")), 24))
+        asked = ("pairs", "golden", "pairs.csv", "--json", "--out", "pairs.jsonl")
+        more = ("--language", "python") if name == "code" else ()
+        written(out / "pairs.json", seqmlm(*asked, *more))
+        written(out / "pairs.jsonl", Path("pairs.jsonl").read_text())
+    if name == "text":
+        rescore(seqmlm, out)
+
+
+def rescore(seqmlm: Seqmlm, out: Path) -> None:
+    """N-best lists: a sentence, and two that lost or doubled a word."""
+    rows = []
+    for number, line in enumerate(Path("normal/text.txt").read_text().splitlines()[:12]):
+        words = line.split()
+        cut = number % (len(words) - 1)
+        others = (words[:cut] + words[cut + 1 :], words[: cut + 1] + words[cut:])
+        texts = [" ".join(one) for one in (*others, words)]
+        hypotheses = [{"text": text, "score": -2.0 * place} for place, text in enumerate(texts)]
+        rows.append({"id": f"u{number}", "hyps": hypotheses, "ref": line})
+    Path("nbest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ("rescore", "golden", "nbest.jsonl", "--dev", 0.5, "--out", "reranked.jsonl", "--json")
+    written(out / "rescore.json", seqmlm(*asked))
+    written(out / "reranked.jsonl", Path("reranked.jsonl").read_text())
+
+
+def spoil(field: Field, data: Path, labels: Path) -> None:
+    """Make every third record odd, and a file of labels that says which."""
+    assert field.spoil is not None
+    draw, lines, odd, number = random.Random(0), [], [], 0
+    for line in data.read_text().splitlines():
+        name = line[1:].split()[0] if line.startswith(">") else ""
+        if name:
+            odd.append((name, number % 3 == 2))
+        elif field.file.endswith(".txt"):
+            odd.append((f"{data.name}:{number + 1}", number % 3 == 2))
+        lines.append(field.spoil(line, draw) if not name and number % 3 == 2 else line)
+        number += 0 if name else 1
+    data.write_text("".join(line + "\n" for line in lines))
+    labels.write_text("id,label\n" + "".join(f"{name},{int(one)}\n" for name, one in odd))
+
+
+def shuffled_words(line: str, draw: random.Random) -> str:
+    words = line.split()
+    return " ".join(draw.sample(words, len(words)))
+
+
+def shuffled_letters(line: str, draw: random.Random) -> str:
+    return "".join(draw.sample(line, len(line)))
+
+
+def agreements(sample: Path) -> Iterator[tuple[str, str, str]]:
+    """Sentences, and the same with a verb of the other number."""
+    truth = json.loads((sample / "truth.json").read_text())
+    other = dict(truth["verb_forms"]) | {plural: single for single, plural in truth["verb_forms"]}
+    for number, line in enumerate((sample / "text.txt").read_text().splitlines()):
+        words = line.split()
+        place = next((n for n, word in enumerate(words) if word.rstrip(".") in other), None)
+        if place is None or number % 3 == 2:
+            continue
+        verb = words[place].rstrip(".")
+        changed = words[place].replace(verb, other[verb])
+        yield line, " ".join([*words[:place], changed, *words[place + 1 :]]), f"length {len(words) // 6}"
+
+
+def substitutions(letters: str, longest: int) -> Callable[[Path], Iterator[tuple[str, str, str]]]:
+    """Sequences of a FASTA file, and the same with one letter replaced."""
+
+    def pairs(sample: Path) -> Iterator[tuple[str, str, str]]:
+        (file,) = sample.glob("*.fasta")
+        for number, entry in enumerate(file.read_text().split(">")[1:]):
+            sequence = "".join(entry.split("\n")[1:]).upper()[:longest]
+            place = (7 * number + 5) % len(sequence)
+            new = letters[(letters.index(sequence[place]) + 1 + number % (len(letters) - 1)) % len(letters)]
+            yield sequence, sequence[:place] + new + sequence[place + 1 :], f"kind {number % 2}"
+
+    return pairs
+
+
+def bugs(sample: Path) -> Iterator[tuple[str, str, str]]:
+    """Lines with a planted bug, and without it."""
+    for one in json.loads((sample / "truth.json").read_text())["anomalies"]:
+        text = (sample / "code" / one["file"]).read_text()
+        begin, end = text.rfind("\n", 0, one["start"]) + 1, text.find("\n", one["end"])
+        right = text[begin : one["start"]] + one["original"] + text[one["end"] : end]
+        yield right.strip(), text[begin:end].strip(), one["kind"]
+
+
+FIELDS = {
+    "text": Field(
+        train=800,
+        score=60,
+        normal=100,
+        levels=("sentence", "word"),
+        file="text.txt",
+        spoil=shuffled_words,
+        pairs=agreements,
+        whole_unit=True,
+    ),
+    "protein": Field(
+        train=400,
+        score=30,
+        normal=30,
+        levels=("protein", "residue"),
+        file="protein.fasta",
+        spoil=shuffled_letters,
+        pairs=substitutions("ACDEFGHIKLMNPQRSTVWY", 30),
+    ),
+    "dna": Field(
+        train=100,
+        score=3,
+        normal=1,
+        levels=("window", "base", "record"),
+        file="dna.fasta",
+        seed=14,
+        pairs=substitutions("ACGT", 40),
+    ),
+    "code": Field(
+        train=30,
+        score=1,
+        normal=1,
+        levels=("line", "token", "function", "file"),
+        file="code",
+        seed=16,
+        pairs=bugs,
+    ),
+    "ehr": Field(
+        train=200,
+        score=110,
+        normal=20,
+        levels=("visit", "event", "patient", "visit-whole", "patient-whole"),
+        file="meds",
+        seed=9,
+        whole_unit=True,
+    ),
+    "logs": Field(train=300, score=60, normal=80, levels=("session", "line"), file="service.log"),
+}
+
+
+def compare(before: Path, after: Path, most: int = 5) -> list[str]:
+    """The first differences between two folders of results; none where their bytes are equal."""
+    found = []
+    names = {path.relative_to(one) for one in (before, after) for path in one.rglob("*") if path.is_file()}
+    for name in sorted(names):
+        pair = (before / name, after / name)
+        if not all(path.is_file() for path in pair):
+            found.append(f"{name}: only in {before if pair[0].is_file() else after}")
+            continue
+        first, second = (path.read_bytes() for path in pair)
+        if first != second:
+            lines = list(zip(first.splitlines(), second.splitlines(), strict=False))
+            number = next((n for n, (a, b) in enumerate(lines) if a != b), len(lines))
+            texts = [b"".join(one.splitlines()[number : number + 1]) for one in (first, second)]
+            same = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+            start = max(0, same - 60)
+            shown = [text[start : start + 160].decode(errors="replace") for text in texts]
+            found.append(f"{name}, line {number + 1}:\n  - {shown[0]}\n  + {shown[1]}")
+        if len(found) == most:
+            return [*found, "..."]
+    return found
+
+
+def quiet_surroundings(home: Path, threads: int) -> None:
+    """One workspace, no other store, no accelerator, so many threads: before torch is imported."""
+    for name in ("MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL"):
+        os.environ.pop(name, None)
+    settings = {
+        "SEQMLM_HOME": str(home),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "COLUMNS": "120",
+    }
+    os.environ.update(settings)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write what seqmlm computes, or compare two such folders.")
+    parser.add_argument("out", type=Path, nargs="?", metavar="OUT")
+    parser.add_argument("--field", action="append", choices=FIELDS, help="all six if absent")
+    parser.add_argument("--threads", type=int, default=1, help="of torch [1]")
+    parser.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"))
+    asked = parser.parse_args()
+    if asked.compare:
+        found = compare(*asked.compare)
+        print("\n".join(found) or "equal")
+        return int(bool(found))
+    if asked.out is None:
+        parser.error("name a folder to write to, or two with --compare")
+    out = asked.out.resolve()
+    for name in asked.field or FIELDS:
+        with tempfile.TemporaryDirectory() as work, chdir(work):
+            quiet_surroundings(Path(work) / "home", asked.threads)
+            run(name, out / name)
+            print(name, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
