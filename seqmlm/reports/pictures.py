@@ -76,9 +76,7 @@ class Coloured(Picture):
 
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored, note = shown.scored, shown.note
-        raw = scored.record.raw
-        # What is no text may have more behind a zero byte, for a model alone: log lines their times.
-        text = raw if isinstance(raw, str) else str(raw).partition("\0")[0]
+        text = scored.raw
         low, high = 0, len(text)
         if len(text) > _LONG:
             low = max(0, min(one.row.start for one in shown.rows) - _AROUND)

@@ -169,10 +169,12 @@ def test_an_extrapolated_p_value_is_called_so() -> None:
 
 
 class Lines:
-    """Stands for a record that is no text, with what only a model reads behind its text."""
+    """Stands for a record that has a text, and more that only a model reads."""
+
+    text = "A\nC \n"
 
     def __str__(self) -> str:
-        return "A\nC \n\0t1709532002.139718"
+        return f"{self.text}\0t1709532002.139718"
 
 
 def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out() -> None:
