@@ -36,13 +36,17 @@ DIGITS = 6
 # Decided by comparing numbers that may lie close together: not kept.
 TURNS_OVER = {
     *("top", "expected", "rank", "alarm", "extrapolated", "p_value", "channels", "odd_lines"),
-    *("correct", "best", "weight"),
+    *("correct", "best", "weight", "worst_visit", "worst_visit_id", "worst_date"),
 }
-# Digests of numbers, and of where the data were: not kept.
-DIGESTS = {"sha256", "correction", "source"}
+# Of a calibration's header: digests of numbers and of where the data were, and what is fitted to few numbers.
+DIGESTS = {"sha256", "correction", "source", "tail"}
 
 # Relative and absolute differences that another processor's rounding may bring.
 NEAR = (1e-3, 2e-3)
+# Of a whole gradient, in which every rounding meets.
+NEAR_GRADIENT = (1e-2, 2e-3)
+# Numbers of calibrations: ranks among normal rows, and what is between two of them.
+NEAR_RANKS = (1e-3, 2e-2)
 # Shares of few rows or pairs: one that is turned over moves them by a step.
 SHARES = {"auroc", "average_precision", "accuracy", "macro", "mean p_value"}
 NEAR_SHARES = (0.0, 0.05)
@@ -167,6 +171,15 @@ def model_kept(value: dict[str, Any]) -> dict[str, Any]:
     return {"tensors": digest(shapes), "headers": headers, "first": first}
 
 
+def nearness(key: str) -> tuple[float, float]:
+    """Relative and absolute difference that a number under this key may have."""
+    if key in SHARES or key.startswith("mean channel"):
+        return NEAR_SHARES
+    if key == "grad_norm":
+        return NEAR_GRADIENT
+    return NEAR_RANKS if key.startswith("calibration:") else NEAR
+
+
 def differences(expected: Any, found: Any, place: str = "", key: str = "") -> Iterator[str]:
     """Where two condensed results differ by more than rounding."""
     if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
@@ -176,7 +189,7 @@ def differences(expected: Any, found: Any, place: str = "", key: str = "") -> It
         for number, pair in enumerate(zip(expected, found, strict=True)):
             yield from differences(*pair, f"{place}/{number}", key)
     elif isinstance(expected, float) and isinstance(found, (float, int)):
-        relative, absolute = NEAR_SHARES if key in SHARES or key.startswith("mean channel") else NEAR
+        relative, absolute = nearness(key)
         if abs(expected - found) > absolute + relative * abs(expected):
             yield f"{place}: {found} instead of {expected}"
     elif key in COUNTS and isinstance(expected, int) and isinstance(found, int):
