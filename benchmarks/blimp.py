@@ -30,7 +30,7 @@ from english_sentences import write_sentences
 from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.evaluation.intervals import mean_difference
 from seqmlm.evaluation.ngram import NGram
 from seqmlm.evaluation.pairs import accuracy, outcomes

@@ -43,11 +43,10 @@ from sklearn.metrics import roc_auc_score
 from seqmlm import plugins
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.correction_fit import fit, spearman
-from seqmlm.engine.mode import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
-from seqmlm.engine.one_pass_head import HeadConfig, restored, train
+from seqmlm.engine.one_pass import HeadConfig, fit, restored, spearman, train
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.one_pass import bias_for, derived

@@ -61,9 +61,9 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
 
     from seqmlm.engine.conditionals import Conditionals
     from seqmlm.engine.correction import Correction
-    from seqmlm.engine.mode import EXACT, ONE_PASS
     from seqmlm.engine.model import MaskedRows
     from seqmlm.engine.scoring import Scorer
+    from seqmlm.engine.units import EXACT, ONE_PASS
     from seqmlm.tokenizers.residue import ResidueTokenizer
     from seqmlm.tokenizers.subword import WordPieceTokenizer
 

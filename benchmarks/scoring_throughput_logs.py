@@ -90,7 +90,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     from seqmlm.domains.logs.counts import counts_of
     from seqmlm.domains.logs.levels import LogBackground
     from seqmlm.engine.correction import Correction
-    from seqmlm.engine.mode import ONE_PASS
+    from seqmlm.engine.units import ONE_PASS
     from seqmlm.evaluation.conformal import CascadeCalibration, Screening
     from seqmlm.inference.detector import Detector, table
     from seqmlm.inference.scorer import RecordScorer
@@ -121,19 +121,20 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
 
     from seqmlm.data.problems import Problems
     from seqmlm.engine.correction import Correction
-    from seqmlm.engine.mode import ONE_PASS
+    from seqmlm.engine.units import ONE_PASS
     from seqmlm.inference import model_folder
     from seqmlm.inference.batches import encoded_batches
     from seqmlm.inference.detector import Detector
     from seqmlm.inference.scorer import RecordScorer
-    from seqmlm.tasks.score_output import line
+    from seqmlm.tasks.score_output import EXPECTED, line
 
     torch.set_num_threads(1)
     model = model_folder.load(asked["model"])
     known, cascade = calibrated(model, Path(asked["normal"]))
-    scorer = RecordScorer(model, correction=Correction(), top=3)
+    scorer = RecordScorer(model, correction=Correction())
     level = model.domain.level(None)
-    judge = Detector(scorer, level, mode=ONE_PASS, background=known, cascade=cascade, alpha=ALPHA)
+    how = {"mode": ONE_PASS, "want": EXPECTED}
+    judge = Detector(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
     problems = Problems()
     start, own = time.perf_counter(), time.process_time()
     found = {"windows": 0, "lines": 0, "alarms": 0}

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.reductions import Entropy, Reduction
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import Mode, Units
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.conformal import Fusion
@@ -140,8 +140,8 @@ class Level(ABC):
         fusion: how.
         screen: those of them that need no further pass, for the first stage of a cascade.
         also: further modes whose scores its statistics read (`Scored.also`).
-        entropy, ranks: whether it reads them of every unit.
-        top: how many expected alternatives of every unit it reads.
+        want: what it reads of every unit beside the surprisal (`Scored.values`).
+        also_want: what it reads so in those further modes.
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
@@ -151,9 +151,8 @@ class Level(ABC):
     statistics: ClassVar[Mapping[str, str]]
     fusion: Fusion = "fisher"
     also: tuple[Mode, ...] = ()
-    entropy: bool = False
-    ranks: bool = False
-    top: int = 0
+    want: tuple[Reduction, ...] = ()
+    also_want: tuple[Reduction, ...] = ()
     view: View = WHOLE
     second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None
@@ -277,7 +276,8 @@ def excess(scored: Scored) -> Doubles | None:
 
     None where entropies were not asked for.
     """
-    return None if scored.entropy is None else scored.surprisal - scored.entropy
+    entropy = scored.values.get(Entropy.name)
+    return None if entropy is None else scored.surprisal - entropy
 
 
 def highest_mean(values: Doubles, width: int) -> float:

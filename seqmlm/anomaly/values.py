@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
+from seqmlm.engine.reductions import Reduction
 from seqmlm.engine.scoring import SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import Units
@@ -33,11 +34,8 @@ class Scored:
         rule: how the field's units are hidden and read back.
         number: (U,) unit numbers in the record, as `Units.numbers` gives them.
         surprisal: (U,) bits, -log2 p of what stands there.
-        entropy: (U,) bits, or None where it was not asked for; of a unit of several tokens the sum.
-        rank: (U,) letters strictly more probable than the one that stands there, for the worst of a unit's
-            tokens; or None.
-        top_ids, top_log_probs: (U, k) the most probable letters of a unit's first token and their log
-            probability in nats, descending, -1 and -inf beyond the last; or None.
+        values: what else was wanted, by the name of its reduction (`seqmlm.engine.reductions`): (U, ...), of
+            a unit of several tokens what `Reduction.over_unit` says; sums are in bits.
         also: the same record in the further modes that a level asks for, by `str(Mode)`.
     """
 
@@ -46,10 +44,7 @@ class Scored:
     rule: Units
     number: Longs
     surprisal: Doubles
-    entropy: Doubles | None = None
-    rank: Longs | None = None
-    top_ids: Longs | None = None
-    top_log_probs: Doubles | None = None
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     also: Mapping[str, Scored] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -87,61 +82,58 @@ class Scored:
         return self.raw[start:end]
 
 
-def scored(record: Record, encoding: Encoding, rule: Units, parts: list[SequenceScore]) -> Scored:
+def scored(
+    record: Record,
+    encoding: Encoding,
+    rule: Units,
+    parts: list[SequenceScore],
+    want: Collection[Reduction] = (),
+) -> Scored:
     """Put the windows of a record together, tokens to units.
 
     Args:
-        parts: of all windows; together they price each unit once.
+        parts: of all windows; together they score each unit once.
+        want: what they hold beside log-probabilities.
     """
     groups = np.concatenate([part.groups for part in parts])
     number, first, place = np.unique(groups, return_index=True, return_inverse=True)
-    count = len(number)
+    filled = [part for part in parts if len(part.groups)]
 
-    def summed(values: NDArray[Any]) -> Doubles:
-        return np.bincount(place, weights=values * _BITS, minlength=count).astype(np.float64)
+    def of_units(values: NDArray[Any], over: str) -> NDArray[Any]:
+        if over == "sum":
+            return np.bincount(place, weights=values * _BITS, minlength=len(number)).astype(np.float64)
+        found = values[first]
+        if over == "max":
+            np.maximum.at(found, place, values)
+        return found.astype(np.float64) if found.dtype == np.float32 else found
 
-    def joined(name: str) -> NDArray[Any] | None:
-        values = [getattr(part, name) for part in parts if len(part.groups)]
-        return None if not values or values[0] is None else np.concatenate(values)
+    def joined(one: Reduction) -> NDArray[Any]:
+        return of_units(np.concatenate([part.values[one.name] for part in filled]), one.over_unit)
 
-    nats, entropy, ranks = joined("log_probs"), joined("entropy"), joined("ranks")
-    ids, log_probs = joined("top_ids"), joined("top_log_probs")
-    worst = np.zeros(count, dtype=np.int64)
-    if ranks is not None:
-        np.maximum.at(worst, place, ranks)
     return Scored(
         record=record,
         encoding=encoding,
         rule=rule,
         number=number.astype(np.int64),
-        surprisal=np.zeros(0) if nats is None else summed(-nats),
-        entropy=None if entropy is None else summed(entropy),
-        rank=None if ranks is None else worst,
-        top_ids=None if ids is None else ids[first],
-        top_log_probs=None if log_probs is None else log_probs[first].astype(np.float64),
+        surprisal=of_units(-np.concatenate([part.log_probs for part in parts]), "sum"),
+        values={one.name: joined(one) for one in want} if filled else {},
     )
 
 
 def refined(rough: Scored, better: Scored) -> Scored:
-    """`rough` with the units that `better`, the same record asked anew in part, prices."""
+    """`rough` with the units that `better`, the same record asked anew in part, scores."""
     at = np.searchsorted(rough.number, better.number)
 
-    def over(old: NDArray[Any] | None, new: NDArray[Any] | None) -> NDArray[Any] | None:
-        if old is None or new is None:
-            return old
+    def over(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
         changed = old.copy()
         changed[at] = new
         return changed
 
-    surprisal = over(rough.surprisal, better.surprisal)
-    assert surprisal is not None
+    both = rough.values.keys() & better.values.keys()
     return replace(
         rough,
-        surprisal=surprisal,
-        entropy=over(rough.entropy, better.entropy),
-        rank=over(rough.rank, better.rank),
-        top_ids=over(rough.top_ids, better.top_ids),
-        top_log_probs=over(rough.top_log_probs, better.top_log_probs),
+        surprisal=over(rough.surprisal, better.surprisal),
+        values={**rough.values, **{name: over(rough.values[name], better.values[name]) for name in both}},
         also=better.also or rough.also,
     )
 

@@ -1,4 +1,4 @@
-"""The command line: one module a command; each parses, calls one task and prints.
+"""The command line: each command parses its arguments, calls one task and prints the result.
 
 stdout is data, stderr is progress. Exit codes: 0 done, 1 other errors, 2 usage, 3 data, 4 state, 5 training;
 130 and 143 when stopped by Ctrl-C or SIGTERM (after saving).
@@ -15,30 +15,16 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm import __version__
-from seqmlm.cli import (
-    calibrate,
-    data,
-    db,
-    doctor,
-    evaluate,
-    models,
-    pairs,
-    rescore,
-    runs,
-    sample,
-    score,
-    train,
-    ui,
-)
+from seqmlm.cli import calibrate, data, evaluate, models, pairs, rescore, runs, score, train, workspace
 from seqmlm.errors import DataError, SeqmlmError
 
-# Commands that can leave bad records out.
+# Commands that can skip bad records.
 _TAKES_ON_ERROR = {"train", "score", "calibrate", "data"}
 
 app = typer.Typer(
     name="seqmlm",
     no_args_is_help=True,
-    help="Masked language models on any kind of sequence. Shortest start: seqmlm train --domain protein",
+    help="Masked language models for any kind of sequence. To begin: seqmlm train --domain protein",
 )
 app.command("train")(train.train)
 app.command("score")(score.score)
@@ -46,26 +32,26 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
-app.command("sample")(sample.sample)
+app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
-app.add_typer(db.app, name="db")
-app.command("ui")(ui.ui)
-app.command("doctor")(doctor.doctor)
+app.add_typer(workspace.db, name="db")
+app.command("ui")(workspace.ui)
+app.command("doctor")(workspace.doctor)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"seqmlm {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if debug:
@@ -73,8 +59,8 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run the command line; known errors become one sentence on stderr and an exit code."""
-    # Threads that spin while they wait slow each other down many times over on a machine that is shared.
+    """Run the command line; a `SeqmlmError` becomes one line on stderr and an exit code."""
+    # OpenMP threads that spin while waiting slow each other down many times over on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return app(list(arguments) if arguments is not None else None)
@@ -86,12 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         command = next((word for word in given if not word.startswith("-")), "")
         if isinstance(error, DataError) and error.skippable and command in _TAKES_ON_ERROR:
             print(
-                "hint: --on-error skip leaves bad records out, --on-error quarantine keeps them aside",
+                "hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file",
                 file=sys.stderr,
             )
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of our output (head, less) has gone: that is no error of ours.
+        # Whoever read our output (head, less) has closed the pipe: not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:

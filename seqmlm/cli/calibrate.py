@@ -1,4 +1,4 @@
-"""`seqmlm calibrate`: what is usual, from normal data, so that scores become p-values and alarms."""
+"""`seqmlm calibrate`: learn the distribution of normal scores, so that scores become p-values and alarms."""
 
 from __future__ import annotations
 
@@ -6,43 +6,38 @@ from typing import Annotated
 
 import typer
 
-from seqmlm.cli.words import PRECISION
+from seqmlm.cli import options as opt
 
 
 def calibrate(
-    model: Annotated[str, typer.Argument(help="A model: name, name@alias, name:version or folder.")],
+    model: opt.Model,
     paths: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NORMAL|-]...", help="Files or folders of normal data; - is standard input."),
     ] = None,
-    data: Annotated[list[str] | None, typer.Option("--data", help="The same as NORMAL.")] = None,
-    level: Annotated[str | None, typer.Option(help="What is judged; the domain's default if absent.")] = None,
+    data: opt.Data = None,
+    level: opt.Level = None,
     mode: Annotated[
-        str | None, typer.Option(help="exact, one-pass, cascade, ...; all the model allows if absent.")
+        str | None,
+        typer.Option(help="Calibrate only this mode (see `seqmlm score --help`). Default: all possible."),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="A rate of false alarms: say what it would rest on.")
+        float | None,
+        typer.Option(help="False positive rate: report whether these data can guarantee it."),
     ] = None,
-    records: Annotated[int, typer.Option(min=1, help="Normal records to look at, drawn evenly.")] = 2_000,
-    domain: Annotated[
-        str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")
-    ] = None,
-    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
-    ] = None,
-    on_error: Annotated[
-        str, typer.Option(help="Bad records, and those the model was trained on: raise or skip.")
-    ] = "raise",
-    tokens_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
-    ] = None,
-    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    records: Annotated[int, typer.Option(min=1, help="Use this many normal records, spread evenly.")] = 2_000,
+    domain: opt.ModelDomain = None,
+    format: opt.Format = None,
+    option: opt.Option = None,
+    on_error: opt.OnErrorSkip = "raise",
+    tokens_per_batch: opt.TokensPerBatch = None,
+    precision: opt.Precision = "fp32",
+    json_output: opt.Json = False,
 ) -> None:
-    """Learn from normal data what is usual, in place of what training set aside; no labels are used.
+    """Calibrate a model on normal data, so that `score` gives p-values and alarms; no labels are used.
 
-    `score` then gives p-values: the share of normal rows at least as unusual, among those of similar length.
+    A p-value is the share of normal rows of similar length that are at least as unusual. The new calibration
+    replaces the one that training made from its held-out data.
 
     Example: seqmlm calibrate web-logs last-week.log --alpha 1e-4
     """
@@ -56,7 +51,7 @@ def calibrate(
         CalibrateConfig,
         {
             "model": model,
-            "paths": [*(paths or []), *(data or [])],
+            "paths": opt.merged(paths, data),
             "level": level,
             "mode": mode,
             "alpha": alpha,
@@ -99,7 +94,10 @@ def calibrate(
         if "alpha" in facts:
             rests = {
                 "ranks": "guaranteed by ranks",
-                "tail": "extrapolated by the tail",
-                "nothing": "too small",
+                "tail": "extrapolated by a fitted tail",
+                "nothing": "too small for this number of rows",
             }
-            print(f"a rate of {alpha:g} in mode {name}: {rests[facts['alpha']['rests_on']]}", file=sys.stderr)
+            print(
+                f"false positive rate {alpha:g} in mode {name}: {rests[facts['alpha']['rests_on']]}",
+                file=sys.stderr,
+            )

@@ -1,4 +1,4 @@
-"""Progress on stderr: a live bar on a terminal, one plain line every few seconds elsewhere."""
+"""Progress on stderr: live on a terminal; elsewhere plain lines (training) or messages alone (scoring)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 SECONDS_BETWEEN_LINES = 5.0
+_REFRESH = 0.1  # seconds between two updates of the live line
 
 
 class TrainingConsole:
-    """Tells a person how training goes; satisfies `seqmlm.tasks.observers.Console`."""
+    """Shows the progress of a training; implements `seqmlm.tasks.observers.Console`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._rich = RichConsole(stderr=True, highlight=False)
@@ -61,7 +62,7 @@ class TrainingConsole:
             self._rich.print(text, markup=False, soft_wrap=True)
 
     def step(self, report: StepReport, total: float | None) -> None:
-        """Show where training is; `total` is the planned number of steps, None where time decides."""
+        """Show the current step; `total` is the expected number of steps, None if unknown."""
         if self._live:
             self._show(report, total)
         elif not self._quiet and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
@@ -91,13 +92,8 @@ def _eta(report: StepReport, total: float | None) -> str:
     return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
 
 
-# Progress of a scoring on stderr: a live line on a terminal, nothing but messages elsewhere.
-
-_REFRESH = 0.1  # seconds between two pictures
-
-
 class ScoringConsole:
-    """Tells a person how scoring goes; satisfies `seqmlm.tasks.score.Console`."""
+    """Shows the progress of a scoring; implements `seqmlm.tasks.score.Console`."""
 
     def __init__(self) -> None:
         self._rich = RichConsole(stderr=True, highlight=False)
@@ -130,7 +126,7 @@ class ScoringConsole:
         self._rich.print(text, markup=False, soft_wrap=True)
 
     def progress(self, records: int, rows: int, alarms: int) -> None:
-        """Show how far it is; the rate is that since the first call."""
+        """Show records done and alarms; the rate is the mean since the first call."""
         if not self._live:
             return
         now = time.monotonic()

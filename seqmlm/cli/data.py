@@ -1,4 +1,4 @@
-"""`seqmlm data`: look at data before training on it."""
+"""`seqmlm data` and `seqmlm sample`: look at data before training on it; write a built-in sample."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
-from seqmlm.cli import words
+from seqmlm.cli import options as opt
 
-_SHOWN = 12  # endings of a format that are listed
+_SHOWN = 12  # file name endings listed per format
 
-app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+app = typer.Typer(no_args_is_help=True, help="List file formats; inspect data before training on it.")
 
 
 @app.command("formats")
 def formats(
-    domain: Annotated[str, typer.Option("--domain", "-d", help=words.DOMAIN)],
-    format: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout.")] = False,
+    domain: opt.Domain,
+    format: Annotated[str | None, typer.Option(help="Show only this format.")] = None,
+    json_output: opt.Json = False,
 ) -> None:
     """List the file formats of a domain and the options of each (--option KEY=VALUE).
 
@@ -38,14 +38,14 @@ def formats(
     if json_output:
         print_json([one.to_dict() for one in found])
         return
-    told = None
+    listed = None
     for one in found:
         shown = [*one.suffixes[:_SHOWN], *(["..."] if len(one.suffixes) > _SHOWN else [])]
         known_by = ", ".join(shown) or ("a folder" if one.folder else "--format alone")
         typer.echo(f"{one.name} ({known_by}{', a folder' if one.folder and one.suffixes else ''})")
-        if one.options == told:
-            continue  # the same as of the format before
-        told = one.options
+        if one.options == listed:
+            continue  # the same as of the previous format
+        listed = one.options
         typer.echo(textwrap.fill(one.reads, 96, initial_indent="  ", subsequent_indent="  "))
         for option in one.options:
             line = f"{option.name}={option.default}  {option.meaning}"
@@ -54,26 +54,23 @@ def formats(
 
 @app.command("inspect")
 def inspect(
-    domain: Annotated[str, typer.Option("--domain", "-d", help=words.DOMAIN)],
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH|-]...", help="Files or folders; - is standard input.")
-    ] = None,
-    data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
-    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
-    ] = None,
+    domain: opt.Domain,
+    paths: opt.Paths = None,
+    data: opt.Data = None,
+    format: opt.Format = None,
+    option: opt.Option = None,
     sensitive: Annotated[
-        bool, typer.Option("--sensitive", help="The data hold secrets: show counts, never values.")
+        bool, typer.Option("--sensitive", help="Treat the data as sensitive: show counts, never values.")
     ] = False,
     show_records: Annotated[
-        bool, typer.Option("--show-records", help="Show the masked example of sensitive data too.")
+        bool,
+        typer.Option("--show-records", help="Show a masked example record even if the data are sensitive."),
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json_output: opt.Json = False,
 ) -> None:
-    """Count records, lengths, tokens, duplicates, splits, leaks and problems; show one record masked.
+    """Count records, lengths, tokens, duplicates, splits, leaks and problems; show one masked record.
 
-    Without a path the domain's built-in sample is inspected.
+    Without a path, the domain's built-in sample is inspected.
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
@@ -83,7 +80,7 @@ def inspect(
 
     found = look(
         domain,
-        [*(paths or []), *(data or [])],
+        opt.merged(paths, data),
         format=format,
         options=parse_options(option or []),
         sensitive=sensitive,
@@ -93,7 +90,7 @@ def inspect(
         print_json(found)
         return
     if not found["records"]:
-        typer.echo("no record could be read: the problems below say why", err=True)
+        typer.echo("no record could be read: see the problems below", err=True)
     for key, value in found.items():
         if isinstance(value, dict):
             if value:
@@ -108,3 +105,27 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def sample(
+    domain: opt.Domain,
+    out: opt.OutFolder,
+    n: Annotated[int | None, typer.Option(min=1, help="Number of records. Default: by domain.")] = None,
+    seed: opt.Seed = 0,
+    json_output: opt.Json = False,
+) -> None:
+    """Write a synthetic sample with known truth: data in the domain's usual format, and truth.json.
+
+    The seed changes what is drawn, never the planted truth.
+
+    Example: seqmlm sample --domain protein --out sample --n 500
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.corpus import draw_sample
+
+    drawn = draw_sample(domain, out, n=n, seed=seed)
+    if json_output:
+        print_json({"files": [str(path) for path in drawn.files], "truth": str(drawn.truth)})
+    else:
+        for path in (*drawn.files, drawn.truth):
+            typer.echo(str(path))

@@ -1,4 +1,4 @@
-"""`seqmlm evaluate`: how well do scores and alarms find what is labelled?"""
+"""`seqmlm evaluate`: how well scores and alarms agree with labels."""
 
 from __future__ import annotations
 
@@ -7,55 +7,69 @@ from typing import Annotated
 
 import typer
 
+from seqmlm.cli import options as opt
+
 
 def evaluate(
     scores: Annotated[
-        list[str], typer.Argument(metavar="SCORES...", help="Files of seqmlm score: .jsonl, .csv, .parquet.")
+        list[str],
+        typer.Argument(metavar="SCORES...", help="Files written by seqmlm score: .jsonl, .csv or .parquet."),
     ],
     labels: Annotated[
         str | None,
         typer.Option(
-            help="File with an id and a label a row, or a sample's truth.json; absent: in the scores."
+            help="File of ids and labels, or the truth.json of a sample. Default: a column of the scores."
         ),
     ] = None,
-    label_field: Annotated[str, typer.Option(help="Column of the label.")] = "label",
-    label_id: Annotated[str, typer.Option(help="Column of the id in the file of labels.")] = "id",
+    label_field: Annotated[str, typer.Option(help="Column of the labels.")] = "label",
+    label_id: Annotated[str, typer.Option(help="Column of the ids in the file of labels.")] = "id",
     positive: Annotated[
-        str | None, typer.Option(help="The label that is to be found; default: 1, true.")
+        str | None, typer.Option(help="Value that marks a positive (anomalous) row. Default: 1 or true.")
     ] = None,
     negative: Annotated[
-        str | None, typer.Option(help="The label that is not; every other one is to be found.")
+        str | None,
+        typer.Option(help="Value that marks a negative (normal) row; every other value is positive."),
     ] = None,
     score: Annotated[
-        str, typer.Option(help="Column of the score; p_value and channels.NAME are turned round.")
+        str,
+        typer.Option(
+            help="Column of the score; p_value and channels.NAME have their sign flipped (low is unusual)."
+        ),
     ] = "score",
     baseline: Annotated[
-        str | None, typer.Option(help="Another column, or another file of scores, to be compared with.")
+        str | None, typer.Option(help="Compare with this column, or with this other file of scores.")
     ] = None,
     prevalence: Annotated[
         float | None,
-        typer.Option(help="Re-weight precision and F1 of the alarms to this share of positives."),
+        typer.Option(help="Re-weight precision and F1 of the alarms to this share of positives, in (0, 1)."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Column of the natural unit that is resampled; default: each row.")
+        str | None,
+        typer.Option(
+            help="Column of the unit to resample in the bootstrap, such as a patient. Default: each row."
+        ),
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Let labels without a score pass; they are counted.")
+        bool, typer.Option("--partial", help="Allow labels without a score, and count them.")
     ] = False,
     sensitive: Annotated[
-        bool, typer.Option("--sensitive", help="Withhold small counts, also if the scores do not say so.")
+        bool,
+        typer.Option(
+            "--sensitive",
+            help="Withhold small counts, also if the scores are not marked sensitive.",
+        ),
     ] = False,
-    draws: Annotated[int, typer.Option(min=1, help="Resamples of the bootstrap.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
+    draws: Annotated[int, typer.Option(min=1, help="Number of bootstrap resamples.")] = 1000,
+    seed: opt.Seed = 0,
     report: Annotated[
-        Path | None, typer.Option(help="Write a self-contained HTML page with curves here.")
+        Path | None, typer.Option(help="Write an HTML report with curves to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_output: opt.Json = False,
 ) -> None:
-    """Evaluate scores against labels, beside the trivial floors: length, and flagging everything.
+    """Evaluate scores against labels, next to two trivial baselines: length, and flagging everything.
 
-    AUROC, AUPRC, recall at false positive rates of 1e-2 and 1e-3, precision, recall and F1 of the alarm
-    column (a threshold set without labels), and the F1 of the best threshold there is, which is an oracle's.
+    Reports AUROC, AUPRC, recall at false positive rates of 1e-2 and 1e-3; precision, recall and F1 of the
+    alarm column (a threshold set without labels); and oracle F1 (the best threshold, chosen with the labels).
 
     Example: seqmlm evaluate scores.jsonl --labels anomaly_label.csv --label-id BlockId --label-field Label
     --positive Anomaly --prevalence 0.029
@@ -65,13 +79,11 @@ def evaluate(
     from seqmlm.cli.output import escape, number, print_json, print_table
     from seqmlm.config import from_dict
     from seqmlm.tasks.evaluate import (
-        ALARM_COLUMNS,
         EvaluateConfig,
-        alarm_cells,
+        alarm_table,
         evaluate_scores,
         notes,
-        ranking_cells,
-        ranking_columns,
+        ranking_table,
         write_report,
     )
 
@@ -101,16 +113,17 @@ def evaluate(
     result = evaluated.result
     if config.report is not None:
         write_report(evaluated, config.report)
-    if as_json:
+    if json_output:
         print_json(result.to_dict())
         return
+    columns, rows = ranking_table(result)
     print_table(
-        ranking_columns(result),
-        [[escape(cell) for cell in ranking_cells(one)] for one in result.rankings],
-        title=f"{result.rows} rows, {result.positives} to be found",
+        columns,
+        [[escape(cell) for cell in row] for row in rows],
+        title=f"{result.rows} rows, {result.positives} positive",
     )
     print()
-    print_table(ALARM_COLUMNS, [list(alarm_cells(one)) for one in result.alarms])
+    print_table(*alarm_table(result))
     if result.differences:
         print()
         print_table(

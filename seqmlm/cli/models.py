@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Registered models: list, show, give aliases, export.")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Reference = Annotated[
-    str, typer.Argument(metavar="MODEL", help="NAME, NAME@ALIAS, NAME:VERSION or a folder.")
-]
+from seqmlm.cli import options as opt
+
+app = typer.Typer(no_args_is_help=True, help="List, show, alias and export registered models.")
 
 
 @app.command("list")
-def list_(json_output: Json = False) -> None:
+def list_(json_output: opt.Json = False) -> None:
     """List all versions of all models, newest first.
 
     Example: seqmlm models list
@@ -29,13 +26,13 @@ def list_(json_output: Json = False) -> None:
         print_json([model.to_dict() for model in models])
         return
     if not models:
-        print("no models here yet; the shortest start is: seqmlm train --domain protein", file=sys.stderr)
+        print("no models in this workspace; to train one: seqmlm train --domain protein", file=sys.stderr)
         return
     print_table(
         ["model", "aliases", "domain", "bits/unit", "unigram", "from", "created"],
         [
             [
-                escape(model.entry.reference) + ("" if model.entry.present else " [red](gone)[/]"),
+                escape(model.entry.reference) + ("" if model.entry.present else " [red](missing)[/]"),
                 ", ".join(model.entry.aliases),
                 model.entry.domain,
                 number(model.metrics.get("eval/bits_per_unit")),
@@ -49,8 +46,8 @@ def list_(json_output: Json = False) -> None:
 
 
 @app.command("show")
-def show(model: Reference, json_output: Json = False) -> None:
-    """Show one model: where it is and what it came from.
+def show(model: opt.Model, json_output: opt.Json = False) -> None:
+    """Show one model: its folder, data, tokenizer, masking, parents and metrics.
 
     Example: seqmlm models show enzymes@champion
     """
@@ -69,10 +66,10 @@ def show(model: Reference, json_output: Json = False) -> None:
             "model": f"{found['name']}:{found['version']}",
             "aliases": ", ".join(found["aliases"]),
             "domain": found["domain"],
-            "folder": found["path"] if found["present"] else f"{found['path']} (gone)",
+            "folder": found["path"] if found["present"] else f"{found['path']} (missing)",
             "created": found["created"],
             "run id": found["run_id"],
-            "trained on from": found["init"] or "scratch",
+            "initialised from": found["init"] or "scratch",
             "ancestors": " <- ".join(found["ancestors"]),
             "tokenizer": f"{found['tokenizer']['name']}, {found['tokenizer']['vocabulary_size']:,} tokens",
             "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {}),
@@ -86,11 +83,11 @@ def show(model: Reference, json_output: Json = False) -> None:
 
 @app.command("alias")
 def alias(
-    model: Reference,
-    alias: Annotated[str, typer.Argument(help="Such as champion; moved if it exists.")],
-    json_output: Json = False,
+    model: opt.Model,
+    alias: Annotated[str, typer.Argument(help="The alias, such as champion; moved if it exists.")],
+    json_output: opt.Json = False,
 ) -> None:
-    """Give a version of a model an alias, so that NAME@ALIAS means it.
+    """Give a model version an alias, so that NAME@ALIAS refers to it.
 
     Example: seqmlm models alias enzymes:3 champion
     """
@@ -106,11 +103,11 @@ def alias(
 
 @app.command("export")
 def export(
-    model: Reference,
-    out: Annotated[Path, typer.Option(help="Folder to make.")],
-    json_output: Json = False,
+    model: opt.Model,
+    out: opt.OutFolder,
+    json_output: opt.Json = False,
 ) -> None:
-    """Write a plain Hugging Face folder, which AutoModelForMaskedLM and AutoTokenizer load.
+    """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load.
 
     Example: seqmlm models export enzymes --out enzymes-hf
     """

@@ -19,9 +19,9 @@ def print_json(value: Any) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """Print a table: drawn on a terminal; elsewhere one line a row, cells apart by tabs, a header first.
+    """Print a table: formatted on a terminal; elsewhere tab-separated lines with a header.
 
-    Cells may hold rich markup only where this module's callers put it; see `escape`.
+    Cells are rich markup: pass foreign text through `escape`.
     """
     from rich.console import Console
     from rich.table import Table
@@ -33,7 +33,7 @@ def print_table(
         return
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        # The first column is a name, to be copied whole; others may wrap on a narrow terminal.
+        # The first column is a name that people copy: only the others may wrap on a narrow terminal.
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(str, row))
@@ -41,7 +41,7 @@ def print_table(
 
 
 def print_facts(facts: dict[str, object]) -> None:
-    """Print one fact a line, names padded to one width; what is None is left out."""
+    """Print one fact per line, names padded to one width; None and "" are left out."""
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
         if value is not None and value != "":
@@ -49,19 +49,19 @@ def print_facts(facts: dict[str, object]) -> None:
 
 
 def escape(text: object) -> str:
-    """Text that a table shows as it is, brackets and all."""
+    """Escape rich markup, so that a table shows the text literally."""
     from rich.markup import escape as escape_markup
 
     return escape_markup(str(text))
 
 
 def when(milliseconds: int | None) -> str:
-    """A time for people, in their zone."""
+    """A time (milliseconds since the epoch) in the local time zone; "" for None."""
     return datetime.fromtimestamp(milliseconds / 1000).strftime("%Y-%m-%d %H:%M:%S") if milliseconds else ""
 
 
 def duration(started: int | None, ended: int | None) -> str:
-    """How long something took, such as 1h02m or 45s; "" where it has not ended."""
+    """Time between two instants in milliseconds, such as 1h02m or 45s; "" if it has not ended."""
     if not started or not ended:
         return ""
     seconds = max(0, round((ended - started) / 1000))
@@ -72,7 +72,7 @@ def duration(started: int | None, ended: int | None) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """A number in few digits: 4 significant ones below 10,000, thousands apart above."""
+    """A number for people: 4 significant digits below 10,000, whole with thousands separators above."""
     if value is None:
         return ""
     if abs(value) >= 10_000:

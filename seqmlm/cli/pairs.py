@@ -1,4 +1,4 @@
-"""`seqmlm pairs`: which of two sequences that differ in little does the model find more probable?"""
+"""`seqmlm pairs`: minimal pairs, and how often the model prefers the better sequence."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seqmlm.cli.words import PRECISION
+from seqmlm.cli import options as opt
 
 if TYPE_CHECKING:
     from seqmlm.tasks.pairs import PairsResult
 
 
 def pairs(
-    model: Annotated[str, typer.Argument(help="A model: name, name@alias, name:version, folder or hub id.")],
+    model: opt.Model,
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Pairs: .jsonl, .csv, .tsv or .parquet.")
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="Files of pairs: .jsonl, .csv, .tsv or .parquet."),
     ] = None,
-    data: Annotated[list[str] | None, typer.Option("--data", help="The same as FILE.")] = None,
+    data: opt.Data = None,
     good: Annotated[
         str | None,
-        typer.Option(help="Column of the better sequence; without FILE, a text file of them, one a line."),
+        typer.Option(help="Column of the better sequence; without FILE, a text file with one per line."),
     ] = None,
-    bad: Annotated[str | None, typer.Option(help="The same of the other one.")] = None,
+    bad: Annotated[str | None, typer.Option(help="Column, or text file, of the worse sequence.")] = None,
     group: Annotated[
-        str | None, typer.Option(help="Column to group by; default UID, bias_type or group if there.")
+        str | None,
+        typer.Option(help="Column to group results by. Default: UID, bias_type or group, if present."),
     ] = None,
-    mode: Annotated[
-        str, typer.Option(help="exact, whole-unit, partition:K or one-pass, as of seqmlm score.")
-    ] = "exact",
+    mode: opt.PairMode = "exact",
     metric: Annotated[
-        str, typer.Option(help="sum or mean per unit of the log-probabilities; shared: of common tokens.")
+        str,
+        typer.Option(
+            help="What is compared: sum of log-probabilities, mean per unit, or shared (sum over the tokens "
+            "that both sequences have)."
+        ),
     ] = "sum",
     language: Annotated[
-        str, typer.Option(help="Of source code without a column `language`, as python.")
+        str,
+        typer.Option(help="Programming language of source code without a column `language`, such as python."),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Write a JSON line for each pair here.")] = None,
-    domain: Annotated[
-        str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")
-    ] = None,
-    tokens_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one forward pass; halved when memory runs out.")
-    ] = None,
-    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write one JSON line per pair to this file.")] = None,
+    domain: opt.ModelDomain = None,
+    tokens_per_batch: opt.TokensPerBatch = None,
+    precision: opt.Precision = "fp32",
+    json_output: opt.Json = False,
 ) -> None:
     """Compare minimal pairs: the share in which the better sequence has the higher pseudo-log-likelihood.
 
-    Ties count as wrong. BLiMP's JSON lines and CrowS-Pairs' CSV are taken as they are; so are columns
-    `original` and `mutated` of code or proteins. `--metric shared` is the CrowS-Pairs metric: the share of
-    pairs in which the more stereotyping sentence is the more probable one, 50 % being ideal.
+    Ties count as wrong. The published files of BLiMP and CrowS-Pairs can be read directly, and so can tables
+    with columns `original` and `mutated`. `--metric shared` is the CrowS-Pairs metric: the share of pairs in
+    which the more stereotyping sentence is the more probable one; 50 % is ideal.
 
     Example: seqmlm pairs english blimp.jsonl.gz --group linguistics_term --json
     """
@@ -62,7 +63,7 @@ def pairs(
         PairsConfig,
         {
             "model": model,
-            "paths": [*(paths or []), *(data or [])],
+            "paths": opt.merged(paths, data),
             "good": good,
             "bad": bad,
             "group": group,
@@ -76,7 +77,7 @@ def pairs(
         },
     )
     result = compare_pairs(config)
-    if as_json:
+    if json_output:
         print_json(result.to_dict())
     else:
         _show(result)
@@ -89,7 +90,7 @@ def _show(result: PairsResult) -> None:
 
     metrics = {result.metric: result.overall, **result.beside}
     rows = [
-        (*(("all", name) if name != "length" else ("all, floor", "shorter is better")), part)
+        (*(("all", name) if name != "length" else ("all, baseline", "shorter is better")), part)
         for name, part in metrics.items()
     ]
     rows += [(name, result.metric, part) for name, part in result.groups.items()]
@@ -109,7 +110,7 @@ def _show(result: PairsResult) -> None:
         ],
     )
     macro = f"mean over {len(result.groups)} groups {result.macro:.1%}; " if result.groups else ""
-    unknown = f"; {result.unknown:,} unknown tokens are in no score" if result.unknown else ""
+    unknown = f"; {result.unknown:,} unknown tokens were not scored" if result.unknown else ""
     print(
         f"{macro}{result.computed:,} of {result.copies:,} masked copies computed, {result.seconds:.1f} s"
         f"{unknown}",

@@ -1,4 +1,4 @@
-"""`seqmlm runs`: past and present trainings."""
+"""`seqmlm runs`: list, show, compare and synchronise training runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Look at runs: list them, show one, compare several.")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+from seqmlm.cli.options import Json
+
+app = typer.Typer(no_args_is_help=True, help="List, show and compare runs; synchronise them with MLflow.")
 
 
 @app.command("list")
@@ -27,7 +28,7 @@ def list_(json_output: Json = False) -> None:
         print_json([asdict(run) for run in runs])
         return
     if not runs:
-        print("no runs here yet; the shortest start is: seqmlm train --domain protein", file=sys.stderr)
+        print("no runs in this workspace; to start one: seqmlm train --domain protein", file=sys.stderr)
         return
     print_table(
         ["name", "status", "started", "took", "loss", "bits/unit", "unigram", "tokens/s"],
@@ -50,7 +51,7 @@ def list_(json_output: Json = False) -> None:
 
 @app.command("show")
 def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_output: Json = False) -> None:
-    """Show one run: its settings, its final metrics, its folder.
+    """Show one run: settings, final metrics and folder.
 
     Example: seqmlm runs show enzymes
     """
@@ -83,7 +84,7 @@ def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or ids of runs.")],
     json_output: Json = False,
 ) -> None:
-    """Put runs beside each other: settings that differ, and final metrics with the best one marked.
+    """Compare runs: settings that differ, and final metrics with the best one marked.
 
     Example: seqmlm runs compare uniform whole-word
     """
@@ -113,7 +114,7 @@ def compare(
 
 @app.command("sync")
 def sync(json_output: Json = False) -> None:
-    """Complete in MLflow what runs recorded while it was away.
+    """Upload to MLflow what runs recorded while it was unreachable.
 
     Example: seqmlm runs sync
     """
@@ -127,7 +128,7 @@ def sync(json_output: Json = False) -> None:
     for name, count in uploaded.items():
         print(f"{name}: {count:,} metric values uploaded")
     if not uploaded:
-        print("nothing to do: MLflow has every run that has ended", file=sys.stderr)
+        print("nothing to do: MLflow is complete for every run that has ended", file=sys.stderr)
 
 
 def _warn(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`seqmlm score`: how usual is each sequence, and which part of it is odd."""
+"""`seqmlm score`: how unusual each sequence is, and which part of it."""
 
 from __future__ import annotations
 
@@ -7,90 +7,92 @@ from typing import Annotated
 
 import typer
 
-from seqmlm.cli.words import PRECISION
+from seqmlm.cli import options as opt
 
 
 def score(
-    model: Annotated[str, typer.Argument(help="A model: name, name@alias, name:version, folder or hub id.")],
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH|-]...", help="Files or folders; - is standard input.")
-    ] = None,
-    data: Annotated[list[str] | None, typer.Option("--data", help="The same as PATH.")] = None,
+    model: opt.Model,
+    paths: opt.Paths = None,
+    data: opt.Data = None,
     mode: Annotated[
         str | None,
         typer.Option(
-            help="exact (a unit hidden at a time), whole-unit, partition:K (K passes), one-pass, or cascade "
-            "(all screened, the unusual looked at exactly). Default: exact; cascade for 64 MiB or more, or "
-            "a pipe, where the model is calibrated for it."
+            help="How log-probabilities are computed: exact (mask one unit at a time), whole-unit (mask all "
+            "tokens of a unit together), partition:K (K passes), one-pass (one pass, nothing masked, "
+            "corrected), or cascade (one-pass for all, exact for the unusual). Default: exact; for 64 MiB or "
+            "more, or a pipe, cascade if the model is calibrated for it."
         ),
     ] = None,
-    level: Annotated[
-        str | None, typer.Option(help="What is judged, such as residue, line, session; the domain's own.")
-    ] = None,
+    level: opt.Level = None,
     per_unit: Annotated[
-        bool, typer.Option("--per-unit", help="Add every unit's span, surprisal, entropy and rank.")
+        bool, typer.Option("--per-unit", help="Add span, surprisal, entropy and rank of every unit.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write here instead of stdout: .jsonl, .csv or .parquet.")
+        Path | None,
+        typer.Option(help="Write the rows to this file instead of stdout: .jsonl, .csv or .parquet."),
     ] = None,
     format_out: Annotated[
-        str | None, typer.Option(help="jsonl, csv or parquet, whatever the name of --out.")
+        str | None,
+        typer.Option(help="Format of the rows: jsonl, csv or parquet. Default: by the name of --out."),
     ] = None,
     fpr: Annotated[
-        float | None, typer.Option(help="Alarm: this share of normal rows raises one, as 0.001.")
+        float | None,
+        typer.Option(help="False positive rate: share of normal rows that raise an alarm, such as 0.001."),
     ] = None,
     alarms_per_day: Annotated[
-        float | None, typer.Option(help="Alarm: so many a day of normal data, where data have times.")
+        float | None,
+        typer.Option(help="Alarms a day on normal data, instead of --fpr; the data must have times."),
     ] = None,
     alarms_only: Annotated[
-        bool, typer.Option("--alarms-only", help="Write rows with an alarm only.")
+        bool, typer.Option("--alarms-only", help="Write only the rows that raise an alarm.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an unfinished --out: no row lost, none doubled.")
+        bool, typer.Option("--resume", help="Resume an interrupted --out; no row is lost or duplicated.")
     ] = False,
     max_latency: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Read - as it is written; a result at most so long after, 1s."),
+        typer.Option(
+            metavar="DURATION",
+            help="Read standard input live; write each row at most this long after its line, such as 1s.",
+        ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report, and track a run.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML report to this file and log a run in MLflow.")
+    ] = None,
     track: Annotated[
-        Path | None, typer.Option(help="Write scores along a genome as bedGraph, and track a run.")
+        Path | None,
+        typer.Option(help="Write scores along a genome to this bedGraph file and log a run in MLflow."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="REV", help="Of source code: only lines that changed since a git revision."),
+        typer.Option(metavar="REV", help="Source code: score only lines changed since this git revision."),
     ] = None,
     diff: Annotated[
-        Path | None, typer.Option(help="The same by a unified diff, put on the folder already or not.")
+        Path | None,
+        typer.Option(help="Source code: score only lines changed by this unified diff, applied or not."),
     ] = None,
-    sarif: Annotated[Path | None, typer.Option(help="Write alarms as SARIF 2.1.0 too; needs --fpr.")] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write the alarms to this SARIF 2.1.0 file as well; needs --fpr.")
+    ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="SARIF or .jsonl of an earlier scoring: write only new alarms.")
+        Path | None,
+        typer.Option(help="SARIF or .jsonl file of an earlier scoring; write only alarms it does not have."),
     ] = None,
-    domain: Annotated[
-        str | None, typer.Option("--domain", "-d", help="Only for a model that does not know its own.")
-    ] = None,
-    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
-    ] = None,
-    on_error: Annotated[
-        str, typer.Option(help="Bad records: raise, skip or quarantine (OUT.quarantine.jsonl).")
-    ] = "raise",
-    tokens_per_batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of one forward pass, halved when memory runs out [as the device]."),
-    ] = None,
-    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
-    as_json: Annotated[
+    domain: opt.ModelDomain = None,
+    format: opt.Format = None,
+    option: opt.Option = None,
+    on_error: opt.OnError = "raise",
+    tokens_per_batch: opt.TokensPerBatch = None,
+    precision: opt.Precision = "fp32",
+    json_output: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout; needs --out.")
     ] = False,
 ) -> None:
-    """Score sequences with a model: a JSON line each, higher score = more unusual.
+    """Score sequences with a model: one JSON line each; a higher score is more unusual.
 
-    `pll` is the sum of ln p of all units, in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
-    With a calibrated model `p_value` is the share of normal rows that are at least as unusual.
-    Exact scores take one forward pass a unit, so a long record takes the square of its length.
+    `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
+    If the model is calibrated, `p_value` is the share of normal rows that are at least as unusual.
+    Exact scoring takes one forward pass per unit, so its time grows with the square of a record's length.
 
     Example: seqmlm score enzymes new.fasta --per-unit --out scores.jsonl
 
@@ -108,13 +110,13 @@ def score(
     from seqmlm.tasks.score_changes import score_changes
     from seqmlm.tasks.score_config import ScoreConfig
 
-    if as_json and out is None:
+    if json_output and out is None:
         raise UsageError("--json prints the summary on standard output: name a file for the rows with --out")
     config = from_dict(
         ScoreConfig,
         {
             "model": model,
-            "paths": [*(paths or []), *(data or [])],
+            "paths": opt.merged(paths, data),
             "mode": mode,
             "level": level,
             "per_unit": per_unit,
@@ -145,9 +147,9 @@ def score(
         with ScoringConsole() as console:
             summary = score_files(config, sys.stdout, console)
     print(summary.sentence(), file=sys.stderr)
-    if as_json:
+    if json_output:
         print_json(summary.to_dict())
     if summary.stopped is not None:
         if out is not None and max_latency is None:
-            print(f"stopped: --resume goes on with {out}", file=sys.stderr)
+            print(f"stopped; run the same command with --resume to complete {out}", file=sys.stderr)
         sys.exit(128 + summary.stopped)

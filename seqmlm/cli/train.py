@@ -7,66 +7,85 @@ from typing import Annotated, Any
 
 import typer
 
-from seqmlm.cli import words
+from seqmlm.cli import options as opt
 
 
 def train(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH]...", help="Files or folders to train on; the built-in sample if none."
+            metavar="[PATH|-]...",
+            help="Files or folders to train on; - is standard input. Default: the domain's built-in sample.",
         ),
     ] = None,
-    domain: Annotated[
-        str | None,
-        typer.Option(
-            "--domain",
-            "-d",
-            help=words.DOMAIN,
-        ),
-    ] = None,
+    domain: opt.OptionalDomain = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="The same as PATH; NAME=PATH makes a named corpus, to be mixed."),
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Same as a positional PATH; repeatable. NAME=PATH names a corpus; several names are mixed.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run, its folder and the model.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings (see --print-config).")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the run, of its folder and of the model. Default: DOMAIN-SIZE-TIME."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Read settings from this YAML file (see --print-config).")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, as train.warmup=100.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change one setting, such as train.warmup=100; repeatable."
+        ),
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Tokenizer name, or the folder of a saved one.")
+        str | None, typer.Option(help="Tokenizer: a name, or the folder of a saved one. Default: by domain.")
     ] = None,
-    masker: Annotated[str | None, typer.Option(help="Masker: uniform, whole_unit, span ...")] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, small or base.")] = None,
+    masker: Annotated[
+        str | None,
+        typer.Option(help="Masking strategy: uniform, whole_unit, span ... Default: by domain."),
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Model size: tiny, small or base. Default: by domain.")
+    ] = None,
     init: Annotated[
-        str | None, typer.Option(help="Go on from this model: a name, name@alias, folder or hub id.")
+        str | None,
+        typer.Option(help="Start from this model's weights: a name, NAME@ALIAS, folder or hub id."),
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many optimizer steps.")] = None,
-    max_time: Annotated[str | None, typer.Option(help="Stop after this time: 90s, 10m, 2h.")] = None,
-    epochs: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many passes.")] = None,
-    tokens_per_batch: Annotated[int | None, typer.Option(min=1, help="Tokens of one optimizer step.")] = None,
-    format: Annotated[str | None, typer.Option(help="Input format; guessed from the name if absent.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Reader option, as column=text.")
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many optimizer steps.")
     ] = None,
-    on_error: Annotated[
-        str | None, typer.Option(help="Bad records: raise, skip or quarantine (kept aside).")
+    max_time: Annotated[str | None, typer.Option(help="Stop after this training time: 90s, 10m, 2h.")] = None,
+    epochs: Annotated[
+        float | None, typer.Option(min=0.0, help="Stop after this many passes over the data.")
     ] = None,
+    tokens_per_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of one optimizer step, over all processes. Default: by size."),
+    ] = None,
+    format: opt.Format = None,
+    option: opt.Option = None,
+    on_error: opt.OnError = None,
     resume: Annotated[
-        str, typer.Option(metavar="never|auto|RUN", help="Go on with an interrupted run.")
+        str,
+        typer.Option(
+            metavar="never|auto|RUN",
+            help="Resume an interrupted run: its name, or auto for --name, else the newest unfinished one.",
+        ),
     ] = "never",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read one batch, print estimates, stop.")
+        bool, typer.Option("--dry-run", help="Run one batch, print estimates of time and memory, and stop.")
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings as YAML, stop.")
+        bool, typer.Option("--print-config", help="Print all settings as YAML and stop.")
     ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end, on stdout.")
-    ] = False,
+    json_output: opt.Json = False,
 ) -> None:
     """Train a masked language model on your sequences.
+
+    Training stops at the first limit reached; without a limit, after 1,000 steps.
 
     Example: seqmlm train --domain protein my_proteins.fasta.gz --max-time 10m --name enzymes
     """
@@ -79,7 +98,7 @@ def train(
 
     flags: dict[str, Any] = {
         "data": {
-            "paths": [*(paths or []), *(data or [])] or None,
+            "paths": opt.merged(paths, data) or None,
             "format": format,
             "options": parse_options(option or []),
             "on_error": on_error,

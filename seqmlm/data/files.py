@@ -1,4 +1,4 @@
-"""Compressed files and files that are no text at all, known by their first bytes."""
+"""Inputs to blocks of bytes and lines of text: any size, gz and zst transparent, faults with their place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, Self, cast
 
-from seqmlm.data.live import LiveInput, live_input
 from seqmlm.data.problems import Problems
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError
 
 MAGIC_BYTES = 6
@@ -114,14 +114,51 @@ def _pieces(member: Any, data: bytes) -> Iterator[bytes]:
         data = member.unconsumed_tail
 
 
-# Files to blocks of bytes and lines of text: any size, gz and zst transparent, faults with their place.
-
 MAX_BYTES = 64 << 20
 """Longest line, or longest record of several lines, that is taken for data rather than for a mistake."""
 
 COMPRESSED = (".gz", ".bgz", ".zst")
 
 _BOM = b"\xef\xbb\xbf"
+
+
+class Live(Protocol):
+    """Bytes that come while they are read."""
+
+    stopped: bool
+    """Whether the end was asked for, so that what came last may be torn."""
+
+    def read(self, size: int) -> bytes | None:
+        """Up to `size` bytes; b"" at the end, None at a pause: what was read should be handed on."""
+
+
+class Source(str):
+    """The name of an input together with the object to read it from, where it is not a file to be opened.
+
+    It is a string, so that readers pass it on, and name it in messages, as they do with the path of a file.
+    `str(source)` is the name alone: a reader that turns its path into a string does so with `source_of`.
+
+    Args:
+        name: "-" for standard input.
+        live: where its bytes come from.
+    """
+
+    live: Live
+
+    def __new__(cls, name: str, live: Live) -> Self:
+        source = super().__new__(cls, name)
+        source.live = live
+        return source
+
+
+def source_of(path: str | Path) -> str:
+    """The path as a string; a `Source` stays one."""
+    return path if isinstance(path, str) else str(path)
+
+
+def live_of(source: str | Path) -> Live | None:
+    """Where the bytes of a live source come from; None for files and for standard input read as a file."""
+    return source.live if isinstance(source, Source) else None
 
 
 def expand(paths: Iterable[str | Path]) -> list[str]:
@@ -131,7 +168,7 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
         DataError: a path that does not exist, or a folder without files.
     """
     files: list[str] = []
-    for path in map(str, paths):
+    for path in map(source_of, paths):
         if path == "-":
             files.append(path)
         elif Path(path).is_dir():
@@ -164,14 +201,14 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
     gzip (also of several members, as bgzip writes it) and Zstandard are known by their first bytes.
 
     Args:
-        source: the file.
-        pauses: where standard input is live (`seqmlm.data.files`), yield b"" at each of its pauses.
+        source: the file, or a `Source`.
+        pauses: yield b"" at each pause of a live source.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
             be decompressed before the fault has been yielded by then.
     """
-    if (live := live_input(str(source))) is not None:
+    if (live := live_of(source)) is not None:
         yield from (block for block in _live_blocks(live, str(source)) if block or pauses)
         return
     with _opened(source) as handle:
@@ -191,7 +228,7 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
             head = _read(handle, _BLOCK, str(source))
 
 
-def _live_blocks(live: LiveInput, source: str) -> Iterator[bytes]:
+def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
     """The bytes of a live input as they come; b"" is a pause."""
     head: bytes | None = b""  # until it is known what comes
     while (part := live.read(_BLOCK)) != b"":
@@ -229,8 +266,8 @@ def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES)
 def lines_and_pauses(
     source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, pauses: bool = True
 ) -> Iterator[tuple[int, str] | None]:
-    """The same as `lines`, and None at each pause of a live standard input."""
-    name = str(source)
+    """The same as `lines`, and None at each pause of a live source."""
+    name = source_of(source)
     number = 0
     stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses)
     for chunk in _chunks_of_lines(stream, max_bytes):
@@ -293,7 +330,7 @@ class TextBlocks:
             self.broken = True
             at = self._line() if started else None
             self._problems.bad(DataError(error.reason, source=self._source, line=at, remedy=error.remedy))
-        live = live_input(self._source)
+        live = live_of(self._source)
         self.broken = self.broken or (live is not None and live.stopped)
 
 
@@ -415,7 +452,7 @@ def save_stdin(folder: Path, suffix: str = "") -> Path:
             if not out.tell():
                 raise DataError("nothing came in", source="-", remedy="pipe sequences in, or name a file")
         path = folder / f"stdin-{digest.hexdigest()[:32]}{suffix}"
-        os.replace(name, path)
+        move_into_place(Path(name), path)
     except BaseException:
         os.unlink(name)
         raise

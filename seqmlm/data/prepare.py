@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -21,6 +19,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
 from seqmlm.data.store import MANIFEST, Prepared, RecordWriter, SequenceWriter, divide
+from seqmlm.engine.durable import is_full, move_into_place
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import join, windows
@@ -87,7 +86,6 @@ Cut = Callable[[Encoding, int], list[Encoding]]
 
 _BATCH_RECORDS = 512
 _BATCH_CHARACTERS = 1 << 20
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Encoder(Protocol):
@@ -152,10 +150,8 @@ def prepare(
                 rule = split if isinstance(split, Split) else Labelled(split)
                 maker = _Maker(building, tokenizer, space, max_length, rule, problems, cut, identity)
                 maker.run(records, dedupe, join_documents, progress)
-                _sync(building)
                 shutil.rmtree(folder, ignore_errors=True)  # without a manifest it is no entry
-                building.rename(folder)
-                _sync_folder(folder.parent)
+                move_into_place(building, folder)
             except BaseException:
                 shutil.rmtree(building, ignore_errors=True)
                 raise
@@ -279,24 +275,6 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
     """Let one process at a time build an entry; the others wait, then find it there."""
@@ -312,6 +290,6 @@ def _write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in _FULL or "No space left" in str(error)
+        full = is_full(error) or "No space left" in str(error)
         what = "the disk is full" if full else f"cannot be written ({error.strerror or error})"
         raise StateError(f"{folder.parent}: {what}; free space, or choose another workspace") from error

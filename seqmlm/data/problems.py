@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
 
+from seqmlm.engine.durable import DISK
 from seqmlm.errors import DataError, UsageError
 
 OnError = Literal["raise", "skip", "quarantine"]
@@ -110,7 +111,8 @@ class Problems:
         """
         if self._sink is not None:
             self._sink.flush()
-            os.fsync(self._sink.fileno())
+            assert self.quarantine is not None
+            DISK.sync(self.quarantine)
         return {
             "bad": dict(self._bad),
             "notes": dict(self._notes),

@@ -243,11 +243,13 @@ class Head:
 
     Args:
         logits: (masked LM, (Q, H) hidden states) -> (Q, V) logits, by the model's own modules.
+        layers: where the body keeps its layers; a module that serves as several layers stands there once.
         offset_positions: learned positions start at padding id + 1.
         unused: modules of the body that no masked LM reads (their parameters would never get a gradient).
     """
 
     logits: Callable[[Any, Tensor], Tensor]
+    layers: str = "encoder.layer"
     offset_positions: bool = False
     unused: tuple[str, ...] = ()
 
@@ -260,13 +262,13 @@ def _distilbert(model: Any, hidden: Tensor) -> Tensor:
 
 
 HEADS: dict[str, Head] = {
-    "modernbert": Head(lambda model, hidden: model.decoder(model.head(hidden))),
+    "modernbert": Head(lambda model, hidden: model.decoder(model.head(hidden)), layers="layers"),
     "bert": Head(lambda model, hidden: model.cls(hidden)),
     "roberta": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True),
     "esm": Head(lambda model, hidden: model.lm_head(hidden), offset_positions=True, unused=("contact_head",)),
-    "distilbert": Head(_distilbert),
+    "distilbert": Head(_distilbert, layers="transformer.layer"),
     "electra": Head(lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden))),
-    "albert": Head(lambda model, hidden: model.predictions(hidden)),
+    "albert": Head(lambda model, hidden: model.predictions(hidden), layers="encoder.albert_layer_groups"),
 }
 
 

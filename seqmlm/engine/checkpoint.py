@@ -33,10 +33,23 @@ from seqmlm.engine.optimizer import module_tensors, optimizer_tensors, restore_m
 from seqmlm.errors import StateError
 
 FORMAT = 1
-DISK = durable.Disk()
 
 _NAME = re.compile(r"step-(\d{8,})")
 _MANIFEST, _STATE = "manifest.json", "state.json"
+
+# The names safetensors gives to element types (https://github.com/huggingface/safetensors, "Format").
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 @dataclass(frozen=True)
@@ -113,29 +126,60 @@ def _fill(
     partial: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
 ) -> None:
     files = {
-        f"{group}.safetensors": durable.write_tensors(partial / f"{group}.safetensors", values, DISK)
+        f"{group}.safetensors": write_tensors(partial / f"{group}.safetensors", values)
         for group, values in tensors.items()
     }
     text = json.dumps(state, indent=1, allow_nan=False)
-    files[_STATE] = durable.write_bytes(partial / _STATE, text.encode(), DISK)
+    files[_STATE] = durable.write_bytes(partial / _STATE, text.encode())
     manifest = json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1)
-    durable.write_bytes(partial / _MANIFEST, manifest.encode(), DISK)
-    DISK.sync(partial)
+    durable.write_bytes(partial / _MANIFEST, manifest.encode())
+    durable.DISK.sync(partial)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
+    """Write and sync a safetensors file tensor by tensor; returns its manifest entry {size, sha256}.
+
+    safetensors' own `save_file` reads the result once more to be hashed and reports a full disk as an error
+    of its own without the errno; the format is an 8-byte length, a JSON header and the raw bytes.
+
+    Args:
+        path: the file, made or overwritten.
+        tensors: dense tensors on the CPU; tensors that share memory are written twice.
+    """
+    header, offset = {}, 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb", buffering=0) as handle:
+        file = durable.Hashed(handle)
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            if tensor.numel():
+                file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    durable.DISK.sync(path)
+    return file.entry()
 
 
 def _replace(partial: Path, target: Path) -> None:
     """Rename into place; a torn checkpoint of the same name steps aside first."""
     if target.exists():
-        DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
-    DISK.rename(partial, target)
-    DISK.sync(target.parent)
+        durable.DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
+    durable.DISK.rename(partial, target)
+    durable.DISK.sync(target.parent)
 
 
 def _discard(partial: Path) -> None:
     """Remove what a failed save has written; a disk that refuses even this must not hide the first error."""
     with suppress(OSError):
         if partial.exists():
-            DISK.remove(partial)
+            durable.DISK.remove(partial)
 
 
 def _cannot_save(target: Path, error: OSError) -> StateError:
@@ -151,7 +195,7 @@ def _cannot_save(target: Path, error: OSError) -> StateError:
 def sweep(root: Path) -> None:
     """Remove what a killed process left half-written or half-removed."""
     for path in root.glob("step-*.tmp"):
-        DISK.remove(path)
+        durable.DISK.remove(path)
 
 
 def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> None:
@@ -160,10 +204,10 @@ def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> 
         kept_for_ever = keep_every is not None and step_of(path) % keep_every == 0
         if path != newest and not kept_for_ever:
             doomed = path.with_name(f"{path.name}.tmp")
-            DISK.rename(path, doomed)
-            DISK.remove(doomed)
+            durable.DISK.rename(path, doomed)
+            durable.DISK.remove(doomed)
     for path in root.glob("step-*.old.tmp"):
-        DISK.remove(path)
+        durable.DISK.remove(path)
 
 
 def folder(root: Path, step: int) -> Path:

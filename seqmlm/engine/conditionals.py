@@ -1,4 +1,4 @@
-"""The one place where a masked language model is asked p(token | the rest).
+"""The one place where a masked language model is asked p(token | the rest), or for its hidden states.
 
 Queries stream through a bounded look-ahead: equal ones are computed once, the rest is packed by length into a
 token budget, and answers come back in the order of the questions.
@@ -6,10 +6,11 @@ token budget, and answers come back in the order of the questions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -20,22 +21,49 @@ from seqmlm.engine.backbones import position_capacity
 from seqmlm.engine.correction import Correction, Corrector
 from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
+from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
-from seqmlm.engine.reduction import Reduced, Wanted, reduce
+from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce, union
+from seqmlm.engine.types import Encoding, Floats, Longs, TokenSpace
 from seqmlm.errors import TrainingError, UsageError
-
-if TYPE_CHECKING:
-    from seqmlm.engine.model import MaskedRows
-    from seqmlm.engine.one_pass_head import HeadRows
 
 __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
 
-# Elements of one forward's logits (256 MiB of fp32), and of the rows that `full` keeps of one look-ahead.
+# Elements of one forward's logits (256 MiB of fp32), and of what is kept of one look-ahead.
 LOGITS = 1 << 26
 # Tokens of one forward: enough to keep a GPU busy, and on a CPU (True) few enough to stay in its caches.
 TOKENS = {False: 16384, True: 4096}
 # Token ids of the masked copies laid out at once (16 MiB).
 WINDOW_TOKENS = 1 << 22
+
+TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
+
+
+class PackedModel(Protocol):
+    """What is asked: `seqmlm.engine.model.MaskedRows`, alone or behind a head of its own.
+
+    A module; `probability` says whether special ids have one ("full") or not ("ordinary").
+    """
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def space(self) -> TokenSpace: ...
+    @property
+    def probability(self) -> Literal["ordinary", "full"]: ...
+
+    def __call__(
+        self,
+        batch: PackedBatch,
+        *,
+        output: Literal["logits", "hidden"],
+        layers: Sequence[int] | None = None,
+    ) -> Tensor: ...
+
+    def to(self, device: torch.device | str) -> Self: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def eval(self) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -49,12 +77,31 @@ class Statistics:
     tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """One way of asking.
+
+    Args:
+        compute: (batch, its layout, its first document, the one behind its last) -> what is kept of it.
+        per: name of each value -> what it belongs to.
+        rows_limit: asked rows of one forward.
+        width: numbers kept of each asked position.
+        drawn: whether equal questions are answered apart.
+    """
+
+    compute: Callable[[PackedBatch, Layout, int, int], list[Reduced]]
+    per: Mapping[str, Literal["row", "target"]]
+    rows_limit: int
+    width: int
+    drawn: bool = False
+
+
 class Conditionals:
     """Answers queries with one model.
 
     Args:
-        rows: the model, alone or with a head for one pass; used in evaluation mode without gradients, its
-            mode is restored after each look-ahead.
+        rows: the model; used in evaluation mode without gradients, its mode is restored after each
+            look-ahead.
         tokens_per_batch: token budget of one forward, None for what suits the device; halved when memory
             runs out, and kept at that.
         device: where to compute; the model is moved there. Default: where the model is.
@@ -66,7 +113,7 @@ class Conditionals:
 
     def __init__(
         self,
-        rows: MaskedRows | HeadRows,
+        rows: PackedModel,
         *,
         tokens_per_batch: int | None = None,
         device: torch.device | str | None = None,
@@ -84,58 +131,120 @@ class Conditionals:
         self.lookahead = lookahead
         self.statistics = Statistics()
         self._capacity = position_capacity(rows.model)
-        self._rows_limit = max(1, LOGITS // self.space.size)
 
     def ask(
         self,
         queries: Iterable[Query],
+        want: Collection[Reduction] = TARGET,
         *,
-        entropy: bool = False,
-        ranks: bool = False,
-        top: int = 0,
-        full: bool = False,
         correction: Correction | None = None,
     ) -> Iterator[Answer]:
         """Answer queries lazily and in order; results do not depend on what is asked together (to rounding).
 
         Args:
-            entropy, ranks, top, full: what `Answer` holds beside log_probs; `top` is the k of top-k.
+            want: what is read of each distribution, see `seqmlm.engine.reductions`.
             correction: of the logits, before anything is read from them.
 
         Raises:
             UsageError: a query that names positions or tokens that are not there, or is longer than the
-                model.
+                model; two different reductions of one name.
             TrainingError: a single sequence does not fit into memory.
         """
-        if top < 0:
-            raise UsageError(f"top must be at least 0, not {top}")
-        wanted = Wanted(entropy=entropy, ranks=ranks, top=top, full=full)
+        reductions = union(want)
         corrector = None if correction is None else Corrector(correction, self.device)
+
+        def compute(batch: PackedBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
+            logits = self.rows(batch, output="logits")
+            if corrector is not None:
+                logits = corrector(logits, batch.input_ids[0, batch.asked])
+            return self._reduced(logits, layout, start, stop, reductions)
+
+        request = _Request(
+            compute=compute,
+            per={one.name: one.per for one in reductions},
+            rows_limit=max(1, LOGITS // self.space.size),
+            width=max(1, sum(one.width(self.space.size) for one in reductions)),
+            drawn=any(one.drawn for one in reductions),
+        )
+        return self._answers(queries, request)
+
+    def hidden(
+        self,
+        sequences: Iterable[Encoding],
+        *,
+        layers: Sequence[int] = (-1,),
+        at: Iterable[NDArray[np.integer]] | None = None,
+    ) -> Iterator[Floats]:
+        """Hidden states of sequences as they are, lazily and in order; equal ones are computed once.
+
+        Args:
+            sequences: none longer than the model.
+            layers: K of them: 0 for the embeddings, n for the output of layer n, negative from the last on
+                (`hidden_states` of transformers); the last is what the head reads, and the cheapest.
+            at: (A,) positions of each sequence, at least one; None for all of every sequence.
+
+        Yields:
+            (A, K, H) fp32 for each sequence.
+
+        Raises:
+            UsageError: a position or a layer that is not there, or a sequence longer than the model.
+            TrainingError: a single sequence does not fit into memory.
+        """
+        chosen = tuple(layers)
+        last_only = chosen == (-1,)
+
+        def compute(batch: PackedBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
+            states = self.rows(batch, output="hidden", layers=None if last_only else chosen)
+            rows = np.arange(layout.first_row[start], layout.first_row[stop])
+            shape = (len(rows), len(chosen), states.shape[-1])
+            return [Reduced(rows, rows[:0], {"hidden": states.float().reshape(shape)})]
+
+        def queries() -> Iterator[Query]:
+            none = np.zeros(0, dtype=np.int32)
+            everywhere = repeat(None)
+            for encoding, places in zip(sequences, everywhere if at is None else at, strict=at is not None):
+                asked = np.arange(len(encoding)) if places is None else places
+                yield Query(encoding=encoding, masked=none, asked=asked.astype(np.int32))
+
+        width = max(1, len(chosen)) * int(self.rows.model.config.hidden_size)
+        request = _Request(
+            compute=compute, per={"hidden": "row"}, rows_limit=max(1, LOGITS // width), width=width
+        )
+        return (answer.values["hidden"] for answer in self._answers(queries(), request))
+
+    def _answers(self, queries: Iterable[Query], request: _Request) -> Iterator[Answer]:
+        """Collect queries to look-aheads, and answer each."""
         window: list[Query] = []
-        variants = tokens = asked = 0
+        variants = tokens = asked = number = 0
         for query in queries:
             window.append(query)
             count = query.variants
             variants, asked = variants + count, asked + len(query.asked)
             tokens += count * len(query.encoding)
-            crowded = tokens >= WINDOW_TOKENS or (full and asked >= self._rows_limit)
+            crowded = tokens >= WINDOW_TOKENS or asked >= LOGITS // request.width
             if variants >= self.lookahead or len(window) >= self.lookahead or crowded:
-                yield from self._answer(window, variants, wanted, corrector)
+                yield from self._answer(window, variants, number, request)
+                number += len(window)
                 window, variants, tokens, asked = [], 0, 0, 0
         if window:
-            yield from self._answer(window, variants, wanted, corrector)
+            yield from self._answer(window, variants, number, request)
 
-    def _answer(
-        self, queries: list[Query], variants: int, wanted: Wanted, corrector: Corrector | None
-    ) -> list[Answer]:
-        layout = lay_out(queries, self.space, rows_limit=self._rows_limit, capacity=self._capacity)
+    def _answer(self, queries: list[Query], variants: int, number: int, request: _Request) -> list[Answer]:
+        layout = lay_out(
+            queries,
+            self.space,
+            rows_limit=request.rows_limit,
+            capacity=self._capacity,
+            first_number=number,
+            drawn=request.drawn,
+        )
         self._check_allowed(layout)
         self.statistics.queries += len(queries)
         self.statistics.variants += variants
         self.statistics.unique += len(layout.documents)
         with evaluating(self.rows), autocast(self.device, self.dtype):
-            blocks = self._forwards(layout, wanted, corrector)
-        return _assemble(queries, layout, blocks, wanted)
+            found = self._forwards(layout, request)
+        return _assembled(queries, layout, found, request.per)
 
     def _check_allowed(self, layout: Layout) -> None:
         if self.rows.probability == "full":
@@ -144,71 +253,66 @@ class Conditionals:
             if allowed is not None and self.space.is_special[allowed].any():
                 raise UsageError("allowed: special tokens have no probability in the ordinary space")
 
-    def _forwards(self, layout: Layout, wanted: Wanted, corrector: Corrector | None) -> list[Reduced]:
+    def _forwards(self, layout: Layout, request: _Request) -> list[Reduced]:
         """Run the packs of a layout, longest documents first; halve the budget when memory runs out."""
-        allowed = {
-            group: None if ids is None else torch.from_numpy(ids.astype(np.int64)).to(self.device)
-            for group, ids in enumerate(layout.allowed)
-        }
-        blocks: list[Reduced] = []
+        found: list[Reduced] = []
         start = 0
         while start < len(layout.documents):
-            stop = self._cut(layout, start)
-            block = self._try_forward(layout, start, stop, allowed, wanted, corrector)
-            if block is None:
+            stop = self._cut(layout, start, request.rows_limit)
+            part = self._try_forward(layout, start, stop, request)
+            if part is None:
                 self._halve(layout, start, stop)
                 continue
-            blocks.append(block)
+            found += part
             start = stop
-        return blocks
+        return found
 
-    def _cut(self, layout: Layout, start: int) -> int:
+    def _cut(self, layout: Layout, start: int, rows_limit: int) -> int:
         """Where the pack that begins at document `start` ends: within both budgets, one at least."""
         tokens = layout.first_token[start] + self.tokens_per_batch
-        rows = layout.first_row[start] + self._rows_limit
+        rows = layout.first_row[start] + rows_limit
         by_tokens = np.searchsorted(layout.first_token, tokens, side="right") - 1
         by_rows = np.searchsorted(layout.first_row, rows, side="right") - 1
         return max(start + 1, int(min(by_tokens, by_rows)))
 
-    def _try_forward(
-        self,
-        layout: Layout,
-        start: int,
-        stop: int,
-        allowed: dict[int, Tensor | None],
-        wanted: Wanted,
-        corrector: Corrector | None,
-    ) -> Reduced | None:
+    def _try_forward(self, layout: Layout, start: int, stop: int, request: _Request) -> list[Reduced] | None:
         """One forward, or None where memory ran out; the failed one's tensors are free when this returns."""
-        first, last = layout.first_row[start], layout.first_row[stop]
-        a, b = np.searchsorted(layout.pair_row, [first, last])
-        documents = layout.documents
-        groups = np.repeat(documents.group[start:stop], documents.count[start:stop])
         try:
-            batch = documents.batch(start, stop)
+            batch = layout.documents.batch(start, stop)
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
             batch = batch.to(self.device, non_blocking=True)
-            logits = self.rows(batch, output="logits")
-            if corrector is not None:
-                logits = corrector(logits, batch.input_ids[0, batch.asked])
-            present = {int(g): allowed[int(g)] for g in np.unique(groups)}
-            row, column = layout.pair_row[a:b] - first, layout.pair_column[a:b]
-            block = reduce(
-                logits,
-                torch.from_numpy(groups),
-                torch.from_numpy(row),
-                torch.from_numpy(column),
-                present,
-                wanted,
-            )
+            found = request.compute(batch, layout, start, stop)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return None
         self.statistics.forwards += 1
         self.statistics.tokens += int(layout.first_token[stop] - layout.first_token[start])
-        return block
+        return found
+
+    def _reduced(
+        self, logits: Tensor, layout: Layout, start: int, stop: int, want: Sequence[Reduction]
+    ) -> list[Reduced]:
+        """What is wanted of the logits of documents start..stop-1, numbered through the layout."""
+        first, last = layout.first_row[start], layout.first_row[stop]
+        a, b = np.searchsorted(layout.pair_row, [first, last])
+        documents = layout.documents
+        groups = np.repeat(documents.group[start:stop], documents.count[start:stop])
+        allowed: dict[int, Tensor | None] = {}
+        for group in np.unique(groups).tolist():
+            ids = layout.allowed[group]
+            allowed[group] = None if ids is None else torch.from_numpy(ids.astype(np.int64)).to(self.device)
+        found = reduce(
+            logits,
+            groups,
+            layout.pair_row[a:b] - first,
+            layout.pair_column[a:b],
+            allowed,
+            want,
+            None if layout.draw is None else layout.draw[a:b],
+        )
+        return [Reduced(one.rows + first, one.pairs + a, one.values) for one in found]
 
     def _halve(self, layout: Layout, start: int, stop: int) -> None:
         tokens = int(layout.first_token[stop] - layout.first_token[start])
@@ -223,7 +327,7 @@ class Conditionals:
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module | PackedModel) -> Iterator[None]:
     """Evaluation mode and no gradients; every submodule's own mode comes back, also after an exception.
 
     No inference mode: a tensor that a module makes under it and keeps (a table of positions, a gathered
@@ -239,39 +343,41 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             submodule.training = mode
 
 
-def _assemble(queries: list[Query], layout: Layout, blocks: list[Reduced], wanted: Wanted) -> list[Answer]:
+def _assembled(
+    queries: list[Query],
+    layout: Layout,
+    found: list[Reduced],
+    per: Mapping[str, Literal["row", "target"]],
+) -> list[Answer]:
     """Spread the results of the distinct documents over the queries that asked for them."""
-    fields: dict[str, NDArray[Any]] = {"log_probs": _joined([b.log_probs for b in blocks])[layout.pair]}
-    if wanted.ranks:
-        fields["ranks"] = _joined([b.ranks for b in blocks])[layout.pair]
-    if wanted.entropy:
-        fields["entropy"] = _joined([b.entropy for b in blocks])[layout.row]
-    if wanted.top:
-        fields["top_ids"] = _joined([b.top_ids for b in blocks])[layout.row]
-        fields["top_log_probs"] = _joined([b.top_log_probs for b in blocks])[layout.row]
-    full = _full_rows(blocks, int(layout.first_row[-1])) if wanted.full else []
+    values = {}
+    for name, kind in per.items():
+        places = [one.rows if kind == "row" else one.pairs for one in found]
+        slots = layout.row if kind == "row" else layout.pair
+        values[name] = _gathered([one.values[name] for one in found], places)[slots]
     bounds = layout.first_slot.tolist()
     answers = []
-    for query, a, b in zip(queries, bounds, bounds[1:], strict=False):
-        values = {name: value[a:b] for name, value in fields.items()}
-        if wanted.full:
-            values["rows"] = np.stack([full[i] for i in layout.row[a:b]])
-        answers.append(Answer(key=query.key, **values))
+    for query, stream, a, b in zip(queries, layout.streams.tolist(), bounds, bounds[1:], strict=False):
+        own = {name: array[a:b] for name, array in values.items()}
+        for name, array in own.items():
+            if array.dtype == object:  # widths differ between queries, not within one
+                own[name] = np.stack(array.tolist())
+        answers.append(Answer(key=query.key, values=own, stream=stream))
     return answers
 
 
-def _joined(parts: Sequence[Tensor | None]) -> NDArray[Any]:
-    joined: NDArray[Any] = torch.cat([part for part in parts if part is not None]).cpu().numpy()
-    return joined
-
-
-def _full_rows(blocks: list[Reduced], total: int) -> list[NDArray[np.float32]]:
-    """The log-probabilities of every row; widths differ where the allowed sets do."""
-    full: list[NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * total
-    first = 0
-    for block in blocks:
-        for places, table in block.rows:
-            for place, row in zip(places.tolist(), table.cpu().numpy(), strict=True):
-                full[first + place] = row
-        first += sum(len(places) for places, _ in block.rows)
-    return full
+def _gathered(parts: list[Tensor], places: list[Longs]) -> NDArray[Any]:
+    """(N, ...) the parts in the order of their places 0..N-1; (N,) arrays where their widths differ."""
+    place = np.concatenate(places)
+    if len({part.shape[1:] for part in parts}) == 1:
+        joined: NDArray[Any] = torch.cat(parts).cpu().numpy()
+        if (place[1:] > place[:-1]).all():
+            return joined
+        ordered = np.empty_like(joined)
+        ordered[place] = joined
+        return ordered
+    ragged = np.empty(len(place), dtype=object)
+    for own, part in zip(places, parts, strict=True):
+        for at, row in zip(own.tolist(), part.cpu().numpy(), strict=True):
+            ragged[at] = row
+    return ragged

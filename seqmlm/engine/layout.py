@@ -1,21 +1,134 @@
 """Queries become the distinct documents of a forward pass; every asked position learns where its answer is.
 
 All of it is arithmetic on flat arrays: a masked copy costs a few microseconds, not an object and its calls.
+In return, documents are slices of those arrays (`Documents`) instead of `packing.Document`s; a test holds
+that both make the same batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from seqmlm.engine.documents import Documents, ranges, running
-from seqmlm.engine.query import Longs, Query, check
-from seqmlm.engine.types import Ids, TokenSpace
+from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.query import Query, check
+from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace
 from seqmlm.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Documents:
+    """D masked copies of sequences, as slices of flat arrays.
+
+    Args:
+        ids: flat token ids; document d has `ids[first_id[d] : first_id[d] + length[d]]`.
+        positions: flat position ids beside `ids`, or None where every document counts from 0.
+        channels: further inputs beside `ids`.
+        asked: flat asked positions; document d has `asked[first_asked[d] : first_asked[d] + count[d]]`.
+        group: (D,) index of the set of tokens its softmax is restricted to.
+        extra: (D,) number of its (group, positions, channels); documents that differ in those have other
+            ones.
+    """
+
+    ids: Ids
+    positions: Ids | None
+    channels: Mapping[str, Floats]
+    asked: Ids
+    first_id: Longs
+    length: Longs
+    first_asked: Longs
+    count: Longs
+    group: Longs
+    extra: Longs
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def take(self, index: Longs) -> Documents:
+        """The documents of `index`, over the same flat arrays."""
+        return Documents(
+            self.ids,
+            self.positions,
+            self.channels,
+            self.asked,
+            self.first_id[index],
+            self.length[index],
+            self.first_asked[index],
+            self.count[index],
+            self.group[index],
+            self.extra[index],
+        )
+
+    def batch(self, start: int, stop: int) -> PackedBatch:
+        """Documents start..stop-1 laid end to end; what `packing.pack` makes of objects."""
+        length, count = self.length[start:stop], self.count[start:stop]
+        bounds = running(length)
+        token = ranges(self.first_id[start:stop], length)
+        asked = self.asked[ranges(self.first_asked[start:stop], count)] + np.repeat(bounds[:-1], count)
+        if self.positions is None:
+            positions = ranges(np.zeros_like(length), length)
+        else:
+            positions = self.positions[token].astype(np.int64)
+        return PackedBatch(
+            input_ids=torch.from_numpy(self.ids[token].astype(np.int64))[None],
+            position_ids=torch.from_numpy(positions)[None],
+            cu_seq_lens=torch.from_numpy(bounds.astype(np.int32)),
+            lengths=tuple(length.tolist()),
+            asked=torch.from_numpy(asked),
+            targets=None,
+            weights=None,
+            samples=torch.full((stop - start,), -1),
+            channels={name: torch.from_numpy(c[token])[None] for name, c in self.channels.items()},
+        )
+
+    def distinct(self) -> tuple[Longs, Longs]:
+        """Which documents are different questions.
+
+        Returns:
+            Indices of the distinct documents (U,), and for each document its place among them (D,).
+        """
+        digest = self._digest()
+        _, first, place = np.unique(digest, return_index=True, return_inverse=True)
+        same = np.flatnonzero(first[place] != np.arange(len(self)))
+        different = same[~self._equal(same, first[place[same]])]
+        if len(different):  # a collision of digests, about once in 2^64 pairs: computed on its own
+            place[different] = len(first) + np.arange(len(different))
+            first = np.concatenate([first, different])
+        return first, place
+
+    def _digest(self) -> NDArray[np.uint64]:
+        """(D,) a multilinear hash of ids, asked positions and extras (Lemire and Kaser 2014), modulo 2^64."""
+        width = int(max(self.length.max(), self.count.max()))
+        factors = np.random.Generator(np.random.Philox(0)).integers(0, 2**64, (2, width + 2), dtype=np.uint64)
+        digest = np.zeros(len(self), dtype=np.uint64)
+        digest += self.extra.astype(np.uint64) * factors[0, -1]
+        digest += self.length.astype(np.uint64) * factors[0, -2]
+        for flat, first, count, factor in (
+            (self.ids, self.first_id, self.length, factors[0]),
+            (self.asked, self.first_asked, self.count, factors[1]),
+        ):
+            terms = flat[ranges(first, count)].astype(np.uint64)
+            terms *= factor[ranges(np.zeros_like(count), count)]
+            digest += np.add.reduceat(terms, np.cumsum(count) - count)
+        return digest
+
+    def _equal(self, a: Longs, b: Longs) -> NDArray[np.bool_]:
+        """Whether documents a[i] and b[i] are equal, token by token."""
+        equal: NDArray[np.bool_] = (self.length[a] == self.length[b]) & (self.count[a] == self.count[b])
+        equal &= self.extra[a] == self.extra[b]
+        for flat, first, count in (
+            (self.ids, self.first_id, self.length),
+            (self.asked, self.first_asked, self.count),
+        ):
+            n = np.where(equal, count[a], 0)
+            unlike = flat[ranges(first[a], n)] != flat[ranges(first[b], n)]
+            equal &= np.bincount(np.repeat(np.arange(len(a)), n)[unlike], minlength=len(a)) == 0
+        return equal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +137,8 @@ class Layout:
 
     A *row* is one asked position of a distinct document, numbered through the documents; a *slot* is one
     asked position of a query, numbered through the queries; a *pair* is a row with one target token. Several
-    slots share a row where queries are equal, and a pair where their targets are too.
+    slots share a row where queries are equal, and a pair where their targets are too, unless what is drawn
+    must be drawn for each.
 
     Args:
         documents: the D distinct documents, longest first.
@@ -34,6 +148,8 @@ class Layout:
         pair_row, pair_column: (P,) the row, ascending, and the target's column in the logits (or in the
             allowed set) of each pair; column -1 where the target is outside.
         first_slot: (number of queries + 1,) running totals of slots.
+        streams: (number of queries,) each query's stream.
+        draw: (P, 2) stream and place in its query of each pair, where each slot has a pair of its own.
     """
 
     documents: Documents
@@ -45,14 +161,26 @@ class Layout:
     pair_row: Longs
     pair_column: Longs
     first_slot: Longs
+    streams: Longs
+    draw: Longs | None
 
 
-def lay_out(queries: Sequence[Query], space: TokenSpace, *, rows_limit: int, capacity: int | None) -> Layout:
+def lay_out(
+    queries: Sequence[Query],
+    space: TokenSpace,
+    *,
+    rows_limit: int,
+    capacity: int | None,
+    first_number: int = 0,
+    drawn: bool = False,
+) -> Layout:
     """Lay a window of queries out as distinct documents, longest first.
 
     Args:
         rows_limit: asked rows a document may have; one with more is repeated with a part of them each.
         capacity: longest sequence the model has positions for, or None.
+        first_number: of the queries, the stream of those that name none.
+        drawn: whether each slot needs a pair of its own, for random numbers of its own.
 
     Raises:
         UsageError: a position outside its sequence, a token outside the vocabulary, a sequence beyond
@@ -68,8 +196,14 @@ def lay_out(queries: Sequence[Query], space: TokenSpace, *, rows_limit: int, cap
     kept = documents.take(first[order])
     first_row = running(kept.count)
     row = ranges(first_row[rank[place]], documents.count)
-    width = space.size + 1
-    pairs, pair = np.unique(row * width + _columns(queries) + 1, return_inverse=True)
+    first_slot = running(np.array([len(q.asked) for q in queries], dtype=np.int64))
+    numbers = enumerate(queries, first_number)
+    streams = np.array([n if q.stream is None else q.stream for n, q in numbers], dtype=np.int64)
+    pair, pair_row, pair_column, slot = _pairs(row, _columns(queries), space.size + 1, drawn)
+    draw = None
+    if drawn:
+        of = np.searchsorted(first_slot, slot, side="right") - 1
+        draw = np.stack([streams[of], slot - first_slot[of]], axis=1)
     return Layout(
         documents=kept,
         first_token=running(kept.length),
@@ -77,10 +211,27 @@ def lay_out(queries: Sequence[Query], space: TokenSpace, *, rows_limit: int, cap
         allowed=sets.allowed,
         row=row,
         pair=pair,
-        pair_row=pairs // width,
-        pair_column=pairs % width - 1,
-        first_slot=running(np.array([len(q.asked) for q in queries], dtype=np.int64)),
+        pair_row=pair_row,
+        pair_column=pair_column,
+        first_slot=first_slot,
+        streams=streams,
+        draw=draw,
     )
+
+
+def _pairs(row: Longs, column: Longs, width: int, apart: bool) -> tuple[Longs, Longs, Longs, Longs]:
+    """The distinct (row, column) of S slots, or all of them where they are to be kept `apart`.
+
+    Returns:
+        The pair of each slot (S,); row, column and, where apart, slot of each pair (P,), by ascending row.
+    """
+    if apart:
+        slot = np.argsort(row, kind="stable")
+        pair = np.empty_like(slot)
+        pair[slot] = np.arange(len(slot))
+        return pair, row[slot], column[slot], slot
+    pairs, pair = np.unique(row * width + column + 1, return_inverse=True)
+    return pair, pairs // width, pairs % width - 1, pairs[:0]
 
 
 class _Sets:
@@ -115,10 +266,8 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
     origin = ranges(base[of], lengths[of])
     first_id = running(lengths[of])
     ids = np.concatenate([query.encoding.ids for query in queries])
-    for query, start in zip(queries, base.tolist(), strict=False):
-        for position, token in query.substitutions.items():
-            ids[start + position] = token
     ids = ids[origin]
+    _substitute(ids, queries, first_copy, first_id)
     masked_copy = _in_copy([q.masked for q in queries], [q.masked_in for q in queries], first_copy)
     ids[first_id[masked_copy] + np.concatenate([q.masked for q in queries])] = space.mask
     asked_copy = _in_copy([q.asked for q in queries], [q.asked_in for q in queries], first_copy)
@@ -143,6 +292,16 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
         group=numbers[:, 0],
         extra=numbers[:, 1],
     )
+
+
+def _substitute(ids: Ids, queries: Sequence[Query], first_copy: Longs, first_id: Longs) -> None:
+    """Put the queries' substitutes into the flat ids of all copies."""
+    for number, query in enumerate(queries):
+        if query.substituted is not None and query.substitutes is not None:
+            copies = np.arange(first_copy[number], first_copy[number + 1])[:, None]
+            if query.substituted_in is not None:
+                copies = first_copy[number] + query.substituted_in
+            ids[first_id[copies] + query.substituted] = query.substitutes
 
 
 def _in_copy(positions: list[Ids], variants: list[Ids | None], first_copy: Longs) -> Longs:
@@ -188,3 +347,21 @@ def _columns(queries: Sequence[Query]) -> Longs:
 
 def _content(array: NDArray[Any] | None) -> bytes | None:
     return None if array is None else array.tobytes()
+
+
+def running(counts: Longs) -> Longs:
+    """(N + 1,) 0 and the running totals."""
+    totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=totals[1:])
+    return totals
+
+
+def ranges(starts: Longs, counts: Longs) -> Longs:
+    """range(start, start + count) for each of N, one after another.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    joined: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
+    return joined

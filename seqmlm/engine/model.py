@@ -7,6 +7,8 @@ gradients, without an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -84,7 +86,13 @@ class MaskedRows(nn.Module):
         self._capacity = position_capacity(model)
         self._fused = FusedEncoder(model) if FusedEncoder.supports(model) else None
 
-    def forward(self, batch: PackedBatch, *, output: Literal["loss", "logits", "hidden"] = "loss") -> Tensor:
+    def forward(
+        self,
+        batch: PackedBatch,
+        *,
+        output: Literal["loss", "logits", "hidden"] = "loss",
+        layers: Sequence[int] | None = None,
+    ) -> Tensor:
         """Answer one packed row.
 
         Args:
@@ -92,12 +100,16 @@ class MaskedRows(nn.Module):
             output: "loss": scalar fp32, SUM over asked rows of weight x -ln p(target), in nats (divide by the
                 number of masked tokens of the global batch); "logits": (Q, V) fp32 with V = `space.size`,
                 -inf at ids outside the probability space; "hidden": (Q, H) last hidden states at the asked
-                positions.
+                positions, (Q, K, H) those of K `layers` where given.
+            layers: 0 for the embeddings, n for the output of layer n, negative from the last on: the entries
+                of transformers' `hidden_states`.
 
         Raises:
             UsageError: a document longer than the model's learned positions; an input channel the model
-                cannot read; a loss without targets.
+                cannot read; a loss without targets; a layer that the model does not have.
         """
+        if output == "hidden" and layers is not None:
+            return self._layers(batch, layers)
         hidden = self._hidden(batch)
         if output == "hidden":
             return hidden
@@ -126,6 +138,27 @@ class MaskedRows(nn.Module):
         layout = RowLayout(batch.cu_seq_lens, batch.lengths)
         if self._fused is not None and self.channels is None and not batch.channels and self._fused.applies():
             return self._fused(batch.input_ids, batch.position_ids, layout, batch.asked)
+        hidden: Tensor = self.model.base_model(**self._inputs(batch), layout=layout)[0]
+        return hidden[0].index_select(0, batch.asked)
+
+    def _layers(self, batch: PackedBatch, layers: Sequence[int]) -> Tensor:
+        """(Q, K, H) hidden states of K layers at the asked positions."""
+        last = int(self.model.config.num_hidden_layers)
+        for layer in layers:
+            if not -last - 1 <= layer <= last:
+                raise UsageError(f"no layer {layer} in a model of {last} layers; 0 is the embeddings")
+        numbers = [layer % (last + 1) for layer in layers]
+        if set(numbers) == {last}:
+            return self._hidden(batch)[:, None].expand(-1, len(numbers), -1)
+        layout = RowLayout(batch.cu_seq_lens, batch.lengths)
+        # Not transformers' `output_hidden_states`: its hooks stay for good and shut out the fused encoder.
+        with _outputs(self.model.base_model.get_submodule(self._head.layers)) as states:
+            final = self.model.base_model(**self._inputs(batch), layout=layout)[0]
+        states[-1] = final  # behind the last norm, as the head reads it
+        return torch.stack([states[number][0].index_select(0, batch.asked) for number in numbers], dim=1)
+
+    def _inputs(self, batch: PackedBatch) -> dict[str, Any]:
+        """What the body is called with, attention apart."""
         positions = batch.position_ids + self._offset if self._offset else batch.position_ids
         self._check_positions(batch)
         inputs: dict[str, Any] = {"position_ids": positions, **self._token_types(batch)}
@@ -136,8 +169,7 @@ class MaskedRows(nn.Module):
             inputs["inputs_embeds"] = self._rescaled_embeddings(batch, positions)
         else:
             inputs["input_ids"] = batch.input_ids
-        hidden: Tensor = self.model.base_model(**inputs, layout=layout)[0]
-        return hidden[0].index_select(0, batch.asked)
+        return inputs
 
     def _check_positions(self, batch: PackedBatch) -> None:
         # Reading the positions waits for the device: only where a document is long enough to matter.
@@ -186,6 +218,27 @@ class MaskedRows(nn.Module):
         scaled = (words * scale[None, :, None]).to(words.dtype)
         out: Tensor = embeddings(inputs_embeds=scaled, position_ids=positions)
         return out
+
+
+@contextmanager
+def _outputs(layers: Any) -> Iterator[list[Tensor]]:
+    """What enters the first of a body's layers, and then what leaves each of them, as they are called."""
+    found: list[Tensor] = []
+
+    def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not found:
+            found.append(inputs[0])
+
+    def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        found.append(output if isinstance(output, Tensor) else output[0])
+
+    handles = [layer.register_forward_pre_hook(enter) for layer in layers]
+    handles += [layer.register_forward_hook(leave) for layer in layers]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 # Negative log-likelihood of asked tokens over the softmax of the ordinary ids, with one buffer of the

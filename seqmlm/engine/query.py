@@ -7,16 +7,14 @@ window is laid out, and two copies that turn out equal are computed once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
+from seqmlm.engine.types import Encoding, Ids, TokenSpace
 from seqmlm.errors import UsageError
-
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,10 +32,16 @@ class Query:
         asked: (A,) positions whose distribution is wanted, at least one; they need not be masked.
         masked_in: (M,) variant in 0..R-1 of each masked position, or None for one variant.
         asked_in: (A,) variant of each asked position, ascending, or None for one variant.
-        substitutions: position -> token id put there in every variant, before masking.
+        substituted: (B,) positions that hold another token, put there before masking; or None.
+        substitutes: (B,) those tokens' ids.
+        substituted_in: (B,) variant of each, or None where they hold in every variant.
         allowed: (K,) distinct token ids that the softmax is restricted to, or None for the whole space.
         targets: (A,) token ids whose log-probability is wanted; default: `encoding.ids` at `asked`.
+        stream: names the random numbers of what is drawn (`seqmlm.engine.reductions.Sample`); default: the
+            query's number in its `ask`, so that equal queries draw independently.
         key: anything; comes back with the answer.
+        units: what the unit rule that wrote the query must know to read the answer
+            (`seqmlm.engine.units.Units`).
     """
 
     encoding: Encoding
@@ -45,10 +49,14 @@ class Query:
     asked: Ids
     masked_in: Ids | None = None
     asked_in: Ids | None = None
-    substitutions: Mapping[int, int] = field(default_factory=dict)
+    substituted: Ids | None = None
+    substitutes: Ids | None = None
+    substituted_in: Ids | None = None
     allowed: Ids | None = None
     targets: Ids | None = None
+    stream: int | None = None
     key: Any = None
+    units: Any = None
 
     @property
     def variants(self) -> int:
@@ -62,21 +70,13 @@ class Answer:
 
     Args:
         key: the query's.
-        log_probs: (A,) natural log p(target); -inf where the target is outside the space or `allowed`.
-        entropy: (A,) nats, or None where not asked for.
-        ranks: (A,) number of tokens with a strictly larger probability than the target, or None.
-        top_ids, top_log_probs: (A, k) most probable tokens, descending; -1 and -inf beyond the last possible
-            one.
-        rows: (A, V) log-probabilities, or (A, K) in the order of `allowed`, or None.
+        values: name of a reduction (`seqmlm.engine.reductions`) -> its array, (A, ...).
+        stream: the query's, or its number where it has none.
     """
 
     key: Any
-    log_probs: Floats
-    entropy: Floats | None = None
-    ranks: Longs | None = None
-    top_ids: Longs | None = None
-    top_log_probs: Floats | None = None
-    rows: Floats | None = None
+    values: Mapping[str, NDArray[Any]]
+    stream: int = 0
 
 
 def check(queries: Sequence[Query], space: TokenSpace, capacity: int | None) -> None:
@@ -121,9 +121,7 @@ def _problems(query: Query, space: TokenSpace) -> Iterator[tuple[str, str]]:
             yield "masked_in", f"{len(query.masked_in)} entries for {masked} masked positions"
         if masked and not 0 <= query.masked_in.min() <= query.masked_in.max() < query.variants:
             yield "masked_in", "names a variant in which nothing is asked"
-    for position, token in query.substitutions.items():
-        if not (0 <= position < len(query.encoding) and 0 <= token < space.size):
-            yield "substitutions", f"{position}: {token} is outside the sequence or the vocabulary"
+    yield from _substitution_problems(query, space)
     if query.targets is not None:
         if len(query.targets) != asked:
             yield "targets", f"{len(query.targets)} entries for {asked} asked positions"
@@ -135,6 +133,26 @@ def _problems(query: Query, space: TokenSpace) -> Iterator[tuple[str, str]]:
             yield "allowed", "must name at least one token, each once"
         elif distinct[0] < 0 or distinct[-1] >= space.size:
             yield "allowed", f"an id outside the vocabulary of {space.size} tokens"
+
+
+def _substitution_problems(query: Query, space: TokenSpace) -> Iterator[tuple[str, str]]:
+    if query.substituted is None or query.substitutes is None:
+        if not (query.substituted is query.substitutes is query.substituted_in is None):
+            yield "substituted, substitutes", "both or neither"
+        return
+    places, tokens, variants = query.substituted, query.substitutes, query.substituted_in
+    if len(places) != len(tokens) or (variants is not None and len(variants) != len(places)):
+        yield "substituted, substitutes, substituted_in", "must have equally many entries"
+    elif len(places):
+        if not 0 <= places.min() <= places.max() < len(query.encoding):
+            yield "substituted", f"a position outside a sequence of {len(query.encoding)} tokens"
+        if not 0 <= tokens.min() <= tokens.max() < space.size:
+            yield "substitutes", f"an id outside the vocabulary of {space.size} tokens"
+        if variants is not None and not 0 <= variants.min() <= variants.max() < query.variants:
+            yield "substituted_in", "names a variant in which nothing is asked"
+        names = places if variants is None else places + len(query.encoding) * variants.astype(np.int64)
+        if len(np.unique(names)) < len(names):
+            yield "substituted", "a position is named twice in one variant"
 
 
 def _name(query: Query) -> str:

@@ -19,6 +19,7 @@ MASKING, EVALUATION, AUGMENTATION = 0, 1, 2
 
 _WORD = 2**64
 _ROUNDS = 8
+_GOLDEN = 0x9E3779B97F4A7C15  # odd: multiplying by it maps the 64-bit words one to one (SplitMix64)
 
 
 class KeyedGenerator:
@@ -51,6 +52,21 @@ def rng(seed: int, epoch: int, sample: int, stream: int = MASKING) -> np.random.
     True
     """
     return KeyedGenerator(seed).at(epoch, sample, stream)
+
+
+def uniform(seed: int, stream: NDArray[np.int64], counter: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(N,) numbers in (0, 1), each a function of (seed, stream, counter) alone.
+
+    They have 40 bits, so that none rounds to 1 when it is multiplied by a sum of probabilities.
+
+    >>> a, b = uniform(0, np.array([3, 3]), np.array([0, 1]))
+    >>> bool(0 < a < 1 and a != b and [a] == uniform(0, np.array([3]), np.array([0])))
+    True
+    """
+    key, odd = np.random.SeedSequence(seed % _WORD).generate_state(2, np.uint64)
+    words = _mix(stream.astype(np.uint64) * np.uint64(_GOLDEN) + key)
+    words = _mix(words + counter.astype(np.uint64) * np.uint64(_GOLDEN) + odd)
+    return (words >> np.uint64(24)).astype(np.float64) * 2.0**-40 + 2.0**-41
 
 
 class Permutation:

@@ -1,10 +1,10 @@
-"""Pseudo-log-likelihood: every unit priced once, in one of the modes of `seqmlm.engine.mode`."""
+"""Pseudo-log-likelihood: every unit scored once, in one of the modes of `seqmlm.engine.units`."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,21 +13,10 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids
-from seqmlm.engine.units import Longs, Prices, Units, pll_queries
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode, UnitLogProbs, Units
 from seqmlm.errors import UsageError
-
-__all__ = [
-    "EXACT",
-    "ONE_PASS",
-    "Mode",
-    "Scorer",
-    "SequenceScore",
-    "pll_queries",
-    "pseudo_log_likelihood",
-    "window_scores",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +28,13 @@ class SequenceScore:
             where a token shows several units or a unit several tokens, a token of each unit.
         log_probs: (A,) natural log-probability of what was observed at each.
         groups: (A,) unit number of each scored position.
-        entropy: (A,) nats; ranks: (A,) letters strictly more probable; top_ids, top_log_probs: (A, k) most
-            probable letters, descending; each None where it was not asked for.
+        values: what else was wanted, by the name of its reduction: (A, ...), of letters.
     """
 
     positions: Ids
     log_probs: Floats
     groups: Ids
-    entropy: Floats | None = None
-    ranks: Longs | None = None
-    top_ids: Longs | None = None
-    top_log_probs: Floats | None = None
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def pll(self) -> float:
@@ -97,14 +82,14 @@ def window_scores(
 
 
 class Scorer:
-    """Prices sequences with one model in one mode.
+    """Scores sequences with one model in one mode.
 
     Args:
         conditionals: answers the questions.
         units: how units are hidden and read back; None for groups of tokens.
         mode: how many units are hidden at a time.
         correction: of the model's outputs; needed where nothing is hidden.
-        entropy, ranks, top: what a `SequenceScore` holds beside log-probabilities.
+        want: what a `SequenceScore` holds beside log-probabilities (`seqmlm.engine.reductions`).
 
     Raises:
         UsageError: a one-pass mode without a correction (give `Correction()` for raw outputs).
@@ -117,22 +102,14 @@ class Scorer:
         *,
         mode: Mode = EXACT,
         correction: Correction | None = None,
-        entropy: bool = False,
-        ranks: bool = False,
-        top: int = 0,
+        want: Collection[Reduction] = (),
     ) -> None:
         if mode == ONE_PASS and correction is None:
             raise UsageError("one-pass scores need a correction of the outputs at tokens the model sees")
         self.conditionals = conditionals
         self.rule = Units(conditionals.space) if units is None else units
         self.mode = mode
-        self._wanted: dict[str, Any] = {
-            "entropy": entropy,
-            "ranks": ranks,
-            "top": top,
-            "full": self.rule.whole_rows or (self.rule.letter_rows and (entropy or ranks or top > 0)),
-            "correction": correction,
-        }
+        self._correction, self._want = correction, union(want)
 
     def windows(self, windows: Iterable[tuple[Encoding, Bools | None]]) -> Iterator[SequenceScore]:
         """Score windows lazily and in order, each at the positions it owns (None: all).
@@ -149,11 +126,12 @@ class Scorer:
                 waiting.append((encoding, queries))
                 yield from queries
 
-        parts: list[Prices] = []
-        for answer in self.conditionals.ask(questions(), **self._wanted):
+        parts: list[UnitLogProbs] = []
+        needed = rule.needs(self._want)
+        for answer in self.conditionals.ask(questions(), needed, correction=self._correction):
             while not waiting[0][1]:
                 yield _score(waiting.popleft()[0], [], rule)
-            parts.append(rule.read(waiting[0][1][len(parts)], answer))
+            parts.append(rule.read(waiting[0][1][len(parts)], answer, self._want))
             if len(parts) == len(waiting[0][1]):
                 yield _score(waiting.popleft()[0], parts, rule)
                 parts = []
@@ -161,7 +139,7 @@ class Scorer:
             yield _score(waiting.popleft()[0], [], rule)
 
 
-def _score(encoding: Encoding, parts: list[Prices], rule: Units) -> SequenceScore:
+def _score(encoding: Encoding, parts: list[UnitLogProbs], rule: Units) -> SequenceScore:
     if not parts:
         empty = np.zeros(0, dtype=np.int32)
         return SequenceScore(empty, np.zeros(0, dtype=np.float32), empty)
@@ -172,16 +150,13 @@ def _score(encoding: Encoding, parts: list[Prices], rule: Units) -> SequenceScor
     if (np.diff(positions) < 0).any():
         order = np.lexsort((unit, positions))
 
-    def gathered(name: str, kind: Any) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else np.concatenate(values)[order].astype(kind)
+    def gathered(values: list[NDArray[Any]]) -> NDArray[Any]:
+        joined: NDArray[Any] = np.concatenate(values)[order]
+        return joined.astype(np.float32) if joined.dtype == np.float64 else joined
 
     return SequenceScore(
         positions[order],
-        gathered("log_probs", np.float32),
+        gathered([part.log_probs for part in parts]),
         rule.numbers(encoding)[unit[order]].astype(np.int32),
-        entropy=gathered("entropy", np.float32),
-        ranks=gathered("ranks", np.int64),
-        top_ids=gathered("top_ids", np.int64),
-        top_log_probs=gathered("top_log_probs", np.float32),
+        {name: gathered([part.values[name] for part in parts]) for name in parts[0].values},
     )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
+Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 

@@ -2,26 +2,30 @@
 
 Bits per unit compare between tokenizers only if a unit means the same to all of them. In most fields a unit
 is a group of tokens, and `Units` is that. Where a token shows several units, or neighbouring tokens show the
-same one, the tokenizer supplies another rule with the same methods; who evaluates or scores knows only those.
+same one, the tokenizer supplies another rule with the same methods; who evaluates or scores knows only those:
+
+    query = rule.ask(encoding, hidden=np.array([3, 4]), asked=np.array([3]))
+    [answer] = conditionals.ask([query], rule.needs(want))
+    found = rule.read(query, answer, want)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.masking.base import number_units, uniform_units
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.query import Answer, Query
-from seqmlm.engine.types import Bools, Encoding, Ids, TokenSpace
+from seqmlm.engine.reductions import Reduction, TargetLogProb, union
+from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace
 from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
-Longs = NDArray[np.int64]
+Kind = Literal["exact", "whole-unit", "partition", "one-pass"]
 
 # Tokens of the masked copies that one query stands for: bounds the memory a very long sequence takes.
 QUERY_TOKENS = 1 << 20
@@ -29,8 +33,60 @@ QUERY_TOKENS = 1 << 20
 _PARTITION_SEED = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way of asking.
+
+    Args:
+        kind: "exact" asks each token with itself and the later tokens of its unit hidden (Kauf and Ivanova
+            2023); "whole-unit" hides a unit whole and asks all its tokens at once; "partition" hides several
+            units together, each exactly once in `parts` passes; "one-pass" hides nothing and corrects the
+            answers (`seqmlm.engine.correction`).
+        parts: passes of a partition, at least 1; 1 elsewhere.
+        head: "one-pass" alone: a head trained for it answers (`seqmlm.engine.one_pass`).
+
+    >>> str(Mode.parse("partition:8"))
+    'partition:8'
+    """
+
+    kind: Kind
+    parts: int = 1
+    head: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Mode:
+        """The mode that `--mode` names.
+
+        Raises:
+            UsageError: no such mode, or a partition without a number of passes.
+        """
+        kind, _, parts = text.partition(":")
+        if kind == "partition" and parts.isdecimal() and int(parts) >= 1:
+            return cls("partition", int(parts))
+        if text == "one-pass:head":
+            return cls("one-pass", head=True)
+        if not parts:
+            for known in ("exact", "whole-unit", "one-pass"):
+                if kind == known:
+                    return cls(known)
+        raise UsageError(
+            f"unknown mode {text!r}; known: exact, whole-unit, partition:K (K passes), one-pass, "
+            "one-pass:head"
+        )
+
+    def __str__(self) -> str:
+        if self.head:
+            return "one-pass:head"
+        return f"{self.kind}:{self.parts}" if self.kind == "partition" else self.kind
+
+
+EXACT = Mode("exact")
+ONE_PASS = Mode("one-pass")
+ONE_PASS_HEAD = Mode("one-pass", head=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prices:
+class UnitLogProbs:
     """What the answer to one query says of units; a unit may have several entries, which add up.
 
     Args:
@@ -38,36 +94,37 @@ class Prices:
         unit: (E,) the unit's number in its sequence, 0-based in order of appearance.
         letter: (E,) what stands there, in the alphabet of `Units.frequencies`.
         log_probs: (E,) natural log-probability of it.
+        variant: (E,) of the query in which it was asked.
         tokens: (E,) share of a token that the entry is, or None for 1.
-        entropy, ranks, top_ids, top_log_probs: of each entry as in `Answer`, over the alphabet of letters;
-            None where the answer has none.
+        values: what else was wanted, by name: (E, ...) as in `Answer`, over the alphabet of letters.
     """
 
     position: Ids
     unit: Longs
     letter: Longs
     log_probs: Doubles
+    variant: Longs
     tokens: Doubles | None = None
-    entropy: Doubles | None = None
-    ranks: Longs | None = None
-    top_ids: Longs | None = None
-    top_log_probs: Doubles | None = None
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def totals(self) -> tuple[Longs, Longs, Doubles]:
+        """Variant and unit (U,), ascending, and the sum of their entries' log-probabilities (U,) in nats."""
+        width = int(self.unit.max(initial=0)) + 1
+        pairs, place = np.unique(self.variant * width + self.unit, return_inverse=True)
+        sums = np.bincount(place, weights=self.log_probs, minlength=len(pairs))
+        return pairs // width, pairs % width, sums.astype(np.float64)
 
 
 class Units:
     """Units that are groups of tokens: words, residues, lexer tokens, visits.
 
     Attributes:
-        whole_rows: whether `read` needs whole distributions in the answers.
-        letter_rows: whether it needs them for entropies, ranks and most probable letters.
         names: how the letters are spelled, or None where they are tokens.
 
     Args:
         space: the vocabulary.
     """
 
-    whole_rows: ClassVar[bool] = False
-    letter_rows: ClassVar[bool] = False
     names: ClassVar[Sequence[str] | None] = None
 
     def __init__(self, space: TokenSpace) -> None:
@@ -128,6 +185,52 @@ class Units:
         starts[offsets[:-1][np.diff(offsets) > 0]] = True
         return int(np.count_nonzero(starts & (groups >= 0)))
 
+    def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:
+        """What the model must be asked for, so that `read` finds log-probabilities of units and `want`."""
+        return union(want, [TargetLogProb()])
+
+    def ask(
+        self,
+        encoding: Encoding,
+        hidden: Longs,
+        asked: Longs,
+        *,
+        hidden_in: Longs | None = None,
+        asked_in: Longs | None = None,
+    ) -> Query:
+        """The question what stands at some units, while these and others are hidden.
+
+        A unit is hidden with every token that shows it; tokens of special ids stay visible. Of a unit that is
+        asked and not hidden the model says what it says of tokens it sees.
+
+        Args:
+            encoding: the sequence, or a window of one.
+            hidden: (M,) places of the hidden units among all units of `encoding`, as `numbers` has them.
+            asked: (A,) places of those to be read, at least one.
+            hidden_in, asked_in: variant of each, from 0 on, as in `Query`; None for one variant.
+
+        Returns:
+            One query, for `read`. An asked unit without an ordinary token has no entry in its answer.
+
+        Raises:
+            UsageError: a unit that is not there, nothing that can be asked, or a unit that cannot be asked
+                while it is seen.
+        """
+        if (hidden_in is None) is not (asked_in is None):
+            raise UsageError("hidden_in, asked_in: both or neither")
+        first, tokens = self._tokens(encoding)
+        masked, masked_in = of_units(first, tokens, hidden, hidden_in)
+        read, read_in = of_units(first, tokens, asked, asked_in)
+        if not len(read):
+            raise UsageError("none of the asked units has a token that can be asked")
+        return Query(
+            encoding=encoding,
+            masked=masked.astype(np.int32),
+            asked=read.astype(np.int32),
+            masked_in=None if hidden_in is None else masked_in.astype(np.int32),
+            asked_in=None if asked_in is None else read_in.astype(np.int32),
+        )
+
     def hide(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
         """The question of an evaluation: units chosen at `rate`, one at least, all their tokens [MASK].
 
@@ -143,7 +246,7 @@ class Units:
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
     ) -> Iterator[Query]:
-        """The questions that price every unit in a mode; together they ask each scored position once.
+        """The questions that score every unit in a mode; together they ask each scored position once.
 
         Args:
             encoding: the sequence, or a window of one.
@@ -165,28 +268,69 @@ class Units:
         hidden = np.where(scored, passes[numbers] if count else -1, -1)
         yield from hidden_together(encoding, hidden, owned)
 
-    def read(self, query: Query, answer: Answer) -> Prices:
-        """What the answer to a query of `hide`, `each` or `questions` says of units."""
-        return Prices(
+    def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
+        """What the answer to a query of this rule says of units.
+
+        Args:
+            query, answer: the answer holds what `needs(want)` asks for.
+            want: what is read beside log-probabilities.
+        """
+        return UnitLogProbs(
             position=query.asked,
             unit=unit_numbers(query.encoding)[query.asked],
             letter=query.encoding.ids[query.asked].astype(np.int64),
-            log_probs=answer.log_probs.astype(np.float64),
-            entropy=None if answer.entropy is None else answer.entropy.astype(np.float64),
-            ranks=answer.ranks,
-            top_ids=answer.top_ids,
-            top_log_probs=None if answer.top_log_probs is None else answer.top_log_probs.astype(np.float64),
+            log_probs=answer.values[TargetLogProb.name].astype(np.float64),
+            variant=variants(query),
+            values={one.name: answer.values[one.name] for one in want},
         )
 
     def places(self, encoding: Encoding) -> Longs:
         """(N,) a token that shows each unit."""
         return self._firsts(encoding)
 
+    def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
+        """The ordinary tokens of each of N units: where they begin (N + 1,) in all of them (M,), by unit."""
+        numbers = np.where(self.space.is_special[encoding.ids], -1, unit_numbers(encoding))
+        order = np.argsort(numbers, kind="stable")
+        tokens = order[numbers[order] >= 0]
+        first = np.searchsorted(numbers[tokens], np.arange(len(self.numbers(encoding)) + 1))
+        return first, tokens
+
     def _firsts(self, encoding: Encoding) -> Longs:
         """(N,) the first token of each unit."""
         numbers = unit_numbers(encoding)
         found, first = np.unique(numbers, return_index=True)
         return first[found >= 0].astype(np.int64)
+
+
+def of_units(first: Longs, tokens: Longs, units: Longs, variant: Longs | None) -> tuple[Longs, Longs]:
+    """The tokens of some units, and the variant of each; a token twice in a variant stands there once.
+
+    Args:
+        first: (N + 1,) where each unit's tokens begin in `tokens`.
+        units: (M,) places among the N units. variant: (M,) or None for one variant.
+
+    Returns:
+        Tokens (T,) and variants (T,), ordered by variant and token.
+
+    Raises:
+        UsageError: a unit that is not there.
+    """
+    count = len(first) - 1
+    if len(units) and not 0 <= units.min() <= units.max() < count:
+        raise UsageError(f"units {units.min()} to {units.max()} of a sequence of {count}; they count from 0")
+    size = first[units + 1] - first[units]
+    inside = np.zeros_like(units) if variant is None else variant
+    places = tokens[np.repeat(first[units] - np.cumsum(size) + size, size) + np.arange(size.sum())]
+    width = int(places.max(initial=0)) + 1
+    pairs = np.unique(np.repeat(inside, size).astype(np.int64) * width + places)
+    return pairs % width, pairs // width
+
+
+def variants(query: Query) -> Longs:
+    """(A,) the variant of each asked position."""
+    inside = np.zeros(len(query.asked)) if query.asked_in is None else query.asked_in
+    return inside.astype(np.int64)
 
 
 def unit_numbers(encoding: Encoding) -> Longs:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import TargetLogProb
 from seqmlm.engine.types import Encoding, Sequences, TokenSpace
-from seqmlm.engine.units import Prices, Units, unit_numbers
+from seqmlm.engine.units import UnitLogProbs, Units, unit_numbers
 from seqmlm.errors import UsageError
 
 __all__ = [
@@ -142,22 +143,22 @@ def unit_bits(
                 asked.append((index, query))
                 yield query
 
-    for answer in conditionals.ask(questions(), full=rule.whole_rows):
+    for answer in conditionals.ask(questions(), rule.needs()):
         index, query = asked.popleft()
         parts.append(_by_unit(index, rule.read(query, answer), unigram))
     return _concatenated(parts)
 
 
-def _by_unit(index: int, prices: Prices, unigram: Doubles) -> UnitBits:
+def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
     """Sum the entries of each masked unit of one sequence."""
-    numbers, place = np.unique(prices.unit, return_inverse=True)
+    numbers, place = np.unique(found.unit, return_inverse=True)
     with np.errstate(divide="ignore"):
-        unigram_bits = -np.log2(unigram[prices.letter])
+        unigram_bits = -np.log2(unigram[found.letter])
     return UnitBits(
         sample=np.full(len(numbers), index, dtype=np.int64),
         unit=numbers.astype(np.int64),
-        tokens=np.bincount(place, weights=prices.tokens).astype(np.float64),
-        bits=np.bincount(place, weights=-prices.log_probs / math.log(2)).astype(np.float64),
+        tokens=np.bincount(place, weights=found.tokens).astype(np.float64),
+        bits=np.bincount(place, weights=-found.log_probs / math.log(2)).astype(np.float64),
         unigram_bits=np.bincount(place, weights=unigram_bits).astype(np.float64),
     )
 
@@ -230,8 +231,8 @@ def _corrupted_loss(
 
     nats, tokens = 0.0, 0
     for answer in conditionals.ask(questions()):
-        nats -= float(answer.log_probs.sum(dtype=np.float64))
-        tokens += len(answer.log_probs)
+        nats -= float(answer.values[TargetLogProb.name].sum(dtype=np.float64))
+        tokens += len(answer.values[TargetLogProb.name])
     return _ratio(nats, tokens)
 
 

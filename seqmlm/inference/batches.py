@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seqmlm.data.live import LiveInput, live_stdin
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError, SeqmlmError, StateError
 from seqmlm.streams.cursor import Position
-from seqmlm.streams.live import ReadAhead
+from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
 
 BATCH_RECORDS = 256
@@ -468,4 +467,4 @@ def from_live(
 
 def live_input(latency: float | None) -> AbstractContextManager[LiveInput | Any]:
     """Standard input as it comes, where a latency is asked for."""
-    return nullcontext() if latency is None else live_stdin(_TICK_SHARE * latency)
+    return nullcontext() if latency is None else closing(LiveInput(_TICK_SHARE * latency))

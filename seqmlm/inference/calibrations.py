@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
-from seqmlm.engine.mode import ONE_PASS, Mode
+from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
 from seqmlm.inference.model_folder import LoadedModel, put_file

@@ -6,7 +6,7 @@ near the threshold; rows it lets pass rank below all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.mode import EXACT, Mode
+from seqmlm.engine.reductions import Reduction, union
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
 
@@ -49,14 +50,14 @@ class Detector:
     """Judges records with one model, at one level.
 
     Args:
-        scorer: prices units.
+        scorer: scores units.
         level: what of a record is judged.
         mode: how units are hidden; of a cascade, its first stage.
         background: what the level knows of normal data.
         calibration: of this level and mode; without one and without a cascade, rows have no p-values.
         cascade: of this level, where a first stage screens; then `mode` is that stage's.
         alpha: share of normal rows that may raise an alarm.
-        per_unit: entropy and rank of every unit are wanted, also where the level does not read them.
+        want: what is read of every unit, beside what the level reads.
     """
 
     def __init__(
@@ -69,11 +70,11 @@ class Detector:
         calibration: Calibration | None = None,
         cascade: Stages | None = None,
         alpha: float | None = None,
-        per_unit: bool = False,
+        want: Collection[Reduction] = (),
     ) -> None:
         self.scorer, self.level, self.mode = scorer, level, mode
         self.background, self.calibration, self.cascade, self.alpha = background, calibration, cascade, alpha
-        self._entropy, self._ranks = level.entropy or per_unit, level.ranks or per_unit
+        self._want = union(level.want, want)
 
     def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
@@ -98,8 +99,8 @@ class Detector:
         return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
-        """Price a batch in the judge's mode and, where `further`, those its level asks for beside."""
-        return self._priced(batch, self.mode, further=further)
+        """Score a batch in the judge's mode and, where `further`, those its level asks for beside."""
+        return self._asked(batch, self.mode, further=further)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
@@ -118,25 +119,17 @@ class Detector:
         for one, chosen in zip(found, units, strict=True):
             groups = one.encoding.groups[one.position[chosen]]
             wanted.append(np.isin(one.encoding.groups, groups) & (one.encoding.groups >= 0))
-        better = self._priced(batch, EXACT, further=True, wanted=wanted)
+        better = self._asked(batch, EXACT, further=True, wanted=wanted)
         return [refined(old, new) for old, new in zip(found, better, strict=True)]
 
-    def _priced(
+    def _asked(
         self, batch: Sequence[Encoded], mode: Mode, *, further: bool, wanted: Sequence[Bools] | None = None
     ) -> list[Scored]:
         level = self.level
-        found = self.scorer.scored(
-            batch,
-            mode,
-            entropy=self._entropy,
-            ranks=self._ranks,
-            top=level.top,
-            wanted=wanted,
-            view=level.view,
-        )
+        found = self.scorer.scored(batch, mode, want=self._want, wanted=wanted, view=level.view)
         found = self._both_ways(batch, found, mode, wanted)
         for other in level.also if further else ():
-            again = self.scorer.scored(batch, other, ranks=True, view=level.view)
+            again = self.scorer.scored(batch, other, want=level.also_want, view=level.view)
             found = [
                 replace(one, also={**one.also, str(other): more})
                 for one, more in zip(found, again, strict=True)
@@ -158,7 +151,8 @@ class Detector:
                 second.wanted(first.encoding, own, other.encoding, rule, other.record)
                 for first, own, other in zip(batch, wanted, again, strict=True)
             ]
-        scored = self.scorer.scored(again, mode, entropy=self._entropy, wanted=asked)
+        summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
+        scored = self.scorer.scored(again, mode, want=summed, wanted=asked)
         return [second.combined(first, other) for first, other in zip(found, scored, strict=True)]
 
     def _cascade(

@@ -9,9 +9,8 @@ seqmlm.json                                                             the card
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +20,7 @@ from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.channels import InputChannels
+from seqmlm.engine.durable import replace_file
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
@@ -92,17 +92,9 @@ def put_file(path: Path, content: bytes, *, private: bool) -> None:
     Raises:
         StateError: it cannot be written; the old one is still there.
     """
-    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as out:
-            os.fchmod(out.fileno(), 0o600 if private else 0o644)
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(path)
+        replace_file(path, content, mode=0o600 if private else 0o644)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise StateError(
             f"cannot write {path}: {error.strerror}; free space, or copy the model to a folder of your own"
         ) from None

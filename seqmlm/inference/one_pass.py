@@ -21,17 +21,17 @@ import numpy as np
 from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
-from seqmlm.engine.correction_fit import Fit, fit
 from seqmlm.engine.device import Precision
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.one_pass import Fit, fit
 from seqmlm.engine.types import Encoding, Floats, Sequences
+from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.maskers import make_masker
 from seqmlm.inference.model_folder import LoadedModel, put_file
 
 if TYPE_CHECKING:
-    from seqmlm.engine.one_pass_head import HeadConfig, HeadRows, Trained
+    from seqmlm.engine.one_pass import HeadConfig, HeadRows, Trained
 
 
 FIT = "one_pass.json"
@@ -184,7 +184,7 @@ def train_and_store_head(
     """
     from safetensors.torch import save
 
-    from seqmlm.engine.one_pass_head import train
+    from seqmlm.engine.one_pass import train
 
     _check_tokens(model)
     ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch)
@@ -206,7 +206,7 @@ def head_for(model: LoadedModel) -> HeadRows:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from seqmlm.engine.one_pass_head import restored
+    from seqmlm.engine.one_pass import restored
 
     _check_tokens(model)
     path = Path(model.path) / HEAD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
@@ -18,9 +18,10 @@ from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, best_device
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.batches import Encoded, encoded
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.one_pass import correction_in, head_for
@@ -104,9 +105,7 @@ class _Asking(NamedTuple):
     """One way of asking, with a scorer of its own."""
 
     mode: Mode
-    entropy: bool
-    ranks: bool
-    top: int
+    want: tuple[Reduction, ...]
     view: View
 
 
@@ -117,7 +116,6 @@ class RecordScorer:
         model: asked.
         correction: of its outputs in the one-pass mode, where that shall not be the model's own
             (`seqmlm.inference.one_pass`); what other modes need follows from the model.
-        top: expected alternatives kept of each unit.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
         precision: of the matrix products, for all that this scorer is asked and remembers.
     """
@@ -127,11 +125,10 @@ class RecordScorer:
         model: LoadedModel,
         *,
         correction: Correction | None = None,
-        top: int = 0,
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        self.model, self._correction, self._top = model, correction, top
+        self.model, self._correction = model, correction
         self.conditionals = Conditionals(
             model.rows, tokens_per_batch=tokens_per_batch, device=best_device(), precision=precision
         )
@@ -147,40 +144,37 @@ class RecordScorer:
         batch: Sequence[Encoded],
         mode: Mode = EXACT,
         *,
-        entropy: bool = False,
-        ranks: bool = False,
-        top: int = 0,
+        want: Collection[Reduction] = (),
         wanted: Sequence[Bools] | None = None,
         view: View = WHOLE,
     ) -> list[Scored]:
-        """Price every unit of a batch; long records window by window, each unit where it is most central.
+        """Score every unit of a batch; long records window by window, each unit where it is most central.
 
         Args:
             batch: what `encoded` gave.
             mode: how units are hidden.
-            entropy, ranks: whether they are wanted of every unit.
-            top: expected alternatives that are wanted of every unit, where they are more than the scorer's.
-            wanted: for each record (L,) True at the tokens to price; None for all of all.
+            want: what is read of every unit beside its surprisal (`seqmlm.engine.reductions`).
+            wanted: for each record (L,) True at the tokens to score; None for all of all.
             view: what of a record the model is shown.
 
-        Sequences that the model cannot tell apart are priced once.
+        Sequences that the model cannot tell apart are scored once.
 
         Returns:
-            One for each record, in order, with the units that were priced.
+            One for each record, in order, with the units that were scored.
         """
-        asking = _Asking(mode, entropy, ranks, max(self._top, top), view)
+        asking = _Asking(mode, union(want), view)
 
-        def price(chosen: list[int]) -> list[Scored]:
+        def ask(chosen: list[int]) -> list[Scored]:
             parts = None if wanted is None else [wanted[number] for number in chosen]
-            return self._priced(asking, [batch[number] for number in chosen], parts)
+            return self._asked(asking, [batch[number] for number in chosen], parts)
 
-        known = self._memory.priced([one.encoding for one in batch], asking, price, wanted)
+        known = self._memory.priced([one.encoding for one in batch], asking, ask, wanted)
         return [
-            replace(prices, record=one.record, encoding=one.encoding)
-            for prices, one in zip(known, batch, strict=True)
+            replace(scores, record=one.record, encoding=one.encoding)
+            for scores, one in zip(known, batch, strict=True)
         ]
 
-    def _priced(
+    def _asked(
         self, asking: _Asking, batch: Sequence[Encoded], wanted: Sequence[Bools] | None
     ) -> list[Scored]:
         scorer = self._scorer(asking)
@@ -195,9 +189,10 @@ class RecordScorer:
                 yield from parts
 
         stream = iter(list(scorer.windows(windows())))
+        parts = (list(islice(stream, count)) or [_NOTHING] for count in counts)
         return [
-            scored(one.record, one.encoding, scorer.rule, list(islice(stream, count)) or [_NOTHING])
-            for one, count in zip(batch, counts, strict=True)
+            scored(one.record, one.encoding, scorer.rule, own, asking.want)
+            for one, own in zip(batch, parts, strict=True)
         ]
 
     def _scorer(self, asking: _Asking) -> Scorer:
@@ -217,9 +212,7 @@ class RecordScorer:
                 asking.view.units(self.model.tokenizer),
                 mode=asking.mode,
                 correction=self._correction_in(asking.mode),
-                entropy=asking.entropy,
-                ranks=asking.ranks,
-                top=asking.top,
+                want=asking.want,
             )
         return made
 

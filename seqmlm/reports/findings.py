@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 from seqmlm.anomaly.findings import CONTENT, PLACE, Finding
+from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -48,17 +47,10 @@ def write_sarif(path: Path, findings: Iterable[Finding], *, version: str, privat
         StateError: it cannot be written.
     """
     text = json.dumps(sarif(list(findings), version=version), indent=2, ensure_ascii=False) + "\n"
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(draft, path)
+        replace_file(path, text.encode(), mode=0o600 if private else 0o666)
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
         raise StateError(f"cannot write {path}: {error.strerror}; free space or name another file") from None
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -18,6 +16,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
 from seqmlm.reports import drawing
 from seqmlm.reports.drawing import SCALE, coloured_text, legend
@@ -234,17 +233,10 @@ class Page:
         Raises:
             StateError: it cannot be written.
         """
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "w", encoding="utf-8") as file:
-                file.write(self.html())
-            os.replace(draft, path)
+            replace_file(path, self.html().encode(), mode=0o600 if private else 0o666)
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
             raise StateError(
                 f"cannot write the report {path}: {error.strerror}; free space or name another file"
             ) from None

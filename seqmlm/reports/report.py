@@ -219,15 +219,16 @@ def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int 
     Args:
         scored: the record.
         unit: index into it.
-        surface: spelling of a letter of `Scored.top_ids`.
+        surface: spelling of a letter.
         most: alternatives that are named.
     """
     text = f"{visible(scored.text(unit))[:_LONGEST]}: {scored.surprisal[unit]:.1f} bits"
-    if scored.entropy is not None:
-        text += f", entropy {scored.entropy[unit]:.1f}"
-    if scored.top_ids is None or scored.top_log_probs is None:
+    values = {name: own[unit] for name, own in scored.values.items()}
+    if "entropy" in values:
+        text += f", entropy {values['entropy']:.1f}"
+    if "top_ids" not in values:
         return text
-    pairs = zip(scored.top_ids[unit].tolist(), scored.top_log_probs[unit].tolist(), strict=True)
+    pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)
     likely = [(token, 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY][:most]
     shares = ", ".join(f"{visible(surface(token))} {share:.0f} %" for token, share in likely)
     return f"{text}\nexpected: {shares}" if shares else text

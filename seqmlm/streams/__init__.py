@@ -1,1 +1,1 @@
-"""Where results go and how far they have come: sinks, cursors that survive a kill, live input."""
+"""Where results go and how far they have come, and live input: sinks, cursors, sources."""

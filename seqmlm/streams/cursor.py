@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
 from seqmlm.streams.sinks import unwritable
 
 SUFFIX = ".resume.json"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Position:
         records: of the input that were read and whose rows are committed.
         rows: committed.
         output: the mark of the sink.
-        counts: what the summary goes on counting from.
+        counts: what the summary continues to count from.
         problems: see `Problems.snapshot`; with `quarantined`, the bytes of the quarantine file.
     """
 
@@ -41,8 +41,8 @@ class Cursor:
 
     Args:
         out: the output it belongs to.
-        request: what decides the rows: model, inputs, options; values JSON can hold. A scoring goes on only
-            where all of it is the same.
+        request: what decides the rows: model, inputs, options; values JSON can hold. A scoring is resumed
+            only where all of it is the same.
         private: only the owner may read it.
     """
 
@@ -100,20 +100,10 @@ class Cursor:
             StateError: it cannot be written; the old one is still there.
         """
         text = json.dumps({"version": _VERSION, "request": self._request, "position": asdict(position)})
-        unfinished = self.path.with_name(self.path.name + ".tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            mode = 0o600 if self._private else 0o666
-            handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(handle)
-            os.replace(unfinished, self.path)
-            _sync_folder(self.path.parent)
+            replace_file(self.path, text.encode(), mode=0o600 if self._private else 0o666)
         except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
             raise unwritable(self.path, error) from None
 
     def remove(self) -> None:
@@ -151,11 +141,3 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 def _shown(value: Any) -> str:
     return "not given" if value is None else str(value)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

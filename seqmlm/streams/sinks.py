@@ -1,21 +1,96 @@
-"""A sink takes rows of results; what it has committed survives a kill, a full disk and a power cut."""
+"""Where rows of results go: JSON lines that survive a crash, and the tables that are made of them at the end.
+
+Only JSON lines are committed: such a file can be cut back to its last commit, so that a scoring that is
+killed and resumed loses no row and doubles none. CSV and Parquet are made, once all rows are there, from such
+a file beside them, `OUT.partial.jsonl`. The price is that the rows are on the disk twice for a moment, and
+that a table is not there before it is complete.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import math
+import os
+import stat
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, Literal, TextIO
 
+from seqmlm.engine.durable import DISK, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.streams.schema import Schema
 
 Row = Mapping[str, Any]
 Mark = Mapping[str, int]
-"""Where a sink stands, as it says itself; given back to go on from there."""
+"""Where a sink stands; given back to continue from there."""
+
+Kind = Literal["text", "integer", "number", "flag", "channels", "units", "json"]
+"""Of a column. "channels" is a mapping from channel to p-value, "units" a list of units with their spans and
+surprisals, "json" anything else."""
+
+EXTRA = "extra"
+"""The column of a table that holds, as JSON, every field of a row that the schema does not name."""
 
 FORMATS = {"jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",), "parquet": (".parquet", ".pq")}
 """Format to the endings that mean it; the first format is that of any other name."""
+
+PARTIAL = ".partial.jsonl"
+"""Added to the name of a table: the file of JSON lines that it is made from."""
+
+_BUFFER = 1 << 18  # bytes that wait for the next write
+_TAIL = 4096  # bytes before a mark by which a file is recognised
+_BATCH_BYTES = 4 << 20  # of JSON lines that are converted together: a row group of Parquet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The columns of a table of results, declared before the first row comes.
+
+    Args:
+        columns: name to kind, in order.
+        channels: names of the channels; in a table each has a column, `p_<channel>`.
+
+    Raises:
+        UsageError: a column and a channel whose names in a table are the same.
+    """
+
+    columns: Mapping[str, Kind]
+    channels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        spread = {f"p_{channel}" for channel in self.channels} | {EXTRA}
+        if twice := spread & self.columns.keys():
+            raise UsageError(f"two columns of the results are called {min(twice)!r}; rename the channel")
+
+    @cached_property
+    def flat_columns(self) -> dict[str, Kind]:
+        """Name to kind of the columns of a table: channels are columns of their own."""
+        flat: dict[str, Kind] = {}
+        for name, kind in self.columns.items():
+            if kind == "channels":
+                flat |= {f"p_{channel}": "number" for channel in self.channels}
+            else:
+                flat[name] = kind
+        flat[EXTRA] = "json"
+        return flat
+
+    def flat(self, row: Row) -> dict[str, Any]:
+        """A row with its channels spread, and what the schema does not name under "extra"; every column."""
+        known: dict[str, Any] = {}
+        for name, kind in self.columns.items():
+            value = row.get(name)
+            if kind == "channels":
+                known |= {f"p_{channel}": (value or {}).get(channel) for channel in self.channels}
+            else:
+                known[name] = value
+        further = {name: value for name, value in row.items() if name not in self.columns}
+        known[EXTRA] = further or None
+        return known
 
 
 class Sink(ABC):
@@ -47,24 +122,30 @@ class Sink(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the output; unfinished, what was committed stays; finished, what was needed only on the
-        way is removed."""
+        """Close the output. If it is not finished, what was committed stays; else nothing but the output."""
 
 
 def format_of(path: Path | None, asked: str | None = None) -> str:
     """The format of an output: the one asked for, else what its name says, else JSON lines.
 
     Raises:
-        UsageError: an unknown format, or a parquet file on standard output.
+        UsageError: an unknown format, or Parquet on standard output, a pipe or a device.
     """
     if asked is not None and asked not in FORMATS:
         raise UsageError(f"results cannot be written as {asked!r}{nearest(asked, FORMATS)}")
     suffix = path.suffix.lower() if path is not None else ""
     by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), "jsonl")
     chosen = asked or by_name
-    if path is None and chosen == "parquet":
-        raise UsageError("a parquet file cannot go to standard output; name a file with --out")
+    if chosen == "parquet" and (path is None or is_stream(path)):
+        raise UsageError(
+            "a parquet file cannot go to standard output, a pipe or a device; name a file with --out"
+        )
     return chosen
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a pipe or a device: rows can be sent there, but not found again."""
+    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
 def open_sink(
@@ -78,38 +159,345 @@ def open_sink(
 ) -> Sink:
     """The sink for a file, or for standard output where `path` is None.
 
-    A file that is there is replaced when the first row comes, or the first commit.
+    A file of JSON lines that is there is replaced when the first row comes, or the first commit; a table when
+    the sink is finished.
 
     Args:
         path: of the output.
         schema: its columns.
         format: one of `FORMATS`.
         private: only the owner may read it.
-        mark: go on behind what was committed at this mark; None: begin.
+        mark: continue behind what was committed at this mark; None: begin.
         stdout: the stream, where `path` is None.
 
     Raises:
-        StateError: the output is no longer what it was at the mark.
+        StateError: the output is no longer what it was at the mark, or a pipe or device cannot be opened.
     """
-    from seqmlm.streams.csv import CsvRows
-    from seqmlm.streams.jsonl import JsonRows
-    from seqmlm.streams.parquet import ParquetSink
-    from seqmlm.streams.textfile import StreamSink, TextFileSink
+    if path is None or is_stream(path):
+        encode = _csv_lines(schema) if format == "csv" else json_lines
+        if path is None:
+            assert stdout is not None
+            return StreamSink(stdout, encode)
+        try:
+            return StreamSink(path.open("w", encoding="utf-8", newline=""), encode, owned=True)
+        except OSError as error:
+            raise unwritable(path, error) from None
+    if format == "jsonl":
+        return LinesSink(path, private=private, mark=mark)
+    return TableSink(path, schema, format=format, private=private, mark=mark)
 
-    if path is not None and format == "parquet":
-        return ParquetSink(path, schema, private=private, mark=mark)
-    rows = CsvRows(schema) if format == "csv" else JsonRows()
-    if path is None:
-        assert stdout is not None
-        return StreamSink(stdout, rows)
-    return TextFileSink(path, rows, private=private, mark=mark)
+
+class LinesSink(Sink):
+    """A file of JSON lines.
+
+    Args:
+        path: replaced when the first row or commit comes.
+        private: only the owner may read it.
+        mark: {"bytes", "tail"}: the length to cut the file back to, and a checksum of what stands before it.
+
+    Raises:
+        StateError: the file is not the one of the mark.
+    """
+
+    def __init__(self, path: Path, *, private: bool = False, mark: Mark | None = None) -> None:
+        self._path, self._private = path, private
+        self._handle: int | None = None
+        self._held: list[bytes] = []
+        self._waiting = self._size = 0
+        if mark is not None:
+            self._reopen(mark)
+
+    def _reopen(self, mark: Mark) -> None:
+        try:
+            handle = os.open(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            raise changed(self._path) from None
+        except OSError as error:
+            raise unwritable(self._path, error) from None
+        size = mark["bytes"]
+        if os.fstat(handle).st_size < size or _tail(handle, size) != mark["tail"]:
+            os.close(handle)
+            raise changed(self._path)
+        os.ftruncate(handle, size)
+        os.lseek(handle, size, os.SEEK_SET)
+        self._handle, self._size = handle, size
+
+    def _open(self) -> int:
+        if self._handle is None:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                mode = 0o600 if self._private else 0o666
+                self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)
+                if self._private:
+                    os.fchmod(self._handle, 0o600)  # also when the file was there before
+            except OSError as error:
+                raise unwritable(self._path, error) from None
+        return self._handle
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._open()
+        data = json_lines(rows)
+        self._held.append(data)
+        self._waiting += len(data)
+        if self._waiting >= _BUFFER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what waits to the system; after an error the file ends with the last whole flush.
+
+        Raises:
+            StateError: the system refuses it.
+        """
+        handle = self._open()
+        data, self._held, self._waiting = b"".join(self._held), [], 0
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(handle, self._size)
+            raise unwritable(self._path, error) from None
+        self._size += len(data)
+
+    def commit(self) -> Mark:
+        self.flush()
+        try:
+            DISK.sync(self._path)
+        except OSError as error:
+            raise unwritable(self._path, error) from None
+        return {"bytes": self._size, "tail": _tail(self._open(), self._size)}
+
+    def finish(self) -> None:
+        self.commit()
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+class TableSink(Sink):
+    """A CSV or Parquet file that is made from a committed file of JSON lines beside it.
+
+    Args:
+        path: replaced, as a whole, when the sink is finished.
+        schema: its columns.
+        format: "csv" or "parquet".
+        private: only the owner may read the file and the lines.
+        mark: that of the lines, see `LinesSink`.
+
+    Raises:
+        StateError: the lines are not those of the mark.
+    """
+
+    def __init__(
+        self, path: Path, schema: Schema, *, format: str, private: bool = False, mark: Mark | None = None
+    ) -> None:
+        self._path, self._schema, self._format, self._private = path, schema, format, private
+        self._partial = path.with_name(path.name + PARTIAL)
+        self._lines = LinesSink(self._partial, private=private, mark=mark)
+        self._resumable = mark is not None
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._lines.write(rows)
+
+    def commit(self) -> Mark:
+        mark = self._lines.commit()
+        self._resumable = True
+        return mark
+
+    def finish(self) -> None:
+        self._lines.commit()
+        convert(self._partial, self._path, self._schema, format=self._format, private=self._private)
+        self._resumable = False
+
+    def close(self) -> None:
+        self._lines.close()
+        if not self._resumable:
+            self._partial.unlink(missing_ok=True)
+
+
+class StreamSink(Sink):
+    """A stream of lines, such as standard output: every write is flushed, nothing can be taken back.
+
+    Args:
+        stream: written to.
+        encode: rows to lines; the first call also gives what a table begins with.
+        owned: `close` closes the stream.
+    """
+
+    def __init__(
+        self, stream: TextIO, encode: Callable[[Sequence[Row]], bytes], *, owned: bool = False
+    ) -> None:
+        self._stream, self._encode, self._owned = stream, encode, owned
+        self._begun = False
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._begun = True
+        try:
+            self._stream.write(self._encode(rows).decode())
+            self._stream.flush()
+        except BrokenPipeError:
+            raise  # the reader has gone: no error of ours
+        except OSError as error:
+            raise unwritable("standard output", error) from None
+
+    def commit(self) -> Mark:
+        return {}
+
+    def finish(self) -> None:
+        if not self._begun:
+            self.write([])
+
+    def close(self) -> None:
+        if self._owned:
+            self._stream.close()
+
+
+def json_lines(rows: Sequence[Row]) -> bytes:
+    """Rows as lines of JSON; numbers that are not finite become null."""
+    return "".join(map(_line, rows)).encode()
+
+
+def _line(row: Row) -> str:
+    try:
+        return json.dumps(row, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(_finite(row), allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for every number that is not finite: JSON has none of those."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(one) for one in value]
+    return value
+
+
+def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bool = False) -> None:
+    """Make a table from a file of JSON lines; memory holds a few megabytes of them at a time.
+
+    Args:
+        lines: an object a line, as `json_lines` writes them.
+        path: of the table; the old file is there until the new one is complete.
+        schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV.
+        format: "csv" or "parquet".
+        private: only the owner may read the table.
+
+    Raises:
+        StateError: it cannot be written; an old file is still there.
+    """
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pa_parquet
+
+    table = _Table(schema, nested=format == "parquet")
+
+    def fill(file: IO[bytes]) -> None:
+        writer = pa_parquet.ParquetWriter if format == "parquet" else pa_csv.CSVWriter
+        with writer(file, table.schema) as out:
+            for rows in _batches(lines):
+                out.write_batch(table.batch(rows))
+
+    try:
+        # A name that is a link goes on being one.
+        replace_file(path.resolve(), fill, mode=0o600 if private else 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
+    """Batches are cut by their bytes, so that the same lines always give the same table."""
+    with lines.open("rb") as file:
+        while some := file.readlines(_BATCH_BYTES):
+            yield [json.loads(line) for line in some]
+
+
+def _csv_lines(schema: Schema) -> Callable[[Sequence[Row]], bytes]:
+    """An encoder of rows as lines of CSV; its first lines begin with the names of the columns."""
+    import pyarrow.csv as pa_csv
+
+    table, begun = _Table(schema, nested=False), False
+
+    def encode(rows: Sequence[Row]) -> bytes:
+        nonlocal begun
+        out = io.BytesIO()
+        batch = table.batch([_finite(row) for row in rows])
+        pa_csv.write_csv(batch, out, pa_csv.WriteOptions(include_header=not begun))
+        begun = True
+        return out.getvalue()
+
+    return encode
+
+
+class _Table:
+    """Rows as record batches of a declared Arrow schema.
+
+    Args:
+        schema: the columns.
+        nested: whether lists of units are nested lists, else JSON text.
+    """
+
+    def __init__(self, schema: Schema, *, nested: bool) -> None:
+        import pyarrow as pa  # only where a table is asked for: it takes time to load
+
+        self._rows_of, self._record_batch = schema, pa.RecordBatch
+        kinds = schema.flat_columns
+        self._as_json = {
+            name for name, kind in kinds.items() if kind == "json" or (kind == "units" and not nested)
+        }
+        alternative = pa.struct([("unit", pa.string()), ("p", pa.float64())])
+        unit = [
+            ("unit", pa.string()),
+            ("start", pa.int64()),
+            ("end", pa.int64()),
+            ("surprisal", pa.float64()),
+            ("entropy", pa.float64()),
+            ("rank", pa.int64()),
+            ("expected", pa.list_(alternative)),
+        ]
+        types = {
+            "text": pa.string(),
+            "integer": pa.int64(),
+            "number": pa.float64(),
+            "flag": pa.bool_(),
+            "units": pa.list_(pa.struct(unit)) if nested else pa.string(),
+            "json": pa.string(),
+        }
+        self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+
+    def batch(self, rows: Sequence[Row]) -> Any:
+        """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`."""
+        flat = [self._flat(row) for row in rows]
+        try:
+            return self._record_batch.from_pylist(flat, schema=self.schema)
+        except UnicodeEncodeError:
+            return self._record_batch.from_pylist(_encodable(flat), schema=self.schema)
+
+    def _flat(self, row: Row) -> dict[str, Any]:
+        return {
+            name: json.dumps(value) if name in self._as_json and value is not None else value
+            for name, value in self._rows_of.flat(row).items()
+        }
+
+
+def _encodable(value: Any) -> Any:
+    """The value with escapes for half surrogates, which JSON can hold and UTF-8 cannot."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _encodable(one) for key, one in value.items()}
+    return [_encodable(one) for one in value] if isinstance(value, list) else value
 
 
 def unwritable(path: Path | str, error: OSError) -> StateError:
     """The error for output that the system refuses."""
     return StateError(
-        f"cannot write {path}: {error.strerror}; the rows committed before are kept: free space or choose a "
-        "place you may write to, then run the same command with --resume"
+        f"cannot write {path}: {error.strerror or error}; the rows committed before are kept: free space or "
+        "choose a place you may write to, then run the same command with --resume"
     )
 
 
@@ -119,3 +507,9 @@ def changed(path: Path) -> StateError:
         f"cannot go on with {path}: it is not what the unfinished scoring has written; put it back, or score "
         "again without --resume"
     )
+
+
+def _tail(handle: int, size: int) -> int:
+    """Checksum of the last bytes before `size`."""
+    start = max(0, size - _TAIL)
+    return zlib.crc32(os.pread(handle, size - start, start))

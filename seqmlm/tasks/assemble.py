@@ -1,4 +1,9 @@
-"""Evaluation during and after training: the same masked units for every masker, beside the unigram floor."""
+"""A training assembled from settings and corpus: model, masker, planner, dataset, evaluator, loop settings.
+
+Everything that depends on a setting is decided here, once, so that the loop needs none of the user's
+settings. Evaluations mask the same units for every masker and report a unigram baseline at exactly those
+positions.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +49,8 @@ class Evaluator:
         train: sequences trained on, for the memorization gap.
         unigram: (K,) add-one unigram probabilities of the training split, see `Units.frequencies`.
         records: validation sequences read each time (the final evaluation reads four times as many).
-        corruptor: the training's; where its masks are static, the memorization gap is reported too.
-        seed: of the masked positions, so that every evaluation of a run asks the same questions.
+        corruptor: the training's; if its masks are static, the memorization gap is reported too.
+        seed: of the masked positions, so that every evaluation of a run masks the same units.
         tokens_per_batch: budget of a forward pass.
         units: how units are hidden and read back.
     """
@@ -91,12 +96,9 @@ class Evaluator:
         return values
 
 
-# Model, masker, planner and evaluation put together for a training that has not begun.
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parts:
-    """A training put together and not yet begun."""
+    """The parts of a training that has not begun."""
 
     rows: MaskedRows
     corpus: Corpus
@@ -115,7 +117,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
         corpus: what it trains on.
 
     Raises:
-        UsageError: an option that masker or model do not know, or a window longer than the model's positions.
+        UsageError: an option unknown to masker or model, or a window longer than the model's positions.
     """
     tokens_per_row = row_length(config)
     space = corpus.tokenizer.space
@@ -148,7 +150,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
 
 
 def augmentation(config: PretrainConfig, corpus: Corpus) -> Augmentation | None:
-    """How the tokenizer says a training sequence otherwise; None where it cannot, or is told not to."""
+    """The tokenizer's equivalent forms of a sequence; None if it has none, or they are switched off."""
     tokenizer = corpus.tokenizer
     return tokenizer.augment if tokenizer.augments and config.train.augment else None
 
@@ -182,7 +184,7 @@ def batch_tokens(config: PretrainConfig) -> int:
 
 
 def row_length(config: PretrainConfig) -> int:
-    """Tokens of a packed row: fills the caches of a processor, keeps an accelerator busy, holds a window."""
+    """Tokens of a packed row: enough to use a processor or an accelerator fully, and at least one window."""
     if config.train.tokens_per_row is not None:
         return config.train.tokens_per_row
     comfortable = 65536 if torch.cuda.is_available() else 4096

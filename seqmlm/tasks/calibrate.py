@@ -16,8 +16,8 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision, resolved
-from seqmlm.engine.mode import EXACT, ONE_PASS
 from seqmlm.engine.types import Sequences
+from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import (

@@ -14,10 +14,10 @@ from seqmlm.data.privacy import SMALLEST
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.correction_fit import Fit
 from seqmlm.engine.device import Precision
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.one_pass import Fit
 from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement, Screening, Statistics

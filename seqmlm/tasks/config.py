@@ -26,7 +26,7 @@ LIMITS = ("max_steps", "max_time", "epochs")
 LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4}
 SECOND_STAGE_LEARNING_RATE = 5e-5
 
-# Many small steps serve a small model and a short training; large ones want less noisy gradients.
+# A small model and a short training gain from many small steps; a large model needs less noisy gradients.
 TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768}
 
 
@@ -42,7 +42,7 @@ class DataConfig:
     """Options of the reader: column, field, and what else the format knows."""
     on_error: Literal["raise", "skip", "quarantine"] = "raise"
     deduplicate: bool = False
-    """Drop records whose raw text occurred before."""
+    """Drop records whose raw text has occurred before."""
     join_documents: bool = False
     """Fill windows with consecutive sequences of one document (full-sentence packing)."""
     split: Literal["key", "identity", "chronological"] = "key"
@@ -52,12 +52,11 @@ class DataConfig:
     validation: float = 0.05
     """Share of the split keys held out for validation."""
     calibration: float = 0.0
-    """Share of the split keys held out to calibrate scores, by the domain: what is usual for the trained
-    model. With a chronological split they are the latest ones. 0 for none: such a model gives no p-values
-    until it is calibrated."""
+    """Share of the split keys held out to calibrate scores, by domain. With a chronological split they are
+    the latest ones. 0 for none: such a model gives no p-values until it is calibrated."""
     sensitive: bool = False
-    """The records concern people or hold secrets: no value in messages, dead letters or artifacts. Domains
-    of patients are so in any case."""
+    """The records concern people or contain secrets: no value appears in messages, quarantine files or
+    artifacts. Always on for domains of patients."""
     mixture_alpha: float = 0.3
     """Corpora are drawn with q_i ~ p_i ** alpha, p_i being a corpus's share of the data."""
 
@@ -78,7 +77,7 @@ class TokenizerConfig:
     vocabulary_size: int | None = None
     """Subword vocabulary size; fitted to the amount of text when absent."""
     path: str | None = None
-    """A saved tokenizer to use as it is, instead of training one."""
+    """Folder of a saved tokenizer to use instead of training one."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -107,11 +106,11 @@ class TrainConfig:
     sharding: Literal["none", "fsdp2"] = "none"
     loader_workers: int = 0
     augment: bool = True
-    """Train on equally true forms of a sequence too, where the tokenizer knows any (the other strand)."""
+    """Also train on equivalent forms of a sequence, where the tokenizer knows any (the other strand)."""
     evaluate_every: int | None = None
     """Steps between evaluations; a tenth of the training when absent."""
     evaluation_records: int = 400
-    """Validation sequences an evaluation during training reads; the last one reads four times as many."""
+    """Validation sequences read by an evaluation during training; the last one reads four times as many."""
     checkpoint_every_steps: int = 50
     checkpoint_every_seconds: float = 60.0
     keep_last: int = 2
@@ -121,7 +120,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """One pretraining, complete: with the same data it gives the same model."""
+    """All settings of one pretraining: with the same data they give the same model."""
 
     domain: str
     tokenizer: TokenizerConfig
@@ -133,7 +132,7 @@ class PretrainConfig:
 
 
 def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
-    """Lay user settings over the domain's defaults, and complete what depends on them.
+    """Merge user settings over the domain's defaults, and complete what depends on them.
 
     Args:
         domain: supplies tokenizer, masker, size and window length.
@@ -160,7 +159,7 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
     defaults_of = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
     for section, key, kind in PLUGGED:
         name = asked[section].get(key) if isinstance(asked.get(section), dict) else None
-        # Options of the default tokenizer or masker mean nothing to another one.
+        # Options of the default tokenizer or masker do not apply to another one.
         same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
         base[section]["options"] = dict(defaults_of[section]) if same else {}
     values = merge(base, asked)
@@ -169,7 +168,9 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
             values[section][key] = plugins.versioned(kind, values[section][key])
     config = from_dict(PretrainConfig, values)
     if domain.sensitive and not config.data.sensitive:
-        raise UsageError(f"data.sensitive cannot be switched off: the {domain.name} domain concerns people")
+        raise UsageError(
+            f"data.sensitive cannot be switched off in the {domain.name} domain: its data concern people"
+        )
     discreet = plugins.tokenizer_class(config.tokenizer.name).sensitive_options
     if config.data.sensitive and discreet:
         options = {**discreet, **config.tokenizer.options}

@@ -1,4 +1,9 @@
-"""Drawing a domain's built-in sample, for the user and for `train` without data."""
+"""From the files a user named to what a training reads: a tokenizer, and the records as prepared sequences.
+
+Files are read several times (to divide them, to train the tokenizer, to prepare them, to calibrate) rather
+than held in memory; what is expensive is cached in the workspace under a hash of files and settings. Without
+files, the domain's built-in sample is drawn and cached.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +38,10 @@ from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import FileLock, Workspace
 
+QUARANTINE = "quarantine.jsonl"
+
+_TWO_NUMBERS = np.dtype((np.int64, 2))
+
 
 def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
     """Write the sample of `domain` into `out`.
@@ -57,13 +66,6 @@ def cached_sample(domain: str, workspace: Workspace, seed: int) -> Sample:
         return draw_sample(domain, folder, seed=seed)
 
 
-# From the files a user named to what the engine trains on: a tokenizer and prepared parts of the data.
-
-QUARANTINE = "quarantine.jsonl"
-
-_TWO_NUMBERS = np.dtype((np.int64, 2))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
     """Everything a training reads.
@@ -73,12 +75,12 @@ class Corpus:
         train, validation: the two splits; the training one is a mixture where there are several corpora.
         token_counts: (V,) occurrences in the training split, special tokens included.
         statistics: counts by corpus name.
-        calibrating: streams at most so many of the records set aside for calibration, as they were read, with
-            raw and meta; spread evenly over all of them.
-        trained_on: tells whether a record trains.
+        calibrating: given a limit, streams at most so many records held out for calibration, with raw and
+            meta, spread evenly over all of them.
+        trained_on: whether a record is in the training split.
         fingerprint: of files, options and tokenizer together.
         sources: the files by corpus name.
-        quarantined: files with the records that were put aside.
+        quarantined: files with quarantined records.
     """
 
     tokenizer: Tokenizer
@@ -128,7 +130,7 @@ class CorpusReader:
     def texts(self) -> Iterator[Any]:
         """Stream training text for a tokenizer, corpora mixed as the model will see them.
 
-        Records that are held out are left out: a vocabulary, or the bins of a value, must not know them.
+        Held-out records are excluded: a vocabulary, or the bins of a value, must not depend on them.
         """
 
         kind = plugins.tokenizer_class(self.config.tokenizer.name)
@@ -146,7 +148,7 @@ class CorpusReader:
         )
 
     def _trained_on(self, name: str) -> Iterator[Record]:
-        """The records of a corpus that train, by the rule that will divide the prepared ones."""
+        """The training records of a corpus, by the same rule that divides the prepared ones."""
         if name not in self._parts:
             split = self.split()
             pairs = map(split.mark, self._quietly(name))
@@ -156,7 +158,7 @@ class CorpusReader:
                 yield record
 
     def calibrating(self, name: str, prepared: Prepared, limit: int) -> Iterator[Record]:
-        """Read the records of a corpus again that are set aside for calibration, at most `limit` of them."""
+        """Read again at most `limit` of the records of a corpus that are held out for calibration."""
         wanted = Counter(prepared.calibrating(limit))
         for record in self._quietly(name) if wanted else ():
             place = (record.id, record.source, record.line)
@@ -168,21 +170,21 @@ class CorpusReader:
                     return
 
     def _readable(self, records: Iterator[Record], kind: type[Tokenizer]) -> Iterator[Record]:
-        """The records, once the first has shown that the tokenizer is one for this field.
+        """The records, after checking with the first that the tokenizer reads this domain's records.
 
         Raises:
-            UsageError: it is not.
+            UsageError: it does not.
         """
         for number, record in enumerate(records):
             if not number and not kind.reads(record.raw):
                 raise UsageError(
-                    f"tokenizer {kind.name} does not read what the {self.domain.name} domain gives; its own "
-                    f"is {self.domain.defaults.tokenizer}"
+                    f"tokenizer {kind.name} cannot read records of the {self.domain.name} domain; "
+                    f"its default tokenizer is {self.domain.defaults.tokenizer}"
                 )
             yield record
 
     def _quietly(self, name: str) -> Iterator[Record]:
-        """The records that will be prepared; what is skipped is counted, and put aside, only then."""
+        """The records that will be prepared; bad ones are counted and quarantined in that pass only."""
         data = self.config.data
         policy: OnError = "raise" if data.on_error == "raise" else "skip"
         records = self.records(name, Problems(policy, sensitive=data.sensitive))
@@ -207,7 +209,7 @@ class CorpusReader:
         )
         cache = self.workspace.cache / "prepared"
         aside = cache / f"{fingerprint}.{QUARANTINE}"
-        # Beside the cache entry, so that a run that finds the data prepared has the bad records too.
+        # Next to the cache entry, so that a run that finds the data prepared has the bad records too.
         with FileLock(cache / f"{fingerprint}.lock"):
             if not (cache / fingerprint).exists():
                 aside.unlink(missing_ok=True)
@@ -232,12 +234,12 @@ class CorpusReader:
         return made
 
     def split(self) -> Split:
-        """The rule that divides training from validation and calibration records; a new one each time."""
+        """The rule that divides training from validation and calibration records; a new object each time."""
         share, seed = self.config.data.validation, self.config.seed
         calibration = self.config.data.calibration
         if self.config.data.split == "identity":
             return ByKey(key=self.domain.clusters(), share=share, calibration=calibration, seed=seed)
-        # Sequences that share a window must be on one side: where they are joined, neighbours are.
+        # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
         key = neighbours if self.config.data.join_documents else self.domain.split_key
         if self.config.data.split == "chronological":
             order = self.domain.order_key
@@ -247,11 +249,11 @@ class CorpusReader:
 
 
 def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
-    """Make (or find again) the tokenizer and the prepared data of a training.
+    """Make the tokenizer and the prepared data of a training, or load them from the cache.
 
     Args:
         reader: of the training's corpora.
-        say: told what is going on.
+        say: receives progress messages.
 
     Raises:
         DataError: an input that cannot be read.
@@ -265,8 +267,9 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
     parts = list(prepared.values())
     if not any(len(part.validation) for part in parts):
         raise UsageError(
-            "no record was left for validation: give more data, raise data.validation, or cut the input into "
-            f"smaller records ('seqmlm data formats --domain {reader.domain.name}' has the readers' options)"
+            "no record is left for validation: give more data, raise data.validation, or divide the input "
+            "into smaller records (for the readers' options: "
+            f"seqmlm data formats --domain {reader.domain.name})"
         )
     counts = np.sum([part.token_counts for part in parts], axis=0)
     train: Sequences = parts[0].train
@@ -294,7 +297,7 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
 
 
 def _calibrating(reader: CorpusReader, prepared: Mapping[str, Prepared], limit: int) -> Iterator[Record]:
-    """At most `limit` records that calibrate, of all corpora in proportion to how many each has."""
+    """At most `limit` calibration records, from each corpus in proportion to its number."""
     counts = {name: int(part.statistics["calibration"]["records"]) for name, part in prepared.items()}
     share = min(1.0, limit / max(1, sum(counts.values())))
     for name, count in counts.items():
@@ -322,7 +325,7 @@ def split_source(text: str) -> tuple[str | None, str]:
 
 
 def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
-    """A saved tokenizer where one is named, the initial model's, else one built (and cached) for the data."""
+    """The saved tokenizer, or that of the initial model, or one trained on the data (and cached)."""
     config = reader.config
     kind = plugins.tokenizer_class(config.tokenizer.name)
     if (config.tokenizer.path or config.model.init) is not None or not kind.trainable:
@@ -350,7 +353,7 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
 
 
 def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) -> Tokenizer:
-    """The tokenizer a config speaks of.
+    """The tokenizer of a config.
 
     Args:
         config: names a saved one, one whose vocabulary is fixed, or one to train.
@@ -366,13 +369,13 @@ def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) ->
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Tell of every millionth record."""
-    told = 0
+    """Report every millionth record."""
+    reported = 0
 
     def progress(records: int, tokens: int) -> None:
-        nonlocal told
-        if records // 1_000_000 > told:
-            told = records // 1_000_000
+        nonlocal reported
+        if records // 1_000_000 > reported:
+            reported = records // 1_000_000
             say(f"{name}: {records:,} records, {tokens:,} tokens so far")
 
     return progress
@@ -385,13 +388,13 @@ def _announce(name: str, prepared: Prepared, reader: CorpusReader, say: Callable
     aside = facts["calibration"]["records"]
     say(f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records")
     if aside:
-        say(f"{name}: records set aside to calibrate scores: {_count(aside)}")
+        say(f"{name}: records held out to calibrate scores: {_count(aside)}")
     for reason, count in facts["problems"].items():
         say(f"{name}: {_count(count)} x {reason}")
 
 
-def _count(told: Cell) -> str:
-    return f"{told:,}" if isinstance(told, int) else told
+def _count(count: Cell) -> str:
+    return f"{count:,}" if isinstance(count, int) else count
 
 
 def sequence_indices(sequences: Sequences, limit: int) -> Sequence[int]:

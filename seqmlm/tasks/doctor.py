@@ -1,4 +1,8 @@
-"""Examining an installation: what is here, what will be used, and what is wrong with a remedy for each."""
+"""`seqmlm doctor`, `db` and `ui`: check an installation, migrate the registry, start MLflow's UI.
+
+The check changes nothing: it makes no file and no database, and a check that fails is itself reported as a
+problem, so that a broken installation can always be examined.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _VARIABLES = ("SEQMLM_HOME", "MLFLOW_TRACKING_URI", "SEQMLM_DATABASE_URL", "CUDA
 
 @dataclass(kw_only=True)
 class Examination:
-    """What was found, by topic, and what is wrong."""
+    """Facts by topic, and the problems found."""
 
     versions: dict[str, str | None] = field(default_factory=dict)
     devices: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +44,7 @@ class Examination:
 
 
 def examine(workspace: Workspace | None = None) -> Examination:
-    """Look at everything; makes no file and repairs nothing."""
+    """Run every check; creates no file and repairs nothing."""
     home = workspace or Workspace.locate()
     found = Examination()
     found.versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
@@ -55,7 +59,7 @@ def examine(workspace: Workspace | None = None) -> Examination:
         try:
             check(found, home)
         except Exception as error:
-            # A doctor that dies of what it should find helps nobody.
+            # The check itself must not fail on what it is looking for.
             found.problems.append(f"{check.__name__[1:]}: {type(error).__name__}: {error}")
     return found
 
@@ -88,7 +92,7 @@ def _devices(found: Examination, _: Workspace) -> None:
     }
     if torch.version.cuda and kind == "cpu" and shutil.which("nvidia-smi"):
         found.problems.append(
-            "torch sees no GPU though nvidia-smi is here; check the driver against torch's CUDA"
+            "torch finds no GPU although nvidia-smi is installed; check the driver against torch's CUDA"
         )
 
 
@@ -111,18 +115,20 @@ def _tracking(found: Examination, home: Workspace) -> None:
     tracker = Tracker(home)
     found.tracking = {"uri": tracker.public_uri}
     if not tracker.has_store:
-        found.tracking["state"] = "made when it is first needed"
+        found.tracking["state"] = "created when first needed"
         return
     try:
         tracker.connect()
     except TrackerDown as error:
         found.tracking |= {"reachable": False, "state": str(error)}
-        found.problems.append(f"{error}; training goes on without it, `seqmlm runs sync` catches up")
+        found.problems.append(
+            f"{error}; training continues without it; run `seqmlm runs sync` once it is reachable"
+        )
         return
     incomplete = tracker.incomplete()
     found.tracking |= {"reachable": True, "incomplete_runs": incomplete}
     if incomplete:
-        found.problems.append(f"MLflow lacks parts of {', '.join(incomplete)}; run `seqmlm runs sync`")
+        found.problems.append(f"MLflow is missing parts of {', '.join(incomplete)}; run `seqmlm runs sync`")
 
 
 def _registry(found: Examination, home: Workspace) -> None:
@@ -133,7 +139,7 @@ def _registry(found: Examination, home: Workspace) -> None:
         return
     found.registry = {"url": engine.url.render_as_string(hide_password=True)}
     if not database.exists(engine.url):
-        found.registry["state"] = "made when it is first needed"
+        found.registry["state"] = "created when first needed"
         return
     try:
         current, needed = database.revisions(engine)
@@ -157,9 +163,6 @@ def _plugins(found: Examination, _: Workspace) -> None:
                 plugins.load(kind, name)
             except SeqmlmError as error:
                 found.problems.append(str(error))
-
-
-# The registry's schema: which revision it is at, and bringing it up to date on purpose.
 
 
 def current_revision(workspace: Workspace | None = None) -> tuple[str, str | None, str]:
@@ -191,10 +194,8 @@ def upgrade(workspace: Workspace | None = None) -> tuple[str, str | None, str]:
         engine.dispose()
 
 
-# Running the MLflow UI on the workspace's own store.
-
 HOST = "127.0.0.1"
-# Its job workers are seven more processes that do nothing for us; its messages at the start help nobody.
+# MLflow's job workers are seven more processes that we do not use; its start-up messages are noise.
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -205,7 +206,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class UiCommand:
-    """How the UI is reached, and what to run for it (nothing where a server runs already)."""
+    """Address of the UI, and the command that starts it (None if a server is already configured)."""
 
     address: str
     command: tuple[str, ...] | None
@@ -214,7 +215,7 @@ class UiCommand:
 
 
 def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
-    """Decide how to show the workspace's runs; makes MLflow's database where it is missing.
+    """Decide how to show the workspace's runs; creates MLflow's database if it is missing.
 
     Args:
         port: to listen on at 127.0.0.1; 0 takes any free one.
@@ -228,13 +229,13 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
     port = _free(port)
     tracker = Tracker(home)
     tracker.ensure()
-    tracker.bury_dead()
+    tracker.mark_killed()
     command = (
         *(sys.executable, "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),
         *("--host", HOST, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"),
     )
-    # Not an argument: the address may hold a password, and arguments are for all to see.
+    # Not an argument: the address may contain a password, and other users can see arguments.
     environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}
     environment |= {key: value for key, value in _DEFAULTS.items() if key not in os.environ}
     return UiCommand(
@@ -243,7 +244,7 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
 
 
 def become(plan: UiCommand) -> None:
-    """Replace this process by the UI, so that its signals and its end are the UI's; does not return."""
+    """Replace this process by the UI, so that signals and exit codes are the UI's; does not return."""
     assert plan.command is not None
     os.chdir(plan.folder)
     os.execve(plan.command[0], plan.command, {**os.environ, **plan.environment})

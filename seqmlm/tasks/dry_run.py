@@ -1,4 +1,4 @@
-"""`train --dry-run`: read the data, run one batch, and say what the training would take."""
+"""`train --dry-run`: read the data, run one batch, and estimate the time and memory of the training."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _data_report(parts: Parts) -> dict[str, Any]:
 
 
 def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
-    """Run forward and backward on the rows of one batch, twice; the second time counts."""
+    """Run forward and backward on the rows of one batch, twice; the second run is measured."""
     parts.rows.to(where).train()
     rows = [parts.planner.next_row() for _ in range(parts.loop.rows_per_batch)]
     tokens = sum(row.tokens for row in rows)

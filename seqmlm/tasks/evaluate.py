@@ -1,4 +1,9 @@
-"""Evaluation of scores against labels: the score, its rivals and the trivial floors in one table."""
+"""`seqmlm evaluate`: scores and alarms against labels, next to a baseline and trivial floors.
+
+Thresholds that need labels (recall at a false positive rate, oracle F1) and thresholds that were set without
+(the alarm column) are reported in separate tables, because only the second can be had in practice. For
+sensitive data every figure from which a count from 1 to 10 could be derived is withheld.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +29,18 @@ from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, read_labe
 
 FALSE_POSITIVE_RATES = (1e-2, 1e-3)
 
+_COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
+_POINTS = 500  # of a drawn curve
+_LOWEST = 1e-4  # false positive rate, below which the axis is linear
+
+Doubles = NDArray[np.float64]
+Table = tuple[tuple[str, ...], list[tuple[Cell, ...]]]
+"""Headings and rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """What `seqmlm evaluate` can be told."""
+    """Settings of `seqmlm evaluate`."""
 
     paths: tuple[str, ...]
     columns: Columns = field(default_factory=Columns)
@@ -55,8 +68,8 @@ class Ranking:
         name: which.
         auroc, auroc_low, auroc_high: with a 95 % interval, None where it cannot be estimated.
         average_precision: area under the precision-recall curve (AUPRC).
-        recall: at each of `FALSE_POSITIVE_RATES`, with exact intervals; None where it is not to be told.
-        oracle_f1: of the best threshold there is, which takes labels to find.
+        recall: at each of `FALSE_POSITIVE_RATES`, with exact intervals; None if withheld.
+        oracle_f1: F1 of the best threshold, which only the labels give; None if withheld.
     """
 
     name: str
@@ -70,14 +83,14 @@ class Ranking:
 
 @dataclass(frozen=True, kw_only=True)
 class Alarms:
-    """Alarms against the labels: a threshold that was set without any.
+    """Alarms against the labels: a threshold that was set without labels.
 
     Args:
         name: whose.
         true_positives, false_positives, false_negatives, true_negatives: counts.
-        precision, recall, false_positive_rate: with exact intervals; None where they are not to be told.
+        precision, recall, false_positive_rate: with exact intervals; None if withheld.
         f1: of these rows.
-        prevalence: share of positives that the next two are for; None where none was asked for.
+        prevalence: share of positives that the next two assume; None if not requested.
         precision_at_prevalence, f1_at_prevalence: at these rates with that share of positives.
     """
 
@@ -100,14 +113,14 @@ class Evaluation:
     """What an evaluation found.
 
     Args:
-        rows, positives: counts; text where they are too few to tell.
+        rows, positives: counts; "<11" and the like where they are withheld.
         groups: units that are resampled.
         unscored: rows without a score, ranked as least unusual.
         missing: labels without a row.
-        interval: how the AUROC's interval was made.
+        interval: method of the AUROC's interval.
         rankings: the score, its baseline, then the floors.
         alarms: of the alarm column, and of alarming always.
-        differences: what the score has over its baseline in each measure.
+        differences: score minus baseline, by measure.
         sensitive: whether small counts, and what would give them away, are withheld.
     """
 
@@ -123,7 +136,7 @@ class Evaluation:
     sensitive: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """What machines read."""
+        """Plain values, for JSON."""
         return asdict(self)
 
 
@@ -143,7 +156,8 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
 
     Raises:
         UsageError: settings that exclude each other.
-        DataError: what cannot be read or joined, one class only, too few to tell of sensitive data.
+        DataError: files that cannot be read or joined, one class only, or fewer than 11 rows of a class of
+            sensitive data.
     """
     own = config.baseline is not None and is_column(config.baseline)
     columns = replace(config.columns, baseline=config.baseline) if own else config.columns
@@ -166,7 +180,7 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
     if read.lengths is not None:
         scores["length (floor)"] = Detection(read.labels, read.lengths)
     scores["flag everything (floor)"] = Detection(read.labels, np.zeros(len(read.labels)))
-    result = _told(read, config, scores, differences)
+    result = _evaluation(read, config, scores, differences)
     curves = {} if read.sensitive else {name: score.curve() for name, score in scores.items()}
     return Evaluated(result, curves)
 
@@ -176,7 +190,7 @@ def _enough(read: Labelled) -> None:
     fewest = min(positives, len(read.labels) - positives)
     if fewest < SMALLEST:
         raise DataError(
-            f"one class has fewer than {SMALLEST} rows, and counts so small of sensitive data are not told",
+            f"one class has fewer than {SMALLEST} rows; counts that small are withheld for sensitive data",
             remedy="evaluate on more records",
         )
 
@@ -194,7 +208,7 @@ def _differences(
     return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)
 
 
-def _told(
+def _evaluation(
     read: Labelled,
     config: EvaluateConfig,
     scores: dict[str, Detection],
@@ -249,7 +263,7 @@ def _ranking(name: str, score: Detection, read: Labelled, resampled: EvaluateCon
 def _alarms(name: str, found: Confusion, prevalence: float | None, sensitive: bool) -> Alarms:
     counts: dict[str, Any] = asdict(found)
     small = sensitive and any(0 < count < SMALLEST for count in counts.values())
-    # Rates with a known denominator would give a small count away, so that all of them go with one.
+    # A rate with a known denominator reveals its count: where one count is small, all rates are withheld.
     rates: dict[str, Any] = {
         rate: None if small else getattr(found, rate)
         for rate in ("precision", "recall", "false_positive_rate")
@@ -276,31 +290,22 @@ def _rate(rate: Rate, sensitive: bool) -> Rate | None:
 def _f1_difference(
     read: Labelled, alarms: Sequence[bool], other: Sequence[bool], config: EvaluateConfig
 ) -> Difference:
-    """What the alarms have over other alarms in F1."""
+    """F1 of the alarms minus F1 of other alarms."""
     first, second = Detection(read.labels, alarms), Detection(read.labels, other)
     measures: dict[str, Measure] = {"f1": f1_of_alarms}
     return compare(first, second, measures, read.groups, draws=config.draws, seed=config.seed)["f1"]
 
 
-# The page of an evaluation: its tables, and the curves behind them.
-
-_COLOURS = ("#1f4e8c", "#b0562c", "#4f7f4f", "#777777")
-_POINTS = 500
-_LOWEST = 1e-4  # false positive rate, below which the axis is linear
-
-Doubles = NDArray[np.float64]
-
-
 def write_report(evaluated: Evaluated, path: Path) -> None:
-    """Write a self-contained HTML page; of sensitive data, one without curves, that only its owner reads.
+    """Write a self-contained HTML page; for sensitive data without curves and with mode 0600.
 
     Raises:
         StateError: it cannot be written.
     """
     result = evaluated.result
-    page = Page("Scores against labels", f"{result.rows} rows, {result.positives} to be found")
-    page.table("Ranking", ranking_columns(result), [ranking_cells(one) for one in result.rankings])
-    page.table("Alarms", ALARM_COLUMNS, [alarm_cells(one) for one in result.alarms])
+    page = Page("Scores against labels", f"{result.rows} rows, {result.positives} positive")
+    page.table("Ranking", *ranking_table(result))
+    page.table("Alarms", *alarm_table(result))
     if result.differences:
         name = result.rankings[1].name
         page.table(
@@ -314,25 +319,27 @@ def write_report(evaluated: Evaluated, path: Path) -> None:
     page.write(path, private=result.sensitive)
 
 
-ALARM_COLUMNS = ("threshold", "TP", "FP", "FN", "TN", "precision", "recall", "F1", "at prevalence")
-
-
-def ranking_columns(result: Evaluation) -> tuple[str, ...]:
-    """Headings of the table of rankings."""
+def ranking_table(result: Evaluation) -> Table:
+    """One row per score: AUROC, AUPRC, recalls, oracle F1."""
     rates = (f"recall at FPR {rate:g}" for rate in FALSE_POSITIVE_RATES)
-    return ("score", "AUROC", f"95 % ({result.interval})", "AUPRC", *rates, "oracle F1")
+    columns = ("score", "AUROC", f"95 % ({result.interval})", "AUPRC", *rates, "oracle F1")
+    return columns, [_ranking_cells(one) for one in result.rankings]
 
 
-def ranking_cells(one: Ranking) -> tuple[Cell, ...]:
-    """A row of the table of rankings."""
+def _ranking_cells(one: Ranking) -> tuple[Cell, ...]:
     interval = "-" if one.auroc_low is None else f"{one.auroc_low:.4f} to {one.auroc_high:.4f}"
     oracle = "withheld" if one.oracle_f1 is None else f"{one.oracle_f1:.4f}"
-    recalls = (shown(rate) for rate in one.recall)
+    recalls = (_shown(rate) for rate in one.recall)
     return (one.name, f"{one.auroc:.4f}", interval, f"{one.average_precision:.4f}", *recalls, oracle)
 
 
-def alarm_cells(one: Alarms) -> tuple[Cell, ...]:
-    """A row of the table of alarms."""
+def alarm_table(result: Evaluation) -> Table:
+    """One row per set of alarms: confusion counts, precision, recall, F1."""
+    columns = ("threshold", "TP", "FP", "FN", "TN", "precision", "recall", "F1", "at prevalence")
+    return columns, [_alarm_cells(one) for one in result.alarms]
+
+
+def _alarm_cells(one: Alarms) -> tuple[Cell, ...]:
     at = "-"
     if one.f1_at_prevalence is not None:
         at = f"{one.prevalence:g}: precision {one.precision_at_prevalence:.4f}, F1 {one.f1_at_prevalence:.4f}"
@@ -342,32 +349,34 @@ def alarm_cells(one: Alarms) -> tuple[Cell, ...]:
         one.false_positives,
         one.false_negatives,
         one.true_negatives,
-        shown(one.precision),
-        shown(one.recall),
+        _shown(one.precision),
+        _shown(one.recall),
         "withheld" if one.f1 is None else f"{one.f1:.4f}",
         at,
     )
 
 
-def shown(rate: Rate | None) -> str:
-    """A rate with its interval; of nothing, as the precision where nothing alarmed, there is none."""
+def _shown(rate: Rate | None) -> str:
+    """A rate with its interval; "-" for NaN (the precision of no alarms), "withheld" for None."""
     if rate is None:
         return "withheld"
     return "-" if math.isnan(rate.value) else f"{rate.value:.4f} ({rate.low:.4f} to {rate.high:.4f})"
 
 
 def notes(result: Evaluation) -> str:
-    """What one must know to read the tables."""
+    """Notes for reading the tables."""
     parts = [
-        "Recall at a false positive rate and oracle F1 take their threshold from these very labels; the "
-        "alarms took theirs from normal data. Rates have exact (Clopper-Pearson) intervals."
+        "Recall at a false positive rate and oracle F1 choose their threshold with these labels; the "
+        "threshold of the alarms comes from normal data. Rates have exact (Clopper-Pearson) intervals."
     ]
     if result.unscored:
         parts.append(f"{result.unscored} rows have no score and rank as least unusual.")
     if result.missing:
-        parts.append(f"{result.missing} labels have no score and are in no figure.")
+        parts.append(f"{result.missing} labels have no score and are not evaluated.")
     if result.sensitive:
-        parts.append("The data is sensitive: counts below 11, and what would give them away, are withheld.")
+        parts.append(
+            "The data are sensitive: counts below 11, and figures that would reveal them, are withheld."
+        )
     return "\n\n".join(parts)
 
 

@@ -1,8 +1,8 @@
-"""What can be said of a stream of records in bounded memory: counts, lengths, duplicates, splits and leaks.
+"""`seqmlm data inspect` and `data formats`: what the data contain, before training, in bounded memory.
 
 Two samples are kept. One is uniform over records (Vitter 1985, algorithm R). The other is a sample of the
 *hash values* of raw sequences: equal sequences are kept or left out together, so duplicates and sequences on
-both sides of a split are found at their true rate (Gibbons 2001, distinct sampling). Below the limits both
+both sides of a split are estimated without bias (Gibbons 2001, distinct sampling). Below the size limits both
 hold everything, and all figures are exact.
 """
 
@@ -35,20 +35,24 @@ from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
-_MARKS = 8  # places in the split that are remembered of one sequence
+_MARKS = 8  # places in the split that are kept for one sequence
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_MOST_COMMON = 30
+_EXAMPLE_CHARACTERS = 400
+_ARGUMENT = re.compile(r"^    (\w+(?:, \w+)*): ")  # an entry of the section "Args:" of a docstring
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What was counted.
+    """Counts of a stream of records.
 
     Args:
         records: all of them.
         distinct: different raw sequences.
         duplicates: records whose raw sequence had occurred before.
-        train, validation, calibration: records of each part.
-        leaked: different sequences that stand in training and in a part that is held out.
-        exact: False where some of these are estimates, from a sample of a long stream.
+        train, validation, calibration: records of each split.
+        leaked: distinct sequences that are both in training and in a held-out part.
+        exact: False if some of these are estimates from a sample of a long stream.
     """
 
     records: int
@@ -65,7 +69,7 @@ class Census:
     """Counts records as they stream by.
 
     Args:
-        split: decides what would validate.
+        split: divides the records.
         seed: of the uniform samples.
         distinct: different sequences held before the sample of hash values is thinned.
         uniform: records whose length and place in the split are held.
@@ -130,7 +134,7 @@ class Census:
 
     @property
     def kept(self) -> list[Record]:
-        """Records to look at, drawn uniformly unless they are very long; the first ones of a short stream."""
+        """Records to examine, drawn uniformly unless they are very long; all of a short stream."""
         return self._kept
 
     def lengths(self, quantiles: tuple[float, ...]) -> dict[str, int]:
@@ -170,33 +174,26 @@ class Census:
         return np.array(owners, dtype=np.int64), np.array(flat, dtype=np.int64).reshape(-1, 2)
 
 
-# `seqmlm data inspect`: what is in a file, before anything is trained on it.
-
-_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_MOST_COMMON = 30
-_EXAMPLE_CHARACTERS = 400
-
-
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found; of sensitive data a count from 1 to 10 is "<11".
+    """The result; for sensitive data a count from 1 to 10 is "<11".
 
     Args:
         records, characters, duplicates: counts; duplicates are records whose raw text occurred before.
-        estimated: whether duplicates, splits and leaks are estimates, as they are for a very long input.
+        estimated: whether duplicates, splits and leaks are estimates, as for a very long input.
         length_quantiles: of the raw text, in characters.
-        looked_at: records that units and vocabulary were counted in, drawn at random.
-        unit: what the domain counts; unit_quantiles: units of a record.
-        vocabulary: the domain's tokenizer, its size, and tokens that stand for something unknown.
-        tokens: the most common tokens of the records looked at, with counts.
-        outside_alphabet: pieces that the domain's closed alphabet does not have, with counts.
-        split: records that would train, validate and calibrate, and different sequences that stand both in
-            training and in a part that is held out ("in both").
-        problems: bad records and oddities, by reason.
-        places: where each of the reasons was met first.
-        remedies: what can be done about each of the reasons, where the reader knows.
-        audit: what the domain itself counts (see `Domain.audit`).
-        example: one record before and after masking; empty for sensitive data unless asked for.
+        looked_at: records in which units and vocabulary were counted, drawn at random.
+        unit: name of the domain's unit; unit_quantiles: units per record.
+        vocabulary: the domain's tokenizer, its size, and the number of unknown tokens.
+        tokens: the most common tokens of these records, with counts.
+        outside_alphabet: symbols outside the domain's closed alphabet, with counts.
+        split: records of each split, and distinct sequences that are both in training and in a held-out
+            part ("in both").
+        problems: bad records and notes, by reason.
+        places: file and line of the first occurrence of each reason.
+        remedies: what to do about each reason, if the reader knows.
+        audit: further counts of the domain (see `Domain.audit`).
+        example: one record before and after masking; empty for sensitive data unless requested.
     """
 
     records: Cell
@@ -232,9 +229,9 @@ def inspect_data(
     sensitive: bool = False,
     show_records: bool = False,
 ) -> Inspection:
-    """Read files as a training would and count what is there; memory stays bounded.
+    """Read files as a training would and count what they contain, in bounded memory.
 
-    Nothing is raised for a bad record: all are counted by reason.
+    A bad record raises nothing; bad records are counted by reason.
 
     Args:
         domain: its name.
@@ -242,7 +239,7 @@ def inspect_data(
         format: of all files; guessed when absent.
         options: of the reader.
         seed: of split and samples.
-        sensitive: treat the data as sensitive, also where the domain is not.
+        sensitive: treat the data as sensitive even if the domain is not.
         show_records: show the example of sensitive data too.
 
     Raises:
@@ -278,28 +275,28 @@ def _report(
     show_records: bool,
 ) -> Inspection:
     hide, counts = config.data.sensitive, census.counts()
-    looked = _Looked.at(domain, config, census.kept) if census.kept else _Looked.nothing()
+    examined = _Examined.of(domain, config, census.kept) if census.kept else _Examined.nothing()
     example = {}
-    if looked.tokenizer is not None and (show_records or not hide):
-        example = _example(domain, config, looked)
+    if examined.tokenizer is not None and (show_records or not hide):
+        example = _example(domain, config, examined)
     return Inspection(
-        records=_told(counts.records, hide),
+        records=_redacted(counts.records, hide),
         characters=census.characters,
-        duplicates=_told(counts.duplicates, hide),
+        duplicates=_redacted(counts.duplicates, hide),
         estimated=not counts.exact,
         length_quantiles=redact_small_counts({"quantiles": census.lengths(_QUANTILES)}, hide)["quantiles"],
-        looked_at=_told(len(looked.encodings), hide),
+        looked_at=_redacted(len(examined.encodings), hide),
         unit=domain.unit,
-        unit_quantiles=redact_small_counts({"quantiles": looked.units()}, hide)["quantiles"],
-        vocabulary=redact_small_counts(looked.vocabulary(), hide),
-        tokens={k: v for k, v in redact_small_counts(looked.tokens(), hide).items() if v != SMALL},
-        outside_alphabet={} if hide else dict(looked.outside.most_common(_MOST_COMMON)),
+        unit_quantiles=redact_small_counts({"quantiles": examined.units()}, hide)["quantiles"],
+        vocabulary=redact_small_counts(examined.vocabulary(), hide),
+        tokens={k: v for k, v in redact_small_counts(examined.tokens(), hide).items() if v != SMALL},
+        outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
         split={
             **_parts(
                 {"train": counts.train, "validation": counts.validation, "calibration": counts.calibration},
                 hide,
             ),
-            "in both": _told(counts.leaked, hide),
+            "in both": _redacted(counts.leaked, hide),
         },
         problems=redact_small_counts(problems.counts, hide),
         places=problems.places,
@@ -309,7 +306,7 @@ def _report(
     )
 
 
-def _told(count: int, hide: bool) -> Cell:
+def _redacted(count: int, hide: bool) -> Cell:
     return redacted_count(count) if hide else count
 
 
@@ -318,8 +315,8 @@ def _parts(counts: Mapping[str, int], hide: bool) -> dict[str, Cell]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Looked:
-    """The records that were encoded, and what could not be."""
+class _Examined:
+    """A sample of the records, encoded, and the symbols that the tokenizer does not know."""
 
     tokenizer: Tokenizer | None
     records: list[Record]
@@ -327,15 +324,15 @@ class _Looked:
     outside: Counter[str]
 
     @classmethod
-    def nothing(cls) -> _Looked:
+    def nothing(cls) -> _Examined:
         return cls(None, [], [], Counter())
 
     @classmethod
-    def at(cls, domain: Domain, config: PretrainConfig, kept: list[Record]) -> _Looked:
-        """Encode records with the domain's tokenizer, trained on them where it has no vocabulary yet."""
+    def of(cls, domain: Domain, config: PretrainConfig, kept: list[Record]) -> _Examined:
+        """Encode records with the domain's tokenizer, trained on them if it has no fixed vocabulary."""
         try:
             tokenizer = load_or_train(config, lambda: map(domain.training_text, kept))
-        except DataError:  # too little to learn a vocabulary from: all else can be told
+        except DataError:  # too little text for a vocabulary: all other figures can still be given
             return cls.nothing()
         outside: Counter[str] = Counter()
         spelled = []
@@ -348,14 +345,14 @@ class _Looked:
         return cls(tokenizer, spelled, encodings, outside)
 
     def units(self) -> dict[str, int]:
-        """Quantiles of the units of a record."""
+        """Quantiles of the number of units per record."""
         rule = None if self.tokenizer is None else self.tokenizer.units
         sizes = [len(rule.numbers(encoding)) for encoding in self.encodings] if rule is not None else []
         found = np.quantile(sizes or [0], _QUANTILES, method="inverted_cdf")
         return dict(zip(map(str, _QUANTILES), map(int, found), strict=True))
 
     def tokens(self) -> dict[str, int]:
-        """The most common ordinary tokens, as the vocabulary spells them, with counts."""
+        """The most common tokens (special ones excluded) with counts."""
         if self.tokenizer is None or not self.encodings:
             return {}
         space = self.tokenizer.space
@@ -365,7 +362,7 @@ class _Looked:
         return {self.tokenizer.tokens[i]: int(counts[i]) for i in order.tolist() if counts[i]}
 
     def vocabulary(self) -> dict[str, Any]:
-        """Name and size of the tokenizer, and how many tokens it could not spell."""
+        """Name and size of the tokenizer, and the number of unknown tokens."""
         if self.tokenizer is None:
             return {}
         unknown = self.tokenizer.space.unk
@@ -377,13 +374,13 @@ class _Looked:
         }
 
 
-def _example(domain: Domain, config: PretrainConfig, looked: _Looked) -> dict[str, str]:
-    """The first record that can be shown, before and after masking."""
-    if looked.tokenizer is None or not looked.records:
+def _example(domain: Domain, config: PretrainConfig, examined: _Examined) -> dict[str, str]:
+    """The first encoded record, before and after masking."""
+    if examined.tokenizer is None or not examined.records:
         return {}
-    tokenizer, masking = looked.tokenizer, config.masking
+    tokenizer, masking = examined.tokenizer, config.masking
     corruptor = Corruptor(masking, make_masker(masking, tokenizer), tokenizer.space, None, config.seed)
-    record, encoding = looked.records[0], looked.encodings[0]
+    record, encoding = examined.records[0], examined.encodings[0]
     masked = corruptor(encoding, 0, 0)
     places, put_there = masked.positions.astype(np.int32), masked.ids[masked.positions]
     shown = domain.show(tokenizer, record.raw, encoding, places, put_there)
@@ -392,14 +389,9 @@ def _example(domain: Domain, config: PretrainConfig, looked: _Looked) -> dict[st
     return {to: lines[name][:_EXAMPLE_CHARACTERS] for name, to in names.items() if name in lines}
 
 
-# `seqmlm data formats`: what files a domain reads, and the options of each, as their readers say.
-
-_ARGUMENT = re.compile(r"^    (\w+(?:, \w+)*): ")  # an entry of the section "Args:" of a docstring
-
-
 @dataclass(frozen=True, kw_only=True)
 class FormatFacts:
-    """One format: the name endings that mean it, whether a folder can be one, and its options."""
+    """One file format: its file name endings, whether it can be a folder, and its options."""
 
     name: str
     reads: str
@@ -422,7 +414,7 @@ class OptionFacts:
 
 
 def formats(domain: str) -> list[FormatFacts]:
-    """The formats of a domain, the first being the one assumed where a file's name says nothing.
+    """The formats of a domain; the first is assumed if a file's name matches none.
 
     Raises:
         UsageError: an unknown domain.
@@ -450,7 +442,7 @@ def formats(domain: str) -> list[FormatFacts]:
 
 
 def _meanings(reader: Callable[..., Any]) -> Mapping[str, str]:
-    """What the section "Args:" of a docstring says of each argument."""
+    """The description of each argument in the section "Args:" of a docstring."""
     meanings: dict[str, str] = {}
     names: list[str] = []
     inside = False

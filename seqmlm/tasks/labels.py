@@ -1,4 +1,9 @@
-"""Scores and their labels, joined by id: what an evaluation reads."""
+"""Scores joined with their labels, by id or by place: what `seqmlm evaluate` reads.
+
+Labels come from a column of the scores, from a separate file, or from the `truth.json` of a sample, whose
+anomalies are found in rows by their places. An id without a partner is an error, not a row less: records left
+out of a scoring must not improve its result.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +22,26 @@ from seqmlm.errors import DataError
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5
-# Columns in which less is more unusual.
+# Columns in which a lower value is more unusual.
 _P_VALUES = ("p_value", "channels.")
+
+_SCHEMA = "seqmlm.sample."
 
 Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which fields say what.
+    """Names of the columns to read.
 
     Args:
-        score: higher is more unusual; p-values ("p_value", "channels.NAME") are turned round.
-        label: of the scores, or of the file of labels.
-        positive, negative: the label that is to be found, or the one that is not; neither for 0/1 or
+        score: higher is more unusual; p-values ("p_value", "channels.NAME") have their sign flipped.
+        label: in the scores, or in the file of labels.
+        positive, negative: the value of positive rows, or that of negative rows; neither for 0/1 or
             true/false.
-        group: natural unit of a row, for resampling; None for each row its own.
+        group: unit for resampling, such as a patient; None for each row its own.
         baseline: a further score of the same rows, or None.
-        id: of a row in the file of labels.
+        id: of the rows in the file of labels.
     """
 
     score: str = "score"
@@ -53,13 +60,13 @@ class Labelled:
     Args:
         keys: id, start and end of each row.
         scores: -inf where nothing could be scored.
-        labels: True where the row is to be found.
-        alarms: None where the scores have no alarm column.
-        lengths: units; None where the scores do not say.
+        labels: True for positive rows.
+        alarms: None if the scores have no alarm column.
+        lengths: units; None if the scores have no such column.
         groups: for resampling.
-        baseline: None where none is named.
-        sensitive: whether the scores say that they are of sensitive data.
-        missing: labels of no scored row, with `partial`.
+        baseline: empty if none is named.
+        sensitive: whether the scores are marked as sensitive.
+        missing: number of labels without a score.
     """
 
     keys: list[Key] = field(default_factory=list)
@@ -81,18 +88,17 @@ def read_labelled(
     partial: bool = False,
     sensitive: bool = False,
 ) -> Labelled:
-    """Read scores, and labels from a column of theirs or a file of their own.
+    """Read scores, with labels from one of their columns or from a separate file.
 
     Args:
         paths: files of scores (.jsonl, .csv, .parquet ...).
-        columns: which fields say what.
-        labels: file with an id and a label a row, or the truth of a sample; None where the scores have the
-            label.
-        partial: labels without a score are counted instead of refused.
-        sensitive: as if the scores said so.
+        columns: names of the columns.
+        labels: file of ids and labels, or the truth of a sample; None if the scores have the labels.
+        partial: count labels without a score instead of raising.
+        sensitive: treat the scores as sensitive.
 
     Raises:
-        DataError: a missing field, a score that is no number, ids without a partner (with their number).
+        DataError: a missing field, a score that is not a number, ids without a partner.
     """
     planted = None if labels is None else Planted.read(labels)
     known = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
@@ -118,29 +124,31 @@ def read_labelled(
     left = set(known or ()) - seen if planted is None else planted.unseen
     found.missing = _unscored(left, str(labels), partial, found.sensitive)
     if not found.keys:
-        raise DataError("there are no scores", source=", ".join(paths), remedy="name a file with rows in it")
+        raise DataError(
+            "there are no scores", source=", ".join(paths), remedy="name a file that contains rows"
+        )
     return found
 
 
 def aligned(
     path: str, column: str, keys: Sequence[Key], sensitive: bool
 ) -> tuple[list[float], list[bool] | None]:
-    """The scores, and the alarms if there are any, that another file gives the same rows.
+    """The scores, and the alarms if any, of the same rows in another file.
 
     Args:
-        path, column: where they stand.
-        keys: (N,) rows, in whose order they come.
-        sensitive: name no ids.
+        path, column: where to read them.
+        keys: (N,) rows, in the order of the result.
+        sensitive: do not name ids in errors.
 
     Raises:
-        DataError: a row it does not have, or has twice.
+        DataError: a row is missing or occurs twice.
     """
     scores: dict[Key, float] = {}
     alarms: dict[Key, bool | None] = {}
     for line, row in read_rows(path):
         key = _key(row, str(required(row, "id", path, line)))
         if key in scores:
-            raise DataError("this row was there before", source=path, line=line, remedy="keep one of them")
+            raise DataError("duplicate row", source=path, line=line, remedy="keep one of them")
         scores[key] = number_of(row, column, path, line)
         alarms[key] = _truth(row.get("alarm"))
     absent = [key[0] for key in keys if key not in scores]
@@ -151,10 +159,10 @@ def aligned(
 
 
 def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
-    """A score of a row, higher being more unusual; -inf where it is null or empty.
+    """The score of a row, higher being more unusual; -inf if null or empty.
 
     Raises:
-        DataError: no such field, or no number in it.
+        DataError: the field is missing or not a number.
     """
     value = _value(row, name, path, line)
     if value is None or value == "":
@@ -165,17 +173,17 @@ def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:
         number = math.nan
     if math.isnan(number):
         raise DataError(
-            "no number in the field",
+            "not a number",
             source=path,
             line=line,
             field=name,
-            remedy="leave it empty where nothing could be scored",
+            remedy="leave it empty if the row has no score",
         )
     return -number if name.startswith(_P_VALUES) else number
 
 
 def is_column(name: str) -> bool:
-    """Whether a name means a column of the scores rather than a file."""
+    """Whether a name is a column of the scores rather than an existing file."""
     return not Path(name).exists()
 
 
@@ -187,7 +195,7 @@ def _unscored(ids: set[str], path: str, partial: bool, sensitive: bool) -> int:
     """
     if ids and not partial:
         error = _without(sorted(ids), "labelled ids have no score", path, sensitive)
-        raise DataError(error.reason, source=error.source, remedy=f"{error.remedy}, or give --partial")
+        raise DataError(error.reason, source=error.source, remedy=f"{error.remedy}, or use --partial")
     return len(ids)
 
 
@@ -239,10 +247,10 @@ def _labels(path: str, columns: Columns, sensitive: bool) -> dict[str, bool]:
         label = _label(value, columns, path, line, sensitive)
         if found.setdefault(name, label) is not label:
             raise DataError(
-                "an id with both labels" if sensitive else f"{name!r} has both labels",
+                "an id with two different labels" if sensitive else f"{name!r} has two different labels",
                 source=path,
                 line=line,
-                remedy="keep the right one",
+                remedy="keep the correct one",
             )
     return found
 
@@ -260,35 +268,32 @@ def _label(value: Any, columns: Columns, path: str, line: int, sensitive: bool) 
             source=path,
             line=line,
             field=columns.label,
-            remedy="say which one is to be found with --positive, or which is not with --negative",
+            remedy="name the positive label with --positive, or the negative one with --negative",
         )
     return truth
 
 
 def _without(ids: Counter[str] | Sequence[str], what: str, path: str, sensitive: bool) -> DataError:
-    """The error for ids that have no partner; ids of sensitive data are not named."""
+    """The error for ids without a partner; ids of sensitive data are not named."""
     names = list(dict.fromkeys(ids))
     shown = "" if sensitive else f": {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
     return DataError(
-        f"{len(names):,} {what}{shown}", source=path, remedy="check that both files are of the same records"
+        f"{len(names):,} {what}{shown}",
+        source=path,
+        remedy="check that both files are about the same records",
     )
-
-
-# Scored rows and what was planted in a sample: its `truth.json` in the place of a file of labels.
-
-_SCHEMA = "seqmlm.sample."
 
 
 class Planted:
     """The anomalies of a sample, found in rows by their places (docs/SAMPLES.md).
 
-    The row of a whole record shows all of its anomalies; which ones the row of a part shows, the field says.
+    The row of a whole record shows all of its anomalies; the field says which of them a part shows.
 
     Args:
         domain: the sample's.
         anomalies: as the truth lists them.
-        file: of the sample, beside its truth; where it is a folder and the one above it was scored, ids of
-            records begin with it.
+        file: the sample's data, next to its truth; if it is a folder and the one above it was scored, record
+            ids begin with its name.
     """
 
     def __init__(self, domain: Domain, anomalies: list[dict[str, Any]], file: str = "") -> None:
@@ -300,10 +305,10 @@ class Planted:
 
     @classmethod
     def read(cls, path: str) -> Self | None:
-        """What a truth file plants; None where the file is none.
+        """Read a truth file; None if the file is something else.
 
         Raises:
-            DataError: nothing is planted in it.
+            DataError: it has no anomalies.
         """
         if not path.endswith(".json") or not Path(path).is_file():
             return None
@@ -315,14 +320,14 @@ class Planted:
             return None
         if not truth.get("anomalies"):
             raise DataError(
-                f"nothing wrong is planted in this {truth.get('domain')} sample",
+                f"this {truth.get('domain')} sample has no anomalies",
                 source=path,
-                remedy="docs/SAMPLES.md says which samples have anomalies; give labels of your own",
+                remedy="docs/SAMPLES.md says which samples have anomalies; give other labels",
             )
         return cls(plugins.domain(str(truth.get("domain"))), truth["anomalies"], str(truth.get("file", "")))
 
     def shown(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row shows an anomaly, which is from then on none of the `unseen`."""
+        """Whether a row shows an anomaly; that anomaly is no longer `unseen`."""
         name = str(row["id"]).removeprefix(self._prefix)
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])
@@ -341,5 +346,5 @@ class Planted:
 
 
 def _parsed(value: Any, absent: Any) -> Any:
-    """What tables hold as JSON text."""
+    """A value that tables store as JSON text."""
     return json.loads(value) if isinstance(value, str) and value else value or absent

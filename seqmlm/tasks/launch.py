@@ -1,4 +1,8 @@
-"""From what was asked to a run: which settings, which name, a new run or an old one continued."""
+"""From a request to a plan: resolved settings, the run's name and folder, a new run or a resumed one.
+
+A resumed run keeps the settings that determine its numbers (`FROZEN`) and may change the others, such as its
+limits: anything else would make "resumed" and "uninterrupted" different trainings.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,13 @@ from seqmlm.workspace import Workspace
 RUN_CONFIG = "config.yaml"
 FINISHED = "result.json"
 
-# What makes the numbers of a run; a resumed run must keep them, the rest may change.
 FROZEN = ("domain", "seed", "data", "tokenizer", "masking", "model")
 FROZEN_TRAINING = ("tokens_per_batch", "tokens_per_row", "betas", "sharding")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """What the user asked for, unresolved.
+    """What the user requested, unresolved.
 
     Args:
         domain: its name; may be left out when a run is resumed or the config file names it.
@@ -51,7 +54,7 @@ class TrainRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A request resolved: the settings, the run's name and folder, and whether it is an old run continued."""
+    """A resolved request: settings, the run's name and folder, and whether it resumes an existing run."""
 
     config: PretrainConfig
     name: str
@@ -65,7 +68,7 @@ def request_config(request: TrainRequest) -> Any:
 
 
 def plan(request: TrainRequest, workspace: Workspace) -> Plan:
-    """Decide what a request means in this workspace; writes nothing but standard input, if that is data.
+    """Resolve a request in this workspace; writes no file, except for data on standard input.
 
     Raises:
         UsageError: no domain, unknown keys or names.
@@ -78,7 +81,7 @@ def plan(request: TrainRequest, workspace: Workspace) -> Plan:
         directory = workspace.run_dir(name)
         if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
             raise StateError(
-                f"run {name!r} exists ({directory}): go on with it by --resume auto, or choose another --name"
+                f"run {name!r} exists ({directory}): continue it with --resume auto, or choose another --name"
             )
         return Plan(config=config, name=name, directory=directory, resume=False)
     directory = workspace.run_dir(name)
@@ -98,7 +101,9 @@ def _existing_run(request: TrainRequest, workspace: Workspace) -> str | None:
             return request.name if request.name in known else None
         return _newest_unfinished(request, known)
     if request.name not in (None, request.resume):
-        raise UsageError(f"--resume {request.resume} and --name {request.name} name two runs; give one")
+        raise UsageError(
+            f"--resume {request.resume} and --name {request.name} name two different runs; give one of them"
+        )
     if request.resume not in known:
         raise StateError(f"there is no run {request.resume!r} to resume{nearest(request.resume, known)}")
     return request.resume
@@ -126,12 +131,12 @@ def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
     _check_init(asked)
     train = asked.get("train")
     if saved and isinstance(train, dict) and any(limit in train for limit in LIMITS):
-        # A new limit replaces the old one instead of standing beside it.
+        # A new limit replaces the old ones: the first limit reached would stop the training.
         saved = merge(saved, {"train": dict.fromkeys(LIMITS)})
     domain = request.domain or asked.get("domain") or saved.get("domain")
     if domain is None:
         known = ", ".join(plugins.names("domains"))
-        raise UsageError(f"say what the sequences are with --domain (known: {known})")
+        raise UsageError(f"name the field of the sequences with --domain (known: {known})")
     for other in (asked.get("domain"), saved.get("domain")):
         if other not in (None, domain):
             raise UsageError(f"--domain {domain} contradicts {other!r} in the settings")
@@ -139,14 +144,16 @@ def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
 
 
 def _check_init(asked: Mapping[str, Any]) -> None:
-    """Refuse settings that a model to go on from has decided already."""
+    """Refuse settings that the initial model determines."""
     model, tokenizer = asked.get("model"), asked.get("tokenizer")
     if not isinstance(model, dict) or model.get("init") is None:
         return
     decided = [f"model.{key}" for key in ("size", "dropout", "global_attention", "overrides") if key in model]
     decided += [f"tokenizer.{key}" for key in (tokenizer if isinstance(tokenizer, dict) else {})]
     if decided:
-        raise UsageError(f"{', '.join(decided)} cannot be set: the model of --init brings its own")
+        raise UsageError(
+            f"{', '.join(decided)} cannot be set together with --init: the initial model determines them"
+        )
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,19 +178,16 @@ def _check_unchanged(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]
     ]
     if changed:
         raise StateError(
-            f"run {name!r} was started with other settings of {', '.join(changed)}; a resumed run keeps them "
-            f"(start a new run with --init {name} to go on from its model)"
+            f"run {name!r} was started with other values of {', '.join(changed)}; a resumed run keeps them "
+            f"(to continue from its model with new settings, start a new run with --init {name})"
         )
 
 
-# Settings completed for a run: they mean the same tomorrow, and in any folder.
-
-
 def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
-    """Complete settings as they are saved with a run; completing them again changes nothing.
+    """Complete settings as they are saved with a run, independent of time and folder; idempotent.
 
-    Paths become absolute, standard input a file, the initial model its folder, a file of words its words, and
-    the lengths of batch and row numbers.
+    Paths become absolute, standard input becomes a file, the initial model its folder, a file of words its
+    words; the lengths of batch and row become numbers.
 
     Raises:
         UsageError: durations, limits or word lists that cannot be used.
@@ -199,12 +203,12 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
     config = replace(config, model=model, data=data, tokenizer=tokenizer, masking=masking)
     train = replace(config.train, tokens_per_batch=batch_tokens(config), tokens_per_row=row_length(config))
     config = replace(config, train=train)
-    loop_config(config)  # what it refuses is refused before anything is read
+    loop_config(config)  # invalid limits are rejected before any data are read
     return config
 
 
 def _kept(source: str, workspace: Workspace) -> str:
-    """A source that will still mean the same tomorrow and elsewhere."""
+    """The source as an absolute path; standard input is saved to a file first."""
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
     kept = save_stdin(workspace.runs / ".inputs") if path == "-" else Path(path).expanduser().resolve()

@@ -1,4 +1,4 @@
-"""Models by name: registering what a training made, finding it again, aliases, export."""
+"""`seqmlm models`: register, find, list, alias and export trained models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.tracking import TrackedRun, Tracker
@@ -20,7 +21,7 @@ from seqmlm.workspace import Workspace
 CARD = "seqmlm.json"
 CHAMPION = "champion"
 
-# What a plain Hugging Face folder consists of, and our card; nothing else of a model folder is exported.
+# The files of a plain Hugging Face folder, and our card; nothing else in a model folder is exported.
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
@@ -33,7 +34,7 @@ class ModelSummary:
 
     entry: ModelEntry
     card: Mapping[str, Any]
-    """The model folder's own card; empty where the folder is gone."""
+    """The model folder's own card; empty if the folder is missing."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -42,7 +43,7 @@ class ModelSummary:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """What machines read."""
+        """Plain values, for JSON."""
         entry = self.entry
         return {
             "name": entry.name,
@@ -102,10 +103,10 @@ def register_model(
     before keeps its version.
 
     Args:
-        run: the training; MLflow may be away.
+        run: the training's run; MLflow may be unreachable.
         directory: the model folder, complete.
         name: the model's name.
-        domain, dataset, tokenizer, masking: what it was made of.
+        domain, dataset, tokenizer, masking: what it was trained with.
         metrics: final metrics, for MLflow's table of models.
         init: what training started from: a reference, folder or hub id; None from scratch.
         tracked_dataset: the name given to `run.dataset` for the data the metrics were measured on.
@@ -234,7 +235,7 @@ def _copy_whole(files: Iterable[Path], target: Path) -> None:
         temporary.chmod(0o755)
         if target.exists():
             target.rmdir()
-        temporary.rename(target)
+        move_into_place(temporary, target)
     except OSError as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

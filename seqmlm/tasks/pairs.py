@@ -13,8 +13,8 @@ from typing import Any, Literal
 from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.engine.device import Precision
-from seqmlm.engine.mode import Mode
 from seqmlm.engine.scoring import SequenceScore
+from seqmlm.engine.units import Mode
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Accuracy, accuracy, by_group, macro, outcomes
 from seqmlm.inference import model_folder

@@ -1,4 +1,8 @@
-"""Pretraining, end to end: plan, read, assemble, train, conclude; one tracked run."""
+"""`seqmlm train`, end to end: plan, read, assemble, train, evaluate, calibrate, register; one tracked run.
+
+The run's folder is complete without MLflow, and every step up to the registered model can be repeated: after
+a crash at any moment, `--resume` reaches the same model.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +27,7 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
+from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
@@ -36,30 +41,29 @@ from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus, 
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
 from seqmlm.tasks.models import register_model
 from seqmlm.tasks.observers import (
-    METRICS,
     Console,
-    MetricsFile,
     Recorder,
     loss_plot,
-    read_metrics,
     sample_predictions,
 )
-from seqmlm.tracking import TrackedRun, Tracker
-from seqmlm.tracking.ledger import LEDGER
+from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
+
+SHOWN_PREDICTIONS = 8
+MODEL_FOLDER = "model"
 
 
 def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
-    """Train as asked: a new run, or one continued.
+    """Train a new run, or resume one.
 
     Args:
-        request: what was asked.
-        console: told how it goes.
+        request: the user's settings.
+        console: receives progress and messages.
 
     Raises:
-        UsageError: settings that make no sense; DataError: input that cannot be read.
-        StateError: the name is taken, a checkpoint or the disk is at fault.
-        TrainingError: the numbers went wrong too often in a row.
+        UsageError: invalid settings; DataError: input that cannot be read.
+        StateError: the name is taken, a checkpoint is corrupt, or the disk is full.
+        TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
     began = time.monotonic()
     workspace = Workspace.locate()
@@ -68,24 +72,22 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
     done = finished_result(agreed)
     if done is not None:
         if processes.is_main:
-            console.message(f"run {agreed.name} is finished; raise its limit to go on with it")
+            console.message(f"run {agreed.name} is finished; raise its limit to train longer")
         return replace(done, is_main=processes.is_main)
     domain = plugins.domain(agreed.config.domain)
     say = console.message if processes.is_main else _silent
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     parts = assemble(agreed.config, corpus)
     _check_rows(parts, processes)
-    with ExitStack() as stack:
-        if not processes.is_main:
-            outcome = _run_loop(agreed, parts, NullObserver())
-            return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
-        run = stack.enter_context(_tracked(agreed, workspace, parts, console))
-        metrics = stack.enter_context(MetricsFile(agreed.directory / METRICS))
-        recorder = Recorder(metrics, run, console, partial(_expected_steps, parts))
+    if not processes.is_main:
+        outcome = _run_loop(agreed, parts, NullObserver())
+        return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
+    with _tracked(agreed, workspace, parts, console) as run:
+        recorder = Recorder(run, console, partial(_expected_steps, parts))
         outcome = _run_loop(agreed, parts, recorder)
         if outcome.status == "killed":
             run.end("KILLED")
-            say(f"stopped at step {outcome.steps} and saved; go on with --resume {agreed.name}")
+            say(f"stopped at step {outcome.steps} and saved; continue with --resume {agreed.name}")
             return make_result(agreed, outcome, seconds=time.monotonic() - began, run_id=run.run_id)
         if agreed.config.train.sharding != "none" and processes.world > 1:
             parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
@@ -95,7 +97,10 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             f"(unigram {values['eval/unigram_bits_per_unit']:.3f}); model {agreed.name}:{version}"
         )
         if values["eval/bits_per_unit"] >= values["eval/unigram_bits_per_unit"]:
-            say(f"no better than how often each {domain.unit} occurs: train longer, or on more data")
+            say(
+                f"no better than the unigram baseline (how often each {domain.unit} occurs): "
+                "train longer or on more data"
+            )
         result = make_result(
             agreed,
             outcome,
@@ -109,7 +114,7 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
 
 
 def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processes) -> Plan:
-    """The plan of the main process, known to all of them."""
+    """The plan of the main process, sent to all processes."""
     text = ""
     if processes.is_main:
         decided = plan(request, workspace)
@@ -125,7 +130,7 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
 
 
 def _check_rows(parts: Parts, processes: Processes) -> None:
-    """Refuse to let processes idle: each needs a row of the batch."""
+    """Refuse a batch with fewer rows than processes, which would leave some idle."""
     rows = parts.loop.rows_per_batch
     if rows < processes.world:
         tokens = rows * parts.planner.tokens_per_row
@@ -136,7 +141,7 @@ def _check_rows(parts: Parts, processes: Processes) -> None:
 
 
 def _expected_steps(parts: Parts, report: StepReport) -> float:
-    """Optimizer steps until the first limit, as far as it can be told by now."""
+    """Estimate of the optimizer steps until the first limit."""
     limits: list[float] = []
     if parts.loop.max_steps is not None:
         limits.append(parts.loop.max_steps)
@@ -151,11 +156,9 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     """Make the run's folder, and open its MLflow run."""
     config, corpus, directory = agreed.config, parts.corpus, agreed.directory
     directory.mkdir(parents=True, exist_ok=True)
-    # The settings come first: with them in place, a run killed at any moment can be resumed.
+    # The settings are written first: with them a run that is killed at any later moment can be resumed.
     settings = directory / RUN_CONFIG
-    temporary = settings.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
-    temporary.replace(settings)
+    replace_file(settings, yaml.safe_dump(to_dict(config), sort_keys=False).encode())
     (directory / FINISHED).unlink(missing_ok=True)
     _keep_quarantined(corpus, directory / QUARANTINE)
     run = Tracker(workspace, warn=console.message).start(
@@ -173,15 +176,15 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
 
 
 def _keep_quarantined(corpus: Corpus, path: Path) -> None:
-    """Put the bad records of all corpora into the run's folder, for its owner's eyes."""
+    """Collect the bad records of all corpora in the run's folder, readable by the owner only."""
     if corpus.quarantined:
         path.touch(mode=0o600)
-        path.chmod(0o600)  # also when the file was there before
+        path.chmod(0o600)  # touch does not change the mode of an existing file
         path.write_bytes(b"".join(aside.read_bytes() for aside in corpus.quarantined))
 
 
 def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
-    """What people compare runs by."""
+    """The parameters that MLflow shows and `runs compare` compares."""
     train, model, masking = config.train, config.model, config.masking
     return {
         "domain": config.domain,
@@ -229,7 +232,7 @@ def _run_loop(agreed: Plan, parts: Parts, observer: Observer) -> LoopResult:
 
 
 def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> MaskedRows:
-    """The trained model in one piece: this process holds a shard of it, the last checkpoint the whole."""
+    """The whole trained model, from the last checkpoint: this process has only a shard of it."""
     assert outcome.checkpoint is not None
     rows = new_model(config, parts.corpus.tokenizer)
     restore_module(rows, checkpoint.read(outcome.checkpoint).tensors("model"))
@@ -237,13 +240,7 @@ def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> M
 
 
 def _silent(text: str) -> None:
-    """Only the main process speaks."""
-
-
-# After the last step: final evaluation, the model folder, registry and tracker, what people look at.
-
-SHOWN_PREDICTIONS = 8
-MODEL_FOLDER = "model"
+    """Print nothing: only the main process reports."""
 
 
 def finalize(
@@ -265,8 +262,6 @@ def finalize(
     """
     directory = plan.directory
     values = parts.evaluator.final(parts.rows)
-    with MetricsFile(directory / METRICS) as metrics:
-        metrics.write(outcome.steps, values)
     run.log_metrics(outcome.steps, values)
     with _disk_errors(plan):
         folder = _model_folder(directory, outcome.steps)
@@ -276,7 +271,7 @@ def finalize(
         model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
         _calibrate(plan, domain, parts, outcome, building, card, say)
         shutil.rmtree(folder, ignore_errors=True)
-        building.replace(folder)
+        move_into_place(building, folder)
     version = _register(plan, workspace, parts, folder, run, values)
     with _disk_errors(plan):
         _artifacts(plan, domain, parts, run)
@@ -284,7 +279,7 @@ def finalize(
 
 
 def _model_folder(directory: Path, steps: int) -> Path:
-    """Where the model goes: a run that was extended leaves the version it registered before as it is."""
+    """The folder of the model; a run that was extended keeps the folder of its earlier version."""
     first = directory / MODEL_FOLDER
     card = model_folder.read_card(first)
     return first if card is None or card.steps == steps else directory / f"{MODEL_FOLDER}-{steps}"
@@ -362,7 +357,7 @@ def _register(
     run: TrackedRun,
     values: Mapping[str, float],
 ) -> int:
-    """Make the folder a version of the model called like the run; returns the version."""
+    """Register the folder as a new version of the model named after the run; returns the version."""
     config, corpus, tokenizer = plan.config, parts.corpus, parts.corpus.tokenizer
     sources = tuple(path for paths in corpus.sources.values() for path in paths)
     version = register_model(
@@ -407,12 +402,9 @@ def _artifacts(plan: Plan, domain: Domain, parts: Parts, run: TrackedRun) -> Non
     run.artifact(directory / "predictions.txt")
 
 
-# How a training ended: what is printed, and what tells a finished run from an unfinished one.
-
-
 @dataclass(frozen=True, kw_only=True)
 class PretrainResult:
-    """How a training ended; the JSON object of `train --json`."""
+    """The result of a training; the JSON object of `train --json`."""
 
     run_id: str | None
     run_name: str
@@ -433,12 +425,12 @@ class PretrainResult:
     is_main: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """What machines read: everything but which process this was."""
+        """Plain values, for JSON; without what concerns this process only."""
         return {key: value for key, value in asdict(self).items() if key not in ("signal", "is_main")}
 
 
 def finished_result(plan: Plan) -> PretrainResult | None:
-    """The result of a run that is done and is not asked for more."""
+    """The saved result of a finished run, unless its limits have been raised."""
     path = plan.directory / FINISHED
     if not plan.resume or not path.exists():
         return None
@@ -447,9 +439,9 @@ def finished_result(plan: Plan) -> PretrainResult | None:
 
 
 def keep_result(plan: Plan, result: PretrainResult) -> None:
-    """Mark the run as finished."""
+    """Save the result, which marks the run as finished."""
     saved = {"limits": _limits(plan), "result": asdict(result)}
-    (plan.directory / FINISHED).write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+    replace_file(plan.directory / FINISHED, (json.dumps(saved, indent=2) + "\n").encode())
 
 
 def _limits(plan: Plan) -> dict[str, Any]:
@@ -466,7 +458,7 @@ def make_result(
     values: Mapping[str, float] | None = None,
     is_main: bool = True,
 ) -> PretrainResult:
-    """Put a result together; `values` are the final evaluation's, none for a training that was stopped."""
+    """Assemble the result; `values` are the final evaluation's, None for a training that was stopped."""
     values = values or {}
     return PretrainResult(
         run_id=run_id,

@@ -14,7 +14,7 @@ import numpy as np
 
 from seqmlm.data.nbest import NBest, read_nbest
 from seqmlm.engine.device import Precision
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.evaluation.rescoring import (

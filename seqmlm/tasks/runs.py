@@ -1,4 +1,4 @@
-"""Looking at runs: list them, show one, put several beside each other, complete them in MLflow."""
+"""`seqmlm runs`: list runs, show one, compare several, upload to MLflow what it is missing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from seqmlm.workspace import Workspace
 Warn = Callable[[str], None]
 Better = Literal["lower", "higher"]
 
-# Which way a metric is better, by what its name holds; a metric that fits none is not judged.
+# Whether higher or lower is better, by a part of the metric's name; other metrics are not ranked.
 _HIGHER = ("tokens_per_second", "fill", "accuracy", "auroc")
 _LOWER = ("loss", "bits_per_unit", "perplexity")
-# Properties of the data or the machine, not achievements of a run.
+# Properties of the data or the machine, not results of a run.
 _NOT_JUDGED = ("unigram", "system/")
-# Params that decide what an evaluation measures: where they differ, its numbers are of different things.
+# Params that decide what an evaluation measures: where they differ, its numbers are not comparable.
 _YARDSTICK = ("domain", "tokenizer", "vocabulary_size", "data_fingerprint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Runs beside each other; every list has one item a run, None where a run has no such thing."""
+    """Several runs; every list has one item per run, None where a run lacks it."""
 
     runs: list[RunInfo]
     params: dict[str, list[str | None]]
@@ -33,12 +33,12 @@ class Comparison:
     metrics: dict[str, list[float | None]]
     """Final values."""
     best: dict[str, list[bool]]
-    """By metric: which runs have the best value; none where it is not judged or all are equal."""
+    """By metric: which runs have the best value; none if it is not ranked or all are equal."""
     notes: list[str]
-    """What makes a comparison of these numbers unfair."""
+    """Reasons why these numbers may not be comparable."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What machines read."""
+        """Plain values, for JSON."""
         return {
             "runs": [{"name": run.name, "run_id": run.run_id, "status": run.status} for run in self.runs],
             "params": self.params,
@@ -53,38 +53,38 @@ class Comparison:
 
 
 def list_runs(warn: Warn, workspace: Workspace | None = None) -> list[RunInfo]:
-    """All runs of the workspace, newest first; those whose process died are ended as KILLED before."""
+    """All runs of the workspace, newest first; runs whose process died are first marked KILLED."""
     tracker = Tracker(workspace or Workspace.locate(), warn=warn)
-    tracker.bury_dead()
+    tracker.mark_killed()
     return tracker.runs()
 
 
 def show_run(reference: str, warn: Warn, workspace: Workspace | None = None) -> dict[str, Any]:
-    """Everything about one run: what the tracker knows, and where its folder is.
+    """One run: everything the tracker knows, and its folder.
 
     Raises:
         StateError: there is no such run.
     """
     home = workspace or Workspace.locate()
     tracker = Tracker(home, warn=warn)
-    tracker.bury_dead()
+    tracker.mark_killed()
     run = tracker.find(reference)
     folder = _folder(home, run.name)
     return {**asdict(run), "folder": str(folder) if folder else None}
 
 
 def compare_runs(references: Sequence[str], warn: Warn, workspace: Workspace | None = None) -> Comparison:
-    """Put runs beside each other.
+    """Compare runs.
 
     Args:
-        references: names or ids; one that is named twice is shown once.
+        references: names or ids; duplicates are dropped.
 
     Raises:
         UsageError: fewer than two runs.
         StateError: there is no such run.
     """
     tracker = Tracker(workspace or Workspace.locate(), warn=warn)
-    tracker.bury_dead()
+    tracker.mark_killed()
     known = tracker.runs()
     runs: list[RunInfo] = []
     for reference in references:
@@ -92,20 +92,20 @@ def compare_runs(references: Sequence[str], warn: Warn, workspace: Workspace | N
         if run not in runs:
             runs.append(run)
     if len(runs) < 2:
-        raise UsageError("name at least two runs to compare; `seqmlm runs list` shows what there is")
+        raise UsageError("name at least two runs to compare; `seqmlm runs list` shows all runs")
     return compare(runs)
 
 
 def compare(runs: list[RunInfo]) -> Comparison:
-    """Put runs beside each other: params that differ, final metrics and the best of them."""
+    """Compare runs: params that differ, final metrics and the best of them."""
     params = {
         key: values
-        for key, values in _beside([run.params for run in runs]).items()
+        for key, values in _side_by_side([run.params for run in runs]).items()
         if len({value or "" for value in values}) > 1
     }
     metrics = {
         key: values
-        for key, values in _beside([run.metrics for run in runs]).items()
+        for key, values in _side_by_side([run.metrics for run in runs]).items()
         if not key.startswith("system/")
     }
     return Comparison(
@@ -131,10 +131,10 @@ def better(metric: str) -> Better | None:
 
 
 def sync_runs(warn: Warn, workspace: Workspace | None = None) -> dict[str, int]:
-    """Complete in MLflow what runs recorded while it was away; points uploaded by run name.
+    """Upload to MLflow what runs recorded while it was unreachable; number of points by run name.
 
     Raises:
-        StateError: MLflow still does not answer.
+        StateError: MLflow is still unreachable.
     """
     return Tracker(workspace or Workspace.locate(), warn=warn).sync()
 
@@ -144,7 +144,7 @@ def _folder(workspace: Workspace, name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _beside(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _side_by_side(mappings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     keys = sorted({key for mapping in mappings for key in mapping})
     return {key: [mapping.get(key) for mapping in mappings] for key in keys}
 
@@ -162,7 +162,7 @@ def _notes(runs: Sequence[RunInfo], params: Mapping[str, Sequence[str | None]]) 
     notes = []
     unlike = [key for key in _YARDSTICK if key in params]
     if unlike:
-        notes.append(f"evaluated on different terms ({', '.join(unlike)}): eval/ numbers do not compare")
+        notes.append(f"{', '.join(unlike)} differ: the eval/ metrics are not comparable")
     unfinished = [f"{run.name} ({run.status})" for run in runs if run.status != "FINISHED"]
     if unfinished:
         notes.append(f"not finished: {', '.join(unfinished)}")

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from seqmlm.data.files import Source
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import Stopped, StopSignals
@@ -153,20 +154,21 @@ class _Scoring:
             if live is None:
                 whole = input_bytes(self._config.sources)
                 ahead = whole is not None and whole >= READ_AHEAD_BYTES and can_read_ahead()
-                given = (self._read(), model.domain, model.tokenizer, problems, position)
+                given = (self._read(self._config.sources), model.domain, model.tokenizer, problems, position)
                 with closing(from_files(*given, size=self._size, ahead=ahead)) as batches:
                     self._files(batches)
             else:
                 stopping = lambda: self._signals.received is not None  # noqa: E731
                 told = (model.domain, model.tokenizer, problems)
-                with from_live(self._read(), *told, live, stopping, size=self._size) as batches:
+                read = self._read([Source("-", live)])
+                with from_live(read, *told, live, stopping, size=self._size) as batches:
                     self._live(batches)
         if self._signals.received is None or latency is not None:
             self._output.finish()
 
-    def _read(self) -> Read:
+    def _read(self, sources: Sequence[str]) -> Read:
         config, domain = self._config, self._chosen.model.domain
-        return lambda told: domain.read(config.sources, told, format=config.format, **config.options)
+        return lambda told: domain.read(sources, told, format=config.format, **config.options)
 
     def _files(self, batches: Iterator[Batch]) -> None:
         try:

@@ -15,8 +15,7 @@ from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.registry import Registry, resolve
-from seqmlm.streams.schema import Schema
-from seqmlm.streams.sinks import open_sink
+from seqmlm.streams.sinks import Schema, open_sink
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import ScoreSummary, Tally, line, schema
 from seqmlm.tasks.score_plan import ScoringPlan, choose

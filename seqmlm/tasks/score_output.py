@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,17 +15,23 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Doubles, Scored
 from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
+from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs, top
 from seqmlm.errors import StateError
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.schema import Kind, Schema
-from seqmlm.streams.sinks import Row, Sink, open_sink, unwritable
+from seqmlm.streams.sinks import Kind, Row, Schema, Sink, is_stream, open_sink, unwritable
 from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
 """Units that `top` names, and those whose mean is `top_mean`."""
+
+EXPECTED = top(3)
+"""What a row says of each unit that it names."""
+
+PER_UNIT = (Entropy(), Rank())
+"""What a row says of each unit, where it names all."""
 
 
 def line(
@@ -95,17 +100,18 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
         "end": end,
         "surprisal": float(scored.surprisal[unit]),
     }
-    if scored.entropy is not None:
-        fields["entropy"] = float(scored.entropy[unit])
-    if scored.rank is not None:
-        fields["rank"] = int(scored.rank[unit])
-    if scored.top_ids is not None and scored.top_log_probs is not None:
-        known, names = scored.top_ids[unit] >= 0, scored.rule.names
+    values = {name: own[unit] for name, own in scored.values.items()}
+    if Entropy.name in values:
+        fields["entropy"] = float(values[Entropy.name])
+    if Rank.name in values:
+        fields["rank"] = int(values[Rank.name])
+    if TopIds.name in values:
+        names = scored.rule.names
+        letters, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
         fields["expected"] = [
             {"unit": tokenizer.surface(letter) if names is None else names[letter], "p": math.exp(log_prob)}
-            for letter, log_prob in zip(
-                scored.top_ids[unit][known].tolist(), scored.top_log_probs[unit][known].tolist(), strict=True
-            )
+            for letter, log_prob in zip(letters, log_probs, strict=True)
+            if letter >= 0
         ]
     return fields
 
@@ -177,7 +183,7 @@ class Output:
     ) -> None:
         self._config, self._columns, self._private, self._stdout = config, columns, private, stdout
         out = config.out
-        kept = out is not None and (not out.exists() or stat.S_ISREG(out.stat().st_mode))
+        kept = out is not None and not is_stream(out)
         self._cursor = Cursor(out, request, private=private) if out is not None and kept else None
         self._sink: Sink | None = None
         self._rows = 0

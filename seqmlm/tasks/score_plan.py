@@ -11,7 +11,7 @@ import torch
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, resolved
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Size
@@ -22,6 +22,7 @@ from seqmlm.inference.one_pass import correction_in
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.tasks.calibration import ESCALATE
 from seqmlm.tasks.score_config import ScoreConfig, input_bytes
+from seqmlm.tasks.score_output import EXPECTED, PER_UNIT
 
 LARGE = 64 << 20
 """Bytes of input from which a calibrated model screens first, where no mode is asked for."""
@@ -31,9 +32,6 @@ _CORRECTED = {
     "derived": "as the masking of the training implies, which is exact for a model that learnt it perfectly",
     "fitted": "as fitted to exact answers: an approximation",
 }
-
-EXPECTED = 3
-"""Alternatives that a row names for its most surprising units."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,7 +87,6 @@ class ScoringPlan:
         scorer = RecordScorer(
             self.model,
             correction=self.correction,
-            top=EXPECTED,
             tokens_per_batch=self.tokens_per_batch,
             precision=self.precision,
         )
@@ -101,7 +98,7 @@ class ScoringPlan:
             calibration=None if stored is None else stored.calibration,
             cascade=None if stored is None else stored.cascade,
             alpha=self.alpha,
-            per_unit=self.per_unit,
+            want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
         )
 
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from seqmlm.engine.conditionals import Conditionals, Statistics
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, best_device
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference import model_folder

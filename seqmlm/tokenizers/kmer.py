@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.documents import ranges
+from seqmlm.engine.layout import ranges
 from seqmlm.engine.masking.base import draw, eligible_tokens
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.query import Answer, Query
-from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Floats, Ids, TokenSpace
-from seqmlm.engine.units import QUERY_TOKENS, Doubles, Longs, Prices, Units, partition
+from seqmlm.engine.reductions import Reduction, Rows
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Floats, Ids, Longs, TokenSpace
+from seqmlm.engine.units import (
+    EXACT,
+    QUERY_TOKENS,
+    Doubles,
+    Mode,
+    UnitLogProbs,
+    Units,
+    of_units,
+    partition,
+    variants,
+)
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.nucleotide import (
     _FOUR,
@@ -30,7 +40,7 @@ from seqmlm.tokenizers.nucleotide import (
     checked,
     kmer_complements,
     kmers,
-    told,
+    read_shares,
 )
 
 if TYPE_CHECKING:
@@ -188,9 +198,9 @@ class KmerTokenizer(_EveryBase):
         return every_base(self.tokens, self.k)
 
 
-# Bases that several overlapping k-mers show: hidden with all of them, priced by what they say together.
+# Bases that several overlapping k-mers show: hidden with all of them, read from what they say together.
 #
-# A base costs what the k-mers over it say that agree with all bases not hidden, averaged over the k offsets.
+# p(base) is what the k-mers over it say that agree with all bases not hidden, averaged over the k offsets.
 
 _ENTRIES = 1 << 20  # probabilities looked at together
 
@@ -213,17 +223,18 @@ class _Overlaps:
     base: Longs
 
 
-@dataclass(frozen=True, slots=True)
-class _Hidden:
-    """What a query hides: (H,) bases, and the variant of each, or None for one variant.
+@dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """What a query hides.
 
     Args:
-        asked: (H,) True at the bases whose price is wanted, or None for all.
+        bases, variant: (H,) each hidden base, and where: ordered by variant and base.
+        asked: (H,) True at those that are read.
     """
 
     bases: Longs
-    variant: Longs | None
-    asked: Bools | None = None
+    variant: Longs
+    asked: Bools
 
 
 class OverlappingUnits(Bases):
@@ -234,8 +245,6 @@ class OverlappingUnits(Bases):
         k: bases of a token.
         first: id of the first k-mer; the others follow in alphabetical order.
     """
-
-    whole_rows: ClassVar[bool] = True
 
     def __init__(self, space: TokenSpace, *, k: int, first: int) -> None:
         super().__init__(space)
@@ -264,16 +273,59 @@ class OverlappingUnits(Bases):
     def _codes(self, encoding: Encoding) -> Longs:
         return self._layout(encoding).code
 
+    def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:
+        return (Rows(),)
+
+    def ask(
+        self,
+        encoding: Encoding,
+        hidden: Longs,
+        asked: Longs,
+        *,
+        hidden_in: Longs | None = None,
+        asked_in: Longs | None = None,
+    ) -> Query:
+        """As `Units.ask`; a base is hidden with all tokens that cover it, and read only where it is hidden.
+
+        Raises:
+            UsageError: a base that is not there, nothing to ask, or a base that is asked and not hidden.
+        """
+        if (hidden_in is None) is not (asked_in is None):
+            raise UsageError("hidden_in, asked_in: both or neither")
+        layout = self._layout(encoding)
+        count = len(layout.code)
+        each = np.arange(count + 1), np.arange(count)  # here a unit is its own only part
+        bases, variant = of_units(*each, hidden, hidden_in)
+        read, read_in = of_units(*each, asked, asked_in)
+        if not len(read):
+            raise UsageError("no base is asked")
+        names, wanted = variant * count + bases, read_in * count + read
+        if not np.isin(wanted, names).all():
+            raise UsageError("a base in overlapping k-mers can be asked only where it is hidden")
+        chosen = np.isin(names, wanted)
+        masked, masked_in = self._covering(layout, bases, variant)
+        tokens, tokens_in = self._covering(layout, bases[chosen], variant[chosen])
+        return Query(
+            encoding=encoding,
+            masked=masked.astype(np.int32),
+            asked=tokens.astype(np.int32),
+            masked_in=None if hidden_in is None else masked_in.astype(np.int32),
+            asked_in=None if asked_in is None else tokens_in.astype(np.int32),
+            units=Hidden(bases, variant, chosen),
+        )
+
+    def _covering(self, layout: _Overlaps, bases: Longs, variant: Longs) -> tuple[Longs, Longs]:
+        """The tokens over some bases, and the variant of each, by variant and token."""
+        count = layout.high - layout.low + 1
+        first = np.concatenate([[0], np.cumsum(count)])
+        return of_units(first, ranges(layout.low, count), bases, variant)
+
     def hide(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:
         layout = self._layout(encoding)
         free = np.concatenate([[0], np.cumsum(~eligible_tokens(encoding, self.space))])
         able = np.flatnonzero(free[layout.high + 1] == free[layout.low])
         chosen = able[draw(len(able), rate, rng)]
-        if not len(chosen):
-            return None
-        covering = ranges(layout.low[chosen], layout.high[chosen] - layout.low[chosen] + 1)
-        masked = np.unique(covering).astype(np.int32)
-        return Query(encoding=encoding, masked=masked, asked=masked, key=_Hidden(chosen, None))
+        return self.ask(encoding, chosen, chosen) if len(chosen) else None
 
     def each(self, encoding: Encoding, owned: Bools | None = None) -> Iterator[Query]:
         """A variant for each base, all its tokens hidden; it belongs to who owns the last of them."""
@@ -284,18 +336,8 @@ class OverlappingUnits(Bases):
         step = max(1, QUERY_TOKENS // max(1, len(encoding)))
         for begin in range(0, len(bases), step):
             some = bases[begin : begin + step]
-            count = layout.high[some] - layout.low[some] + 1
-            tokens = ranges(layout.low[some], count).astype(np.int32)
-            variant = np.arange(len(some))
-            inside = np.repeat(variant, count).astype(np.int32)
-            yield Query(
-                encoding=encoding,
-                masked=tokens,
-                masked_in=inside,
-                asked=tokens,
-                asked_in=inside,
-                key=_Hidden(some, variant),
-            )
+            alone = np.arange(len(some))
+            yield self.ask(encoding, some, some, hidden_in=alone, asked_in=alone)
 
     def questions(
         self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
@@ -327,40 +369,32 @@ class OverlappingUnits(Bases):
         wanted = np.ones(len(layout.code), dtype=np.bool_) if owned is None else owned[layout.high]
         for number in np.unique(passes[wanted]).tolist():
             bases = np.flatnonzero(passes == number)
-            priced = wanted[bases]
-            masked, asked = (
-                np.unique(ranges(layout.low[some], layout.high[some] - layout.low[some] + 1)).astype(np.int32)
-                for some in (bases, bases[priced])
-            )
-            yield Query(encoding=encoding, masked=masked, asked=asked, key=_Hidden(bases, None, priced))
+            yield self.ask(encoding, bases, bases[wanted[bases]])
 
-    def read(self, query: Query, answer: Answer) -> Prices:
+    def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         """Restrict each token to the k-mers that agree with the visible bases; average over the tokens."""
-        layout, hidden = self._layout(query.encoding), query.key
+        layout, hidden = self._layout(query.encoding), query.units
+        count = len(layout.code)
+        names = hidden.variant * count + hidden.bases
         bases = layout.base[query.asked][:, None] + np.arange(self.k)  # (A, k) base numbers
-        if hidden.variant is None:
-            slot_of = np.full(len(layout.code), -1)
-            slot_of[hidden.bases] = np.arange(len(hidden.bases))
-            slots = slot_of[bases]
-        else:
-            own = hidden.bases[query.asked_in][:, None]
-            slots = np.where(bases == own, np.asarray(query.asked_in)[:, None], -1)
-        assert answer.rows is not None
-        total = np.zeros((len(hidden.bases), _FOUR))
-        for shares, which in self._shares(answer.rows, layout.code[bases], slots):
+        own = variants(query)[:, None] * count + bases
+        place = np.searchsorted(names, own).clip(max=len(names) - 1)
+        slots = np.where(names[place] == own, place, -1)
+        total = np.zeros((len(names), _FOUR))
+        for shares, which in self._shares(answer.values[Rows.name], layout.code[bases], slots):
             np.add.at(total, which, shares)
-        chosen = slice(None) if hidden.asked is None else hidden.asked
-        priced, total = hidden.bases[chosen], total[chosen]
+        read, total = hidden.bases[hidden.asked], total[hidden.asked]
         total /= total.sum(axis=1, keepdims=True)
-        letter = layout.code[priced]
+        letter = layout.code[read]
         with np.errstate(divide="ignore"):
             log_probs = np.log(total[np.arange(len(letter)), letter])
-        return Prices(
-            position=layout.high[priced].astype(np.int32),
-            unit=priced,
+        return UnitLogProbs(
+            position=layout.high[read].astype(np.int32),
+            unit=read,
             letter=letter,
             log_probs=log_probs,
-            **told(total, letter, answer),
+            variant=hidden.variant[hidden.asked],
+            values=read_shares(want, total, letter, answer),
         )
 
     def _shares(

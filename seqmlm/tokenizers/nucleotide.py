@@ -8,7 +8,7 @@ repeat: the same ids, a smaller weight in the training loss (Benegas et al. 2023
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.documents import ranges
+from seqmlm.engine.layout import ranges
 from seqmlm.engine.query import Answer, Query
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, TokenSpace
-from seqmlm.engine.units import Doubles, Longs, Prices, Units
+from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, union
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace
+from seqmlm.engine.units import Doubles, UnitLogProbs, Units, variants
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card
 
@@ -222,7 +223,7 @@ def _between_edges(ids: Ids) -> Iterator[slice]:
 
 # Bits per base for tokens of several bases, and for tokens that overlap.
 #
-# Hidden is the same in all cases, a share of the bases, and priced is -log2 p of the true ones:
+# Hidden is the same in all cases, a share of the bases, and what counts is -log2 p of the true ones:
 #
 #     one base a token       the token
 #     several bases a token  all bases of the token together, at -log2 p(token); each counts as an equal part
@@ -240,7 +241,6 @@ def base_codes(tokens: Sequence[str], first: int) -> list[list[int]]:
 class Bases(Units, ABC):
     """Units that are bases, whatever the tokens."""
 
-    letter_rows: ClassVar[bool] = True
     names: ClassVar[Sequence[str] | None] = "ACGT"
 
     @property
@@ -295,29 +295,61 @@ class SeveralBases(Bases):
     def _codes(self, encoding: Encoding) -> Longs:
         return self._flat[ranges(self._first[encoding.ids], self._sizes[encoding.ids])]
 
-    def read(self, query: Query, answer: Answer) -> Prices:
+    def needs(self, want: Collection[Reduction] = ()) -> tuple[Reduction, ...]:
+        return union([TargetLogProb()], [Rows()] if want else [])
+
+    def ask(
+        self,
+        encoding: Encoding,
+        hidden: Longs,
+        asked: Longs,
+        *,
+        hidden_in: Longs | None = None,
+        asked_in: Longs | None = None,
+    ) -> Query:
+        """As `Units.ask`; a base is hidden with all bases of its token.
+
+        The log-probability of a base is an equal part of its token's; what is read beside it is of the base
+        itself.
+        """
+        query = super().ask(encoding, hidden, asked, hidden_in=hidden_in, asked_in=asked_in)
+        inside = np.zeros_like(asked) if asked_in is None else asked_in
+        return replace(query, units=inside * len(self.places(encoding)) + asked)
+
+    def read(self, query: Query, answer: Answer, want: Collection[Reduction] = ()) -> UnitLogProbs:
         sizes = self._sizes[query.encoding.ids]
         first = np.cumsum(sizes) - sizes
         asked, count = query.asked, sizes[query.asked]
-        letters = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
-        return Prices(
-            position=np.repeat(asked, count),
-            unit=ranges(first[asked], count),
-            letter=letters,
-            log_probs=np.repeat(answer.log_probs.astype(np.float64) / count, count),
-            tokens=np.repeat(1.0 / count, count),
-            **told(self._marginals(answer.rows, count), letters, answer),
+        letter = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
+        unit = ranges(first[asked], count)
+        variant = np.repeat(variants(query), count)
+        # A base was asked alone by `ask` only: its neighbours in the token are left out.
+        kept: Any = slice(None)
+        if query.units is not None:
+            kept = np.isin(variant * sizes.sum() + unit, query.units)
+        log_probs = np.repeat(answer.values[TargetLogProb.name].astype(np.float64) / count, count)
+        shares = self._marginals(answer.values[Rows.name], count)[kept] if want else np.zeros((0, _FOUR))
+        return UnitLogProbs(
+            position=np.repeat(asked, count)[kept],
+            unit=unit[kept],
+            letter=letter[kept],
+            log_probs=log_probs[kept],
+            variant=variant[kept],
+            tokens=np.repeat(1.0 / count, count)[kept],
+            values=read_shares(want, shares, letter[kept], answer),
         )
 
-    def _marginals(self, rows: NDArray[np.float32] | None, count: Longs) -> Doubles:
+    def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
+        places = self.places(encoding)
+        return np.arange(len(places) + 1), places
+
+    def _marginals(self, rows: NDArray[np.float32], count: Longs) -> Doubles:
         """(E, 4) what the tokens of as many bases as the true one say of each of its bases.
 
         Args:
-            rows: (A, V) log-probabilities, or None where they were not asked for: then nothing comes back.
+            rows: (A, V) log-probabilities.
             count: (A,) bases of each true token.
         """
-        if rows is None:
-            return np.zeros((0, _FOUR))
         found = np.zeros((int(count.sum()), _FOUR))
         first = np.cumsum(count) - count
         for size in np.unique(count[count > 0]).tolist():
@@ -331,27 +363,16 @@ class SeveralBases(Bases):
         return found
 
 
-def told(shares: Doubles, letter: Longs, answer: Answer) -> dict[str, Any]:
-    """What `Prices` has beside log-probabilities, over the four bases, where the answer has it over tokens.
+def read_shares(
+    want: Collection[Reduction], shares: Doubles, letter: Longs, answer: Answer
+) -> dict[str, NDArray[Any]]:
+    """What is wanted beside log-probabilities, over the four bases instead of tokens.
 
     Args:
         shares: (E, 4) probability of each base. letter: (E,) the true ones.
     """
-    told: dict[str, Any] = {}
-    with np.errstate(divide="ignore"):
-        logs = np.log(shares)
-    if answer.entropy is not None:
-        told["entropy"] = -(shares * np.where(shares > 0, logs, 0)).sum(axis=1)
-    if answer.ranks is not None:
-        told["ranks"] = (shares > shares[np.arange(len(letter)), letter][:, None]).sum(axis=1)
-    if answer.top_ids is not None:
-        k = answer.top_ids.shape[1]
-        order = np.argsort(-shares, axis=1, kind="stable")[:, :k]
-        beyond = ((0, 0), (0, k - order.shape[1]))
-        best = np.take_along_axis(logs, order, axis=1)
-        told["top_ids"] = np.pad(np.where(best > -np.inf, order, -1), beyond, constant_values=-1)
-        told["top_log_probs"] = np.pad(best, beyond, constant_values=-np.inf)
-    return told
+    draw = np.stack([np.full(len(letter), answer.stream), np.arange(len(letter))], axis=1)
+    return of_shares(want, shares, letter, draw) if want else {}
 
 
 def checked(counts: NDArray[Any], space: TokenSpace) -> None:

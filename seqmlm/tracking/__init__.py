@@ -1,16 +1,29 @@
 """Runs, metrics, artifacts and registered models in MLflow; nothing else in the package touches MLflow.
 
-A tracker that is down costs a training one warning: `metrics.jsonl` and `tracking.json` in the run's folder
-are the truth, and MLflow is brought up to them as soon as it answers again (during the run, at its end, on
-resume, or by `Tracker.sync`).
+    push.py    what a run's folder holds, and the idempotent `push` that sends it to MLflow
+    run.py     a run while it is tracked, and the tracker that starts, resumes, synchronises and lists runs
+    store.py   the connection to MLflow and the calls that are made to it
+
+A run's folder is complete in itself. MLflow is a copy that may be late: an unreachable tracking server costs
+a training one warning, and MLflow is synchronised once it is reachable (during the run, at its end, when it
+is resumed, or by `Tracker.sync`).
 """
 
 from __future__ import annotations
 
-from seqmlm.tracking.connection import TrackerDown, public
-from seqmlm.tracking.ledger import Ledger
-from seqmlm.tracking.query import RunInfo
-from seqmlm.tracking.run import TrackedRun
-from seqmlm.tracking.tracker import Tracker
+from seqmlm.tracking.push import LEDGER, METRICS, Ledger, MetricsFile, read_metrics
+from seqmlm.tracking.run import TrackedRun, Tracker
+from seqmlm.tracking.store import RunInfo, TrackerDown, public
 
-__all__ = ["Ledger", "RunInfo", "TrackedRun", "Tracker", "TrackerDown", "public"]
+__all__ = [
+    "LEDGER",
+    "METRICS",
+    "Ledger",
+    "MetricsFile",
+    "RunInfo",
+    "TrackedRun",
+    "Tracker",
+    "TrackerDown",
+    "public",
+    "read_metrics",
+]

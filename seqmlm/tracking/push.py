@@ -1,102 +1,361 @@
-"""Bring MLflow up to what a run's ledger says; each step may be repeated and then does nothing."""
+"""What a run's folder holds, and `push`, which brings MLflow up to it and may be repeated at any time.
+
+`metrics.jsonl` has a line for each optimizer step and evaluation, with its time; `tracking.json`, the ledger,
+has everything else: params, tags, artifacts, data sets, models, the status, and what MLflow has of them. Of
+`metrics.jsonl` that is a single number, the offset up to which it was sent.
+
+MLflow keeps one point for the same metric, step, time and value, however often it is sent. So nothing has to
+be looked up there and nothing is sent live: a push sends what is behind the offset, and a process that dies
+between sending and storing the offset sends the same points again, which changes nothing.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqmlm.tracking.ledger import METRICS, Ledger, Point, read_points
-from seqmlm.tracking.remote import Remote
+from seqmlm.engine.durable import replace_file
+from seqmlm.errors import StateError
+from seqmlm.tracking.store import Point, RunInfo, Store, now, plain
+
+LEDGER = "tracking.json"
+METRICS = "metrics.jsonl"
+SYSTEM = "system/"
+
+# Points that are sent at once and taken off the file before the next are read.
+_POINTS = 10_000
+# Of a line of metrics.jsonl, what is not a metric.
+_NOT_METRICS = {"step", "time"}
+# What differs when a step is run again and computes the same.
+_WALL_CLOCK = {"time", "seconds", "tokens_per_second"}
 
 
-def open_run(remote: Remote, ledger: Ledger) -> str:
-    """Create the run, or reopen it, or create it anew where it was deleted there; returns its id."""
-    if ledger.run_id is not None and not remote.reopen(ledger.run_id):
+@dataclass(kw_only=True)
+class Ledger:
+    """One run as its folder knows it, and what MLflow has of it.
+
+    Times are milliseconds since 1970. The owner of the run's lock is the only writer.
+    """
+
+    name: str
+    experiment: str
+    tracking_uri: str
+    run_id: str | None = None
+    """MLflow's id; None until MLflow has answered for the first time."""
+    status: str = "RUNNING"
+    """RUNNING, FINISHED, FAILED or KILLED."""
+    started: int = 0
+    ended: int | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    tags_sent: dict[str, str] = field(default_factory=dict)
+    metric_keys: list[str] = field(default_factory=list)
+    """Which numbers of metrics.jsonl go to MLflow; all of them where this is empty."""
+    offset: int = 0
+    """Bytes of metrics.jsonl that MLflow has."""
+    datasets: list[dict[str, Any]] = field(default_factory=list)
+    artifacts: list[dict[str, Any]] = field(default_factory=list)
+    models: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = False
+    """Whether the run has ended and MLflow has everything it recorded."""
+
+    @classmethod
+    def read(cls, directory: Path) -> Ledger:
+        """Read the ledger of a run folder.
+
+        Raises:
+            StateError: there is none, or it is damaged.
+        """
+        path = directory / LEDGER
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if "gaps" in values:
+                _convert_live(values, directory)
+            return cls(**values)
+        except FileNotFoundError:
+            raise StateError(f"{directory} is not a run: it has no {LEDGER}") from None
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            raise StateError(f"{path} is damaged ({error}); remove it and start the run anew") from None
+
+    def write(self, directory: Path) -> None:
+        """Replace the ledger file, so that a kill leaves the old one or the new one.
+
+        Raises:
+            StateError: the disk is full or not writable.
+        """
+        text = json.dumps(asdict(self), indent=1, default=plain) + "\n"
+        with _disk_errors(directory / LEDGER):
+            replace_file(directory / LEDGER, text.encode())
+
+    def note(self, entries: list[dict[str, Any]], entry: Mapping[str, Any], *same: str) -> None:
+        """Keep a data set, an artifact or a model to be sent, in place of one with the same keys `same`."""
+        new = {"time": now(), **entry, "sent": False}
+        for old in [old for old in entries if all(old[key] == entry[key] for key in same)]:
+            entries.remove(old)
+            if "model_id" in old:
+                # A version of a model is registered once; after that only its numbers are sent again.
+                new["model_id"] = old["model_id"]
+        entries.append(new)
+
+    def forget_sent(self) -> None:
+        """Mark everything as unsent: the tracker no longer has the run."""
+        self.run_id, self.offset, self.tags_sent, self.complete = None, 0, {}, False
+        for entry in [*self.datasets, *self.artifacts, *self.models]:
+            entry["sent"] = False
+        for entry in self.models:
+            entry["model_id"] = None
+
+    def points(self, line: Mapping[str, Any]) -> list[Point]:
+        """The finite metrics in a line of metrics.jsonl; one without a time takes that of the run's start."""
+        return [
+            Point(key, float(value), int(line["step"]), int(line.get("time", self.started)))
+            for key, value in line.items()
+            if key not in _NOT_METRICS
+            and (not self.metric_keys or key in self.metric_keys)
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+        ]
+
+    def info(self, directory: Path) -> RunInfo:
+        """The run as its folder knows it."""
+        points = (point for _, line in read_lines(directory / METRICS) for point in self.points(line))
+        return RunInfo(
+            name=self.name,
+            run_id=self.run_id,
+            experiment=self.experiment,
+            status=self.status,
+            started=self.started,
+            ended=self.ended,
+            params=self.params,
+            tags=self.tags,
+            metrics={point.key: point.value for point in points},
+            tracked=False,
+        )
+
+
+def _convert_live(values: dict[str, Any], directory: Path) -> None:
+    """Bring the ledger of an earlier version up to date in place.
+
+    Points were sent live then, with times of their own: sent again from metrics.jsonl they would be doubled.
+    So what such a run has recorded so far counts as sent, and a tag in MLflow says where that may be wrong.
+    """
+    del values["gaps"], values["status_sent"], values["nonfinite"]
+    path = directory / METRICS
+    if values["run_id"] is not None and path.exists():
+        values["offset"] = path.stat().st_size
+        if not values["complete"]:
+            values["tags"]["seqmlm.gaps"] = f"recorded by an earlier version; all points are in {path}"
+
+
+def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a metrics.jsonl file, each with the offset in bytes where it ends.
+
+    Args:
+        path: the file; nothing is yielded where it is missing. It ends before a line torn by a kill.
+        offset: where to begin; the start of a line.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        file.seek(offset)
+        for text in file:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                return
+            if not text.endswith(b"\n"):
+                return
+            offset += len(text)
+            yield offset, line
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All lines of a metrics.jsonl file, in order; none where it is missing."""
+    return [line for _, line in read_lines(path)]
+
+
+class MetricsFile:
+    """`metrics.jsonl`: a line for each optimizer step and evaluation, on disk before anything is sent.
+
+    A resumed training repeats the steps behind its checkpoint. A line that comes again with the same values
+    stays as it was, time included, so that MLflow, which may have it, keeps one point; with other values it
+    is a new line with a new time, and MLflow shows both.
+
+    Args:
+        path: appended to, and made by the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nonfinite = 0
+        """Values in it that were NaN or infinite."""
+        self._latest = 0
+        self._kept: list[dict[str, Any]] = []
+        self._cut: dict[int, list[dict[str, Any]]] = {}
+        self.cut_after(None)
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def cut_after(self, step: int | None) -> None:
+        """Drop the lines from the first of a later step on (they are run again), and one torn by a kill.
+
+        Raises:
+            StateError: the file is not writable.
+        """
+        if not self.path.is_file():
+            return
+        end, kept, later = 0, list[dict[str, Any]](), False
+        for line_end, line in read_lines(self.path):
+            later = later or (step is not None and line["step"] > step)
+            if later:
+                self._cut.setdefault(line["step"], []).append(line)
+            else:
+                kept.append(line)
+                end = line_end
+        with _disk_errors(self.path):
+            os.truncate(self.path, end)
+        # An evaluation at the step of the checkpoint may be repeated too.
+        self._kept = [line for line in kept if line["step"] == kept[-1]["step"]]
+        self._latest = max((line.get("time", 0) for line in kept), default=0)
+        self.nonfinite = max((int(line.get("nonfinite_values", 0)) for line in kept), default=0)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Append one line; numbers that are not finite become null.
+
+        Raises:
+            StateError: the disk is full.
+        """
+        # Of two values at one step and time MLflow would take the larger for the last: no time comes twice.
+        line: dict[str, Any] = {"step": step, "time": max(now(), self._latest + 1)}
+        for key, value in values.items():
+            line[key] = None if isinstance(value, float) and not math.isfinite(value) else value
+        if _take(self._kept, line) is not None:
+            return
+        line = _take(self._cut.get(step, []), line) or line
+        self._latest = max(self._latest, line["time"])
+        with _disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, default=plain) + "\n")
+
+
+def _take(lines: list[dict[str, Any]], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Remove and return the line that says the same as `wanted`, apart from how long it took."""
+    for number, line in enumerate(lines):
+        if _computed(line) == _computed(wanted):
+            return lines.pop(number)
+    return None
+
+
+def _computed(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in line.items() if k not in _WALL_CLOCK and not k.startswith(SYSTEM)}
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror}; free space there, then --resume") from None
+
+
+def open_run(store: Store, ledger: Ledger) -> None:
+    """Create the run in MLflow, or reopen it, or create it anew where it was deleted there."""
+    if ledger.run_id is not None and not store.reopen(ledger.run_id):
         ledger.forget_sent()
     if ledger.run_id is None:
-        ledger.run_id = remote.create_run(ledger.experiment, ledger.name, ledger.started, ledger.tags)
-    ledger.status_sent = False
-    remote.set_params(ledger.run_id, ledger.params)
-    remote.set_tags(ledger.run_id, ledger.tags)
-    return ledger.run_id
+        tags = dict(ledger.tags)
+        ledger.run_id = store.create_run(ledger.experiment, ledger.name, ledger.started, tags)
+        ledger.tags_sent = tags
+    store.set_params(ledger.run_id, ledger.params)
 
 
-def push_entries(remote: Remote, ledger: Ledger) -> None:
-    """Send the data sets, artifacts and models that MLflow does not have yet."""
-    run_id = ledger.run_id
-    assert run_id is not None
-    for entry in ledger.datasets:
+def push(store: Store, ledger: Ledger, directory: Path) -> int:
+    """Send MLflow what it lacks of an opened run, and note that in the ledger, which the caller writes.
+
+    It may be interrupted anywhere and repeated. Another thread may go on recording, and writing the ledger:
+    here no dict of it grows, only values are exchanged.
+
+    Args:
+        store: where to send; what it raises passes through.
+        ledger, directory: the run.
+
+    Returns:
+        How many points of metrics.jsonl were sent.
+    """
+    # Read first: a run that ends while this sends may have recorded more, which the next push sends.
+    status, run_id = ledger.status, ledger.run_id
+    assert run_id is not None, "open_run comes first"
+    tags = {key: value for key, value in dict(ledger.tags).items() if ledger.tags_sent.get(key) != value}
+    store.set_tags(run_id, tags)
+    ledger.tags_sent = {**ledger.tags_sent, **tags}
+    for entry in list(ledger.datasets):
         if not entry["sent"]:
-            remote.log_dataset(run_id, entry)
+            store.log_dataset(run_id, entry)
             entry["sent"] = True
-    for entry in ledger.artifacts:
+    count = _push_points(store, ledger, run_id, directory / METRICS)
+    for entry in list(ledger.artifacts):
         if not entry["sent"]:
             # A file removed since then cannot be sent any more; that is not the tracker's failure.
             if Path(entry["path"]).exists():
-                remote.log_artifact(run_id, entry["path"], entry["folder"])
+                store.log_artifact(run_id, entry["path"], entry["folder"])
             entry["sent"] = True
-    for entry in ledger.models:
+    for entry in list(ledger.models):
         if not entry["sent"]:
-            _push_model(remote, run_id, entry)
+            _push_model(store, ledger, entry, directory / METRICS)
             entry["sent"] = True
+    if status != "RUNNING":
+        store.terminate(run_id, status, ledger.ended)
+        ledger.complete = True
+    return count
 
 
-def _push_model(remote: Remote, run_id: str, entry: dict[str, Any]) -> None:
+def _push_points(store: Store, ledger: Ledger, run_id: str, path: Path) -> int:
+    count, points, end = 0, list[Point](), ledger.offset
+    for end, line in read_lines(path, ledger.offset):
+        points += ledger.points(line)
+        if len(points) >= _POINTS:
+            store.log_points(run_id, points)
+            count, points, ledger.offset = count + len(points), [], end
+    store.log_points(run_id, points)
+    ledger.offset = end
+    return count + len(points)
+
+
+def _push_model(store: Store, ledger: Ledger, entry: dict[str, Any], path: Path) -> None:
+    run_id = ledger.run_id
+    assert run_id is not None
     if entry["model_id"] is not None:
         # The run went on after its model was registered: the same version, with other weights and numbers.
-        remote.log_model_metrics(run_id, entry)
-    elif remote.find_version(entry["name"], entry["version"]) is None and Path(entry["directory"]).is_dir():
-        entry["model_id"] = remote.register(run_id, entry)
+        points = _model_points(ledger, entry, path)
+        store.log_points(run_id, points, entry["model_id"], **entry["dataset"])
+    elif store.find_version(entry["name"], entry["version"]) is None and Path(entry["directory"]).is_dir():
+        entry["model_id"] = store.register(run_id, entry, _model_points(ledger, entry, path))
 
 
-def push_metrics(remote: Remote, ledger: Ledger, path: Path) -> tuple[int, dict[str, tuple[int, float]]]:
-    """Upload the points of a metrics.jsonl file that MLflow does not have.
+def _model_points(ledger: Ledger, entry: Mapping[str, Any], path: Path) -> list[Point]:
+    """A model's metrics as points of its run, which MLflow keeps them among.
 
-    Returns:
-        How many were uploaded, and the step and value that MLflow now has last of each metric.
+    A value the run has is the same point again, which adds none there; another one is a point at the last
+    step of its metric.
     """
-    assert ledger.run_id is not None
-    last = remote.last_points(ledger.run_id)
-    points = list(read_points(path, set(ledger.metric_keys) or None))
-    if ledger.gaps:
-        # Reading a long history back takes seconds, so only where that is needed.
-        known = remote.history(ledger.run_id, {point.key for point in points})
-        missing = [point for point in points if (point.step, point.value) not in known[point.key]]
-    else:
-        missing = _newer(points, last)
-    remote.log_points(ledger.run_id, missing)
-    ledger.gaps = False
-    for point in missing:
-        if point.step >= last.get(point.key, (-1, 0.0))[0]:
-            last[point.key] = (point.step, point.value)
-    return len(missing), last
-
-
-def _newer(points: list[Point], last: dict[str, tuple[int, float]]) -> list[Point]:
-    """What comes after the last point of each metric, of which a step may have several."""
-    newer: dict[str, list[Point]] = {}
-    for point in points:
-        step, value = last.get(point.key, (-1, 0.0))
-        if point.step == step and point.value == value:
-            newer[point.key] = []
-        elif point.step >= step:
-            newer.setdefault(point.key, []).append(point)
-    return [point for found in newer.values() for point in found]
-
-
-def push_status(remote: Remote, ledger: Ledger) -> None:
-    """End the run in MLflow as it ended here."""
-    assert ledger.run_id is not None
-    if ledger.status != "RUNNING" and not ledger.status_sent:
-        remote.terminate(ledger.run_id, ledger.status, ledger.ended)
-        ledger.status_sent = True
-
-
-def push_all(remote: Remote, ledger: Ledger, directory: Path) -> int:
-    """Everything at once, for a run that went on without the tracker; returns how many points went up."""
-    open_run(remote, ledger)
-    count, _ = push_metrics(remote, ledger, directory / METRICS)
-    push_entries(remote, ledger)
-    push_status(remote, ledger)
-    ledger.complete = ledger.status != "RUNNING"
-    return count
+    last: dict[str, Point] = {}
+    same: dict[str, Point] = {}
+    for _, line in read_lines(path):
+        for point in ledger.points(line):
+            last[point.key] = point
+            if entry["metrics"].get(point.key) == point.value:
+                same[point.key] = point
+    time = entry.get("time", ledger.started)
+    return [
+        same.get(key) or Point(key, value, last[key].step if key in last else 0, time)
+        for key, value in entry["metrics"].items()
+    ]

@@ -1,40 +1,78 @@
-"""One tracked run: what happens to it is written to its folder first, then told to MLflow if that answers."""
+"""A run while it is tracked, and the tracker of a workspace, which starts, synchronises and lists runs."""
 
 from __future__ import annotations
 
+import getpass
+import logging
 import math
 import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from seqmlm.errors import StateError
-from seqmlm.tracking import push
-from seqmlm.tracking.connection import TrackerDown, quiet
-from seqmlm.tracking.ledger import METRICS, Ledger, Point
-from seqmlm.tracking.remote import Remote, now
-from seqmlm.tracking.system import SystemSampler
-from seqmlm.workspace import FileLock
+import psutil
 
-T = TypeVar("T")
+from seqmlm.errors import StateError, nearest
+from seqmlm.tracking.push import LEDGER, METRICS, SYSTEM, Ledger, MetricsFile, open_run, push
+from seqmlm.tracking.store import (
+    NAME_TAG,
+    RunInfo,
+    Store,
+    TrackerDown,
+    connect,
+    first_line,
+    hide_password,
+    now,
+    public,
+    quiet,
+)
+from seqmlm.workspace import FileLock, InUseError, Workspace
+
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
-_POINTS = 500
-_SECONDS = 5.0
+_LOG = logging.getLogger("seqmlm.tracking")
+MAX_PARAMS = 59
+LOCK = ".lock"
+# A loader worker of a killed run may hold files for a few seconds; the lock itself goes with the process.
+_LOCK_SECONDS = 2.0
+_PUSH_SECONDS = 5.0
+_SYSTEM_SECONDS = 5.0
 _RETRY_SECONDS = 60.0
-_LONGEST_RETRY_SECONDS = 900.0
 _SIGNAL_EXITS = {128 + signal.SIGINT, 128 + signal.SIGTERM}
+
+
+def _system_metrics() -> dict[str, float]:
+    """CPU, memory and GPU memory in use, under the names MLflow shows in its "System metrics" tab.
+
+    Percentages are of the whole machine since the last call, megabytes of this process.
+    """
+    values = {
+        "cpu_utilization_percentage": psutil.cpu_percent(),
+        "system_memory_usage_percentage": psutil.virtual_memory().percent,
+        "process_memory_megabytes": psutil.Process().memory_info().rss / 2**20,
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        values["gpu_memory_megabytes"] = torch.cuda.memory_allocated() / 2**20
+    return {SYSTEM + key: float(value) for key, value in values.items()}
 
 
 class TrackedRun:
     """A run that is being tracked; a context manager that gives it its true end.
 
-    An exception ends it as FAILED, Ctrl-C and exits by signal as KILLED, `end("KILLED")` says so explicitly,
-    and anything else is FINISHED. No method raises because MLflow is away: that is one warning, then a new
-    attempt every few minutes and at the end. Use from one process (rank 0) and one thread.
+    What happens to it is written to its folder, and a thread sends that to MLflow every few seconds, so that
+    a training never waits for MLflow. No method raises because MLflow is unreachable: that is one warning,
+    then a new attempt every minute and at the end.
+
+    An exception ends the run as FAILED, Ctrl-C and exits by signal as KILLED, `end("KILLED")` says so
+    explicitly, and anything else is FINISHED. Use from one process (rank 0) and one thread.
     """
 
     def __init__(
@@ -42,20 +80,19 @@ class TrackedRun:
         ledger: Ledger,
         directory: Path,
         lock: FileLock,
-        connect: Callable[[], Remote],
+        connect: Callable[[], Store],
         warn: Callable[[str], None],
     ) -> None:
         self.name, self.directory = ledger.name, directory
         self._ledger, self._lock, self._connect, self._warn = ledger, lock, connect, warn
-        self._remote: Remote | None = None
-        self._buffer: list[Point] = []
-        self._flushed = time.monotonic()
+        self._metrics = MetricsFile(directory / METRICS)
+        self._sampled = time.monotonic()
+        psutil.cpu_percent()  # the start of the first interval
+        self._store: Store | None = None
         self._warned = False
-        self._retry_seconds = _RETRY_SECONDS
-        self._retry_at = 0.0
-        self._last: dict[str, tuple[int, float]] = {}
-        self._metric_keys = set(ledger.metric_keys)
-        self._system = SystemSampler()
+        self._pause = _PUSH_SECONDS
+        self._writing, self._pushing, self._stop = threading.Lock(), threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
 
     @property
     def run_id(self) -> str | None:
@@ -64,68 +101,93 @@ class TrackedRun:
 
     @property
     def offline(self) -> bool:
-        """Whether MLflow is away at the moment."""
-        return self._remote is None
+        """Whether MLflow could not be reached when it was last tried."""
+        return self._store is None
 
     def open(self) -> TrackedRun:
-        """Tell MLflow that the run is on; called by `Tracker.start`.
-
-        What an earlier attempt recorded and MLflow lacks is uploaded. Steps that MLflow has and that are run
-        again after a kill are not logged twice: a resume repeats them bit by bit.
-        """
-        self._reconnect(self._catch_up)
-        self._save()
+        """Connect to MLflow and set the run RUNNING there; called by `Tracker.start`."""
+        self._forget_cut()
+        self.flush(connect_only=True)
         return self
 
-    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Tell MLflow the metrics of a step, in batches every few seconds.
+    def log_metrics(
+        self, step: int, values: Mapping[str, float], details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the metrics of a step to `metrics.jsonl`, from which they are sent to MLflow.
 
-        The caller writes the same values to `metrics.jsonl` in the run's folder first: MLflow gets them from
-        there where it is away now. Dropped here are steps that MLflow already has from before a resume.
+        A value that is not finite is null there and not sent (MLflow would draw infinity as 1.8e308): it
+        raises the metric `nonfinite_values` and sets the tag `seqmlm.nonfinite`.
 
-        A value that is not finite is not logged (MLflow would draw infinity as 1.8e308): it raises the metric
-        `nonfinite_values` and sets the tag `seqmlm.nonfinite`.
+        Args:
+            step: the optimizer step, at least 0.
+            values: metrics by name.
+            details: more of the step, JSON-ready, that stays in the file.
+
+        Raises:
+            StateError: the disk is full.
         """
-        when = now()
-        finite = {key: float(value) for key, value in values.items() if math.isfinite(value)}
-        if len(finite) < len(values):
-            finite |= self._count_nonfinite(step, {k: v for k, v in values.items() if k not in finite})
-        if not self._metric_keys.issuperset(finite):
-            self._metric_keys |= set(finite)
-            self._ledger.metric_keys = sorted(self._metric_keys)
-            self._save()
-        self._buffer += [
-            Point(key, value, step, when) for key, value in finite.items() if self._is_new(key, step, value)
-        ]
-        if len(self._buffer) >= _POINTS or time.monotonic() - self._flushed >= _SECONDS:
-            self._buffer += self._system.sample(step, when)
-            self.flush()
+        more: dict[str, float] = {}
+        if time.monotonic() - self._sampled >= _SYSTEM_SECONDS:
+            self._sampled, more = time.monotonic(), _system_metrics()
+        bad = {key: value for key, value in values.items() if not math.isfinite(value)}
+        if bad:
+            more["nonfinite_values"] = self._count_nonfinite(step, bad)
+        if not {*values, *more} <= set(self._ledger.metric_keys):
+            # Before the line is there: a push passes over numbers that it does not know for metrics.
+            with self._changed() as ledger:
+                ledger.metric_keys = sorted({*ledger.metric_keys, *values, *more})
+        self._metrics.write(step, {**values, **(details or {}), **more})
+        if self._thread is None:
+            # Not before there is something to send in the background: reading ahead forks, which is safe in
+            # a process with a single thread.
+            self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+            self._thread.start()
 
-    def flush(self) -> None:
-        """Send what is buffered now; while MLflow is away, try it again where that is due."""
-        points, self._buffer, self._flushed = self._buffer, [], time.monotonic()
-        if self._remote is None:
-            if time.monotonic() >= self._retry_at:
-                self._reconnect(self._catch_up)
-                self._save()
-        elif points:
-            self._attempt(lambda remote, run_id: remote.log_points(run_id, points))
+    def cut_metrics(self, step: int) -> None:
+        """Take the metrics of later steps out of `metrics.jsonl`: a resumed training runs these steps again.
+
+        Where they are computed again with the same values, MLflow shows them once; else it shows both.
+
+        Raises:
+            StateError: the file is not writable.
+        """
+        with self._pushing:
+            self._metrics.cut_after(step)
+            self._forget_cut()
+
+    def flush(self, *, connect_only: bool = False) -> None:
+        """Send now what MLflow lacks; whatever goes wrong with that must not end the training."""
+        with self._pushing:
+            try:
+                with quiet():
+                    if self._store is None:
+                        store = self._connect()
+                        open_run(store, self._ledger)
+                        self._store = store
+                    if not connect_only:
+                        push(self._store, self._ledger, self.directory)
+                self._pause = _PUSH_SECONDS
+            except Exception as error:
+                self._lost(error)
+            # What is not noted as sent is sent again; of a full disk the training hears from its own writing.
+            with suppress(StateError), self._changed():
+                pass
 
     def set_tag(self, key: str, value: str) -> None:
         """Set a tag of the run."""
-        self._ledger.tags[key] = value
-        self._save()
-        self._attempt(lambda remote, run_id: remote.set_tags(run_id, {key: value}))
+        with self._changed() as ledger:
+            ledger.tags[key] = value
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
         """Keep a file, or the contents of a folder, with the run.
 
         Args:
-            path: it must stay where it is until the run has ended, in case MLflow is away now.
+            path: it must stay where it is until the run has ended and MLflow has it.
             folder: where it shows in MLflow; "" is the top.
         """
-        self._ledger.note_artifact(str(Path(path).resolve()), folder)
-        self._send()
+        with self._changed() as ledger:
+            entry = {"path": str(Path(path).resolve()), "folder": folder}
+            ledger.note(ledger.artifacts, entry, "path", "folder")
 
     def dataset(
         self,
@@ -145,9 +207,9 @@ class TrackedRun:
             profile: counts, as JSON can hold.
             context: what the run uses it for.
         """
-        used = {"name": name, "source": source, "digest": digest[:36], "context": context}
-        self._ledger.note_dataset({**used, "profile": dict(profile)})
-        self._send()
+        entry = {"name": name, "source": source, "digest": digest[:36], "context": context}
+        with self._changed() as ledger:
+            ledger.note(ledger.datasets, {**entry, "profile": dict(profile)}, *entry)
 
     def register(
         self,
@@ -171,42 +233,35 @@ class TrackedRun:
             params: what the model is: domain, tokenizer, masker.
             aliases: that point at it from now on. withheld: names of files that MLflow is not given.
         """
-        entry = {
-            "name": name,
-            "directory": str(Path(directory).resolve()),
-            "version": version,
-            "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
-            "params": {key: str(value) for key, value in (params or {}).items()},
-            "aliases": list(aliases),
-        }
-        # The metrics are looked up in MLflow's own history: send what is still buffered first.
-        self.flush()
-        self._ledger.note_model({**entry, "withheld": list(withheld)}, dataset)
-        self._send()
-
-    def replay(self, path: Path | None = None) -> int:
-        """Upload what MLflow lacks of a metrics.jsonl file (by default the run's); returns the number."""
-        file = path or self.directory / METRICS
-        self._ledger.gaps = True
-        done = self._attempt(lambda remote, _: push.push_metrics(remote, self._ledger, file))
-        return done[0] if done else 0
+        with self._changed() as ledger:
+            used = next((entry for entry in ledger.datasets if entry["name"] == dataset), None)
+            entry = {
+                "name": name,
+                "directory": str(Path(directory).resolve()),
+                "version": version,
+                "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
+                "params": {key: str(value) for key, value in (params or {}).items()},
+                "aliases": list(aliases),
+                "withheld": list(withheld),
+                "dataset": {"dataset_name": used["name"], "dataset_digest": used["digest"]} if used else {},
+                "tags": {"seqmlm.version": str(version)},
+                "model_id": None,
+            }
+            ledger.note(ledger.models, entry, "name", "version")
 
     def end(self, status: Status = "FINISHED") -> None:
-        """End the run; the first call decides, later ones do nothing."""
+        """End the run and send the rest to MLflow; the first call decides, later ones do nothing."""
         if self._ledger.status != "RUNNING":
             return
-        self.flush()
-        self._ledger.status, self._ledger.ended = status, now()
         try:
-            self._save()
+            with self._changed() as ledger:
+                ledger.status, ledger.ended = status, now()
         finally:
-            # Also on a full disk, where the save failed, MLflow is told how the run ended.
-            if self._remote is None:
-                self._reconnect(self._finish)
-            else:
-                self._attempt(lambda remote, _: self._finish(remote))
-        self._ledger.complete = self._ledger.status_sent
-        self._save()
+            # Also on a full disk, where the ledger could not be written, MLflow is told how the run ended.
+            self._stop.set()
+            if self._thread is not None:
+                self._thread.join()
+            self.flush()
         if not self._ledger.complete:
             self._warn(f"run {self.name} is not complete in MLflow; `seqmlm runs sync` uploads the rest")
         self._lock.release()
@@ -229,72 +284,292 @@ class TrackedRun:
         finally:
             self._lock.release()
 
-    def _is_new(self, key: str, step: int, value: float) -> bool:
-        last = self._last.get(key)
-        return last is None or step > last[0] or (step == last[0] and value != last[1])
-
-    def _catch_up(self, remote: Remote) -> None:
-        push.open_run(remote, self._ledger)
-        path = self.directory / METRICS
-        if path.exists():
-            _, self._last = push.push_metrics(remote, self._ledger, path)
-        push.push_entries(remote, self._ledger)
-
-    def _finish(self, remote: Remote) -> None:
-        if self._warned:
-            # A batch may have been lost with a failed call; the file knows.
-            self._catch_up(remote)
-        push.push_entries(remote, self._ledger)
-        push.push_status(remote, self._ledger)
-
-    def _count_nonfinite(self, step: int, bad: Mapping[str, float]) -> dict[str, float]:
-        self._ledger.nonfinite += len(bad)
-        count = self._ledger.nonfinite
+    def _count_nonfinite(self, step: int, bad: Mapping[str, float]) -> float:
+        self._metrics.nonfinite += len(bad)
+        count = self._metrics.nonfinite
         self.set_tag("seqmlm.nonfinite", f"{count} values; last at step {step}: {dict(bad)}"[:500])
-        return {"nonfinite_values": float(count)}
+        return float(count)
 
-    def _send(self) -> None:
-        """Keep the ledger, then send what it has that MLflow lacks."""
-        self._save()
-        self._attempt(lambda remote, _: push.push_entries(remote, self._ledger))
-        self._save()
+    @contextmanager
+    def _changed(self) -> Iterator[Ledger]:
+        """The ledger, to be changed here and then written with what the other thread has changed in it."""
+        with self._writing:
+            yield self._ledger
+            self._ledger.write(self.directory)
 
-    def _attempt(self, action: Callable[[Remote, str], T]) -> T | None:
-        """Do one thing with MLflow, or find that it is away; whatever it raises must not end the training."""
-        if self._remote is None or self.run_id is None:
-            return None
-        try:
-            with quiet():
-                return action(self._remote, self.run_id)
-        except Exception as error:
-            self._lost(error)
-            return None
+    def _forget_cut(self) -> None:
+        """Of a file that was cut, MLflow has no more than what is left; the rest comes again."""
+        if self._ledger.offset > self._metrics.size:
+            with self._changed() as ledger:
+                ledger.offset = self._metrics.size
 
-    def _reconnect(self, action: Callable[[Remote], None]) -> None:
-        try:
-            remote = self._connect()
-            with quiet():
-                action(remote)
-            self._remote, self._retry_seconds = remote, _RETRY_SECONDS
-        except Exception as error:
-            self._lost(error)
+    def _work(self) -> None:
+        while not self._stop.wait(self._pause):
+            self.flush()
 
     def _lost(self, error: Exception) -> None:
-        self._remote = None
-        if not self._ledger.gaps:
-            self._ledger.gaps = True
-            # On a full disk too the training has to hear of that from its own files, not from here.
-            with suppress(StateError):
-                self._save()
-        self._retry_at = time.monotonic() + self._retry_seconds
-        self._retry_seconds = min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
+        self._store, self._pause = None, _RETRY_SECONDS
         if not self._warned:
-            reason = str(error) if isinstance(error, TrackerDown) else f"{type(error).__name__}: {error}"
+            self._warned = True
+            what = "" if isinstance(error, TrackerDown) else "MLflow failed: "
             self._warn(
-                f"{reason.strip().splitlines()[0][:300]}; the run goes on, {self.directory / METRICS} keeps "
-                "its metrics and MLflow gets them when it is back"
+                f"{what}{first_line(error)}; the run continues, its metrics are kept in "
+                f"{self.directory / METRICS}, and MLflow is synchronised once it is reachable"
             )
-        self._warned = True
 
-    def _save(self) -> None:
-        self._ledger.write(self.directory)
+
+class Tracker:
+    """Tracks the runs of a workspace.
+
+    Args:
+        workspace: where runs are and which MLflow is theirs.
+        warn: told in one sentence when MLflow is unreachable, also from another thread; logging by default.
+    """
+
+    def __init__(self, workspace: Workspace, warn: Callable[[str], None] = _LOG.warning) -> None:
+        self.workspace, self._warn = workspace, warn
+
+    def start(
+        self,
+        name: str,
+        *,
+        experiment: str,
+        params: Mapping[str, object],
+        tags: Mapping[str, str] | None = None,
+        resume: bool = False,
+    ) -> TrackedRun:
+        """Start a run, or resume the one of that name.
+
+        Args:
+            name: the run's name and folder.
+            experiment: MLflow's experiment, made where missing.
+            params: what users compare runs by; flat, at most 59.
+            tags: more facts, searchable.
+            resume: continue under the same run id; params that changed go to the tag seqmlm.param_drift.
+
+        Raises:
+            StateError: the name is taken (without `resume`), there is no such run (with it), or another
+                process is using it.
+            UsageError: the name is not fit for a run.
+        """
+        if len(params) > MAX_PARAMS:
+            raise ValueError(f"{len(params)} params: log at most {MAX_PARAMS}, those that users compare")
+        directory = self.workspace.run_dir(name)
+        taken = (directory / LEDGER).exists()
+        if taken and not resume:
+            raise StateError(f"run {name!r} exists; take another --name, or continue it by --resume {name}")
+        if resume and not taken:
+            raise StateError(f"there is no run {name!r} to resume in {self.workspace.runs}")
+        lock = FileLock(directory / LOCK, wait=_LOCK_SECONDS, holder=f"run {name!r}")
+        lock.acquire()
+        try:
+            ledger = (
+                Ledger.read(directory)
+                if taken
+                else Ledger(name=name, experiment=experiment, tracking_uri=self.public_uri, started=now())
+            )
+            ledger.status, ledger.ended, ledger.complete = "RUNNING", None, False
+            if ledger.tracking_uri != self.public_uri:
+                ledger.forget_sent()
+                ledger.tracking_uri = self.public_uri
+            ledger.params |= {key: _text(value) for key, value in params.items()}
+            ledger.tags |= {**(tags or {}), **_standard_tags(name)}
+            ledger.write(directory)
+            return TrackedRun(ledger, directory, lock, self.connect, self._say).open()
+        except BaseException:
+            lock.release()
+            raise
+
+    def connect(self) -> Store:
+        """Open MLflow.
+
+        Raises:
+            TrackerDown: it does not answer.
+        """
+        return connect(self.workspace)
+
+    def sync(self, *, dead_only: bool = False) -> dict[str, int]:
+        """Complete in MLflow the runs that are not being trained now; returns points uploaded by run name.
+
+        A run whose process is gone without a word (kill -9, power) becomes KILLED.
+
+        Args:
+            dead_only: only runs that still seem to be RUNNING.
+
+        Raises:
+            StateError: MLflow does not answer, or no longer; the runs became KILLED nevertheless.
+        """
+        uploaded: dict[str, int] = {}
+        failure: StateError | None = None
+        store: Store | None = None
+        for directory in self._folders():
+            ledger = Ledger.read(directory)
+            if ledger.complete or (dead_only and ledger.status != "RUNNING"):
+                continue
+            with suppress(InUseError), FileLock(directory / LOCK, wait=0):
+                # Only now, under the lock, is the ledger ours to change.
+                ledger = Ledger.read(directory)
+                _note_death(ledger, directory)
+                try:
+                    if failure is None:
+                        store = store or self.ensure()
+                        uploaded[ledger.name] = self._send(store, ledger, directory)
+                except StateError as error:
+                    failure = error
+                ledger.write(directory)
+        if failure is not None:
+            raise failure
+        return uploaded
+
+    def mark_killed(self) -> list[str]:
+        """End the runs whose process is gone as KILLED, here and, if it can be reached, in MLflow.
+
+        Returns:
+            Names of those that MLflow shows so now.
+        """
+        try:
+            return list(self.sync(dead_only=True))
+        except StateError as error:
+            self._warn(str(error))
+            return []
+
+    def runs(self) -> list[RunInfo]:
+        """All runs, newest first: MLflow's, and those of run folders that it does not have.
+
+        Where MLflow is unreachable, all come from the folders, with a warning.
+        """
+        tracked: list[RunInfo] = []
+        try:
+            if self.has_store:
+                with quiet():
+                    tracked = self.connect().runs()
+        except TrackerDown as error:
+            self._warn(f"{error}; showing what the run folders know")
+        ids = {run.run_id for run in tracked}
+        local = [Ledger.read(folder).info(folder) for folder in self._folders()]
+        lost = [run for run in local if run.run_id is None or run.run_id not in ids]
+        return sorted([*tracked, *lost], key=lambda run: run.started, reverse=True)
+
+    def find(self, reference: str, runs: list[RunInfo] | None = None) -> RunInfo:
+        """The run called `reference`, or with that id (or its beginning, at least 6 characters).
+
+        Args:
+            reference: name or id. A run of this workspace goes before others of its name in MLflow.
+            runs: what `runs()` gave, where it was asked already.
+
+        Raises:
+            StateError: there is none, naming the nearest, or there are several.
+        """
+        runs = self.runs() if runs is None else runs
+        directory = self.workspace.runs / reference
+        if "/" not in reference and (directory / LEDGER).is_file():
+            local = Ledger.read(directory).info(directory)
+            same = (run for run in runs if run.run_id is not None and run.run_id == local.run_id)
+            return next(same, local)
+        found = [run for run in runs if reference in (run.name, run.run_id)]
+        if not found and len(reference) >= 6:
+            found = [run for run in runs if run.run_id and run.run_id.startswith(reference)]
+        if len(found) > 1:
+            ids = ", ".join(str(run.run_id) for run in found)
+            raise StateError(f"{reference!r} names {len(found)} runs; give one of their ids: {ids}")
+        if not found:
+            known = nearest(reference, (run.name for run in runs[:20]))
+            raise StateError(f"no run {reference!r}{known if runs else '; there are no runs here yet'}")
+        return found[0]
+
+    def ensure(self) -> Store:
+        """Open MLflow's store, making it where it is missing.
+
+        Raises:
+            StateError: it does not answer.
+        """
+        try:
+            return self.connect()
+        except TrackerDown as error:
+            raise StateError(f"{error}; start it, or correct MLFLOW_TRACKING_URI") from error
+
+    def incomplete(self) -> list[str]:
+        """Names of ended runs of which MLflow lacks something."""
+        ledgers = [Ledger.read(directory) for directory in self._folders()]
+        return [ledger.name for ledger in ledgers if ledger.status != "RUNNING" and not ledger.complete]
+
+    @property
+    def has_store(self) -> bool:
+        """False where MLflow's store is a database file yet to be made, which takes MLflow seconds."""
+        path = self.workspace.tracking_uri.removeprefix("sqlite:///")
+        return path == self.workspace.tracking_uri or Path(path).exists()
+
+    @property
+    def public_uri(self) -> str:
+        """The tracking address without a password."""
+        return public(self.workspace.tracking_uri)
+
+    def set_alias(self, name: str, version: int, alias: str) -> bool:
+        """Show an alias of our registry in MLflow too; False (and a warning) where that was not possible."""
+        try:
+            store = self.connect()
+            with quiet():
+                found = store.find_version(name, version)
+                if found is None:
+                    raise TrackerDown(f"model {name} version {version} is not in MLflow")
+                store.set_alias(name, alias, found)
+        except Exception as error:
+            self._say(f"the alias is not shown in MLflow: {error}")
+            return False
+        return True
+
+    def _folders(self) -> list[Path]:
+        """Run folders, in order of their names."""
+        runs = self.workspace.runs
+        return [path.parent for path in sorted(runs.glob(f"*/{LEDGER}"))] if runs.is_dir() else []
+
+    def _send(self, store: Store, ledger: Ledger, directory: Path) -> int:
+        try:
+            with quiet():
+                open_run(store, ledger)
+                return push(store, ledger, directory)
+        except Exception as error:
+            reason = hide_password(first_line(error), self.workspace.tracking_uri)
+            raise StateError(f"run {ledger.name} was not sent to MLflow ({reason}); sync it again") from error
+
+    def _say(self, text: str) -> None:
+        self._warn(hide_password(text, self.workspace.tracking_uri))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _note_death(ledger: Ledger, directory: Path) -> None:
+    """A run whose lock is free but whose ledger says RUNNING was killed when it last wrote anything."""
+    if ledger.status == "RUNNING":
+        last = max(path.stat().st_mtime for path in directory.iterdir())
+        ledger.status, ledger.ended = "KILLED", int(last * 1000)
+
+
+def _standard_tags(name: str) -> dict[str, str]:
+    tags = {NAME_TAG: name, "seqmlm.version": version("seqmlm")}
+    tags |= {"mlflow.source.name": "seqmlm", "mlflow.source.type": "LOCAL"}
+    # A container's user may have no name.
+    with suppress(KeyError, OSError):
+        tags["mlflow.user"] = getpass.getuser()
+    commit = _commit()
+    return {**tags, "mlflow.source.git.commit": commit} if commit else tags
+
+
+def _commit() -> str | None:
+    """The git commit seqmlm runs from, where it runs from a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -69,7 +69,7 @@ def test_means_groups_and_tables(seqmlm: Run, model: Path, blimp: Path) -> None:
     assert [row[:3] for row in rows] == [
         ["all", "mean", "3"],
         ["all", "sum", "3"],
-        ["all, floor", "shorter is better", "3"],
+        ["all, baseline", "shorter is better", "3"],
     ]
 
 

@@ -25,7 +25,6 @@ def two_runs(tracked_workspace: Path) -> Path:
         params = {"learning_rate": loss, "seed": 0}
         with Tracker(home).start(name, experiment="e", params=params) as run:
             run.log_metrics(1, {"train/loss": loss})
-            (run.directory / "metrics.jsonl").write_text(json.dumps({"step": 1, "train/loss": loss}) + "\n")
             model = run.directory / "model"
             model.mkdir()
             (model / "config.json").write_text("{}")
@@ -116,7 +115,7 @@ def test_db(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
     assert seqmlm("db", "upgrade").out.endswith("schema none -> 0002\n")
-    assert seqmlm("db", "upgrade").out.endswith("is at schema 0002 already\n")
+    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0002\n")
     assert seqmlm("db", "current", "--json").json["schema"] == "0002"
 
 

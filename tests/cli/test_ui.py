@@ -18,7 +18,7 @@ import pytest
 
 from seqmlm.errors import StateError
 from seqmlm.tasks.doctor import plan_ui
-from seqmlm.tracking import Tracker
+from seqmlm.tracking import Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
 Cli = Callable[..., Any]
@@ -89,7 +89,13 @@ def test_a_run_tracked_through_a_server(
     warnings: list[str] = []
     tracker = Tracker(Workspace.locate(), warn=warnings.append)
     with tracker.start("far", experiment="e", params={"a": 1}) as run:
-        run.log_metrics(1, {"train/loss": 2.0})
+        for step in range(20):
+            run.log_metrics(step, {"train/loss": 3.0 - step})
+        run.flush()
+        # As after a kill between sending and storing the offset: all are sent again, with one that is new.
+        run._ledger.offset = 0
+        run.log_metrics(20, {"train/loss": 2.0})
+        run.flush()
         model = run.directory / "model"
         model.mkdir()
         (model / "config.json").write_text("{}")
@@ -100,8 +106,14 @@ def test_a_run_tracked_through_a_server(
     assert warnings == []
     (found,) = tracker.runs()
     assert (found.name, found.status, found.metrics["train/loss"]) == ("far", "FINISHED", 2.0)
-    # A server cannot see our disk: it was given the model.
     client = tracker.connect().client
+    points = client.get_metric_history(run.run_id, "train/loss")
+    lines = read_metrics(run.directory / "metrics.jsonl")
+    assert sorted((point.step, point.timestamp) for point in points) == [
+        (n["step"], n["time"]) for n in lines
+    ]
+    assert len(points) == 21
+    # A server cannot see our disk: it was given the model.
     version = client.get_model_version_by_alias("far", "champion")
     (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])
     assert version.source == f"models:/{logged.model_id}"

@@ -356,7 +356,7 @@ def test_no_space_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("seqmlm.data.prepare._sync", full)
+    monkeypatch.setattr("seqmlm.engine.durable.Disk.sync", full)
     with pytest.raises(StateError, match="the disk is full"):
         made(words(5), tmp_path)
 

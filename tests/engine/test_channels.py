@@ -99,14 +99,14 @@ def test_asked_alone_or_together_is_the_same() -> None:
         for d in made
     ]
     queries = [Query(encoding=e, masked=np.array([3, 5]), asked=np.array([3, 5])) for e in encodings]
-    together = [a.log_probs for a in Conditionals(model).ask(queries)]
+    together = [a.values["log_prob"] for a in Conditionals(model).ask(queries)]
     for query, found in zip(queries, together, strict=True):
-        alone = next(iter(Conditionals(model).ask([query]))).log_probs
+        alone = next(iter(Conditionals(model).ask([query]))).values["log_prob"]
         np.testing.assert_allclose(alone, found, atol=1e-5)
     elder = replace(
         encodings[0], channels={**encodings[0].channels, "age": encodings[0].channels["age"] + 30}
     )
-    other = next(iter(Conditionals(model).ask([replace(queries[0], encoding=elder)]))).log_probs
+    other = next(iter(Conditionals(model).ask([replace(queries[0], encoding=elder)]))).values["log_prob"]
     assert np.abs(other - together[0]).max() > 1e-3
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from seqmlm.engine import checkpoint
+from seqmlm.engine import checkpoint, durable
 from seqmlm.engine.durable import Disk
 from seqmlm.errors import StateError
 
@@ -93,7 +93,7 @@ def test_every_file_is_synced_before_the_rename_and_pruning_comes_last(
 ) -> None:
     save(tmp_path, 1)
     disk = Recording()
-    monkeypatch.setattr(checkpoint, "DISK", disk)
+    monkeypatch.setattr(durable, "DISK", disk)
     save(tmp_path, 2, keep_last=1)
     order = [entry for entry in disk.log if not entry.startswith("write")]
     assert order == [
@@ -175,7 +175,7 @@ def test_a_full_disk_keeps_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int, number: int
 ) -> None:
     before = save(tmp_path, 1)
-    monkeypatch.setattr(checkpoint, "DISK", Full(allowed, number))
+    monkeypatch.setattr(durable, "DISK", Full(allowed, number))
     if allowed == 10:  # more than the writes of one checkpoint: the test above covers all of them
         save(tmp_path, 2)
         return

@@ -13,11 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from seqmlm.engine import conditionals as module
-from seqmlm.engine import reduction
+from seqmlm.engine import reductions
 from seqmlm.engine.conditionals import Answer, Conditionals, Query
-from seqmlm.engine.documents import Documents
-from seqmlm.engine.layout import lay_out
+from seqmlm.engine.layout import Documents, lay_out
 from seqmlm.engine.packing import Document, PackedBatch, pack
+from seqmlm.engine.reductions import (
+    Block,
+    Candidates,
+    Entropy,
+    Rank,
+    Reduction,
+    Rows,
+    Sample,
+    TargetLogProb,
+    TopIds,
+    top,
+    union,
+)
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import TrainingError, UsageError
 
@@ -51,7 +63,7 @@ class Toy(nn.Module):
             logits = logits.masked_fill(torch.from_numpy(SPACE.is_special), -torch.inf)
         return logits
 
-    def forward(self, batch: PackedBatch, *, output: str = "loss") -> Tensor:
+    def forward(self, batch: PackedBatch, *, output: str = "loss", layers: object = None) -> Tensor:
         assert output == "logits"
         assert not torch.is_grad_enabled()
         if self.limit is not None and batch.tokens > self.limit:
@@ -75,6 +87,13 @@ class Toy(nn.Module):
 def _any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toy is no transformers model; its positions reach to 64."""
     monkeypatch.setattr(module, "position_capacity", lambda model: 64)
+
+
+CANDIDATES = (7, 5, 20, 11)
+
+
+def everything(k: int) -> list[Reduction]:
+    return [TargetLogProb(), Entropy(), Rank(), *top(k), Rows(), Candidates(CANDIDATES)]
 
 
 def sequence(rng: np.random.Generator, length: int, **extra: Any) -> Encoding:
@@ -104,13 +123,22 @@ def some_queries(count: int, seed: int = 0) -> list[Query]:
                 masked_in=None if number % 2 else masked_in,
                 asked=rng.integers(0, length, len(asked_in)).astype(np.int32),
                 asked_in=None if number % 2 else asked_in,
-                substitutions={2: 7} if number % 4 == 0 else {},
+                **substitutions(rng, number, length, variants),
                 allowed=rng.permutation(SPACE.ordinary)[: number % 7 + 1] if number % 5 == 0 else None,
                 targets=rng.integers(5, SPACE.size, len(asked_in)).astype(np.int32) if number % 4 else None,
                 key=number,
             )
         )
     return queries
+
+
+def substitutions(rng: np.random.Generator, number: int, length: int, variants: int) -> dict[str, Any]:
+    """None, some in every variant, or some in a variant each."""
+    if number % 4:
+        return {}
+    places = rng.permutation(length)[:3].astype(np.int32)
+    given = {"substituted": places, "substitutes": rng.integers(5, SPACE.size, 3).astype(np.int32)}
+    return given if number % 8 else {**given, "substituted_in": rng.integers(0, variants, 3).astype(np.int32)}
 
 
 def by_hand(toy: Toy, query: Query, top: int) -> Answer:
@@ -121,8 +149,11 @@ def by_hand(toy: Toy, query: Query, top: int) -> Answer:
     for number, (position, target) in enumerate(zip(query.asked, targets, strict=True)):
         variant = 0 if query.asked_in is None else query.asked_in[number]
         ids = query.encoding.ids.copy()
-        for where, token in query.substitutions.items():
-            ids[where] = token
+        if query.substituted is not None:
+            inside = np.zeros(3) if query.substituted_in is None else query.substituted_in
+            for where, token, own in zip(query.substituted, query.substitutes, inside, strict=True):
+                if query.substituted_in is None or own == variant:
+                    ids[where] = token
         for m, where in enumerate(query.masked):
             if query.masked_in is None or query.masked_in[m] == variant:
                 ids[where] = SPACE.mask
@@ -142,23 +173,26 @@ def by_hand(toy: Toy, query: Query, top: int) -> Answer:
         top_ids.append([columns[i] for i in order] + [-1] * (top - len(order)))
         top_values.append([log_p[i] for i in order] + [-np.inf] * (top - len(order)))
         rows.append(log_p)
+    named = [[log_p[columns.index(c)] if c in columns else -np.inf for c in CANDIDATES] for log_p in rows]
     return Answer(
         key=query.key,
-        log_probs=np.array(log_probs),
-        entropy=np.array(entropy),
-        ranks=np.array(ranks),
-        top_ids=np.array(top_ids),
-        top_log_probs=np.array(top_values),
-        rows=np.array(rows),
+        values={
+            "log_prob": np.array(log_probs),
+            "entropy": np.array(entropy),
+            "rank": np.array(ranks),
+            "top_ids": np.array(top_ids),
+            "top_log_probs": np.array(top_values),
+            "rows": np.array(rows),
+            "candidates": np.array(named),
+        },
     )
 
 
 def assert_same(got: Answer, expected: Answer) -> None:
     assert got.key == expected.key
-    for name in ("log_probs", "entropy", "top_log_probs", "rows"):
-        np.testing.assert_allclose(getattr(got, name), getattr(expected, name), atol=2e-5, err_msg=name)
-    np.testing.assert_array_equal(got.ranks, expected.ranks)
-    np.testing.assert_array_equal(got.top_ids, expected.top_ids)
+    assert got.values.keys() - {"sample"} == expected.values.keys() - {"sample"}
+    for name, value in expected.values.items():
+        np.testing.assert_allclose(got.values[name], value, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("probability", ["ordinary", "full"])
@@ -166,7 +200,7 @@ def assert_same(got: Answer, expected: Answer) -> None:
 def test_every_answer_equals_the_one_by_hand(probability: str, budget: int, lookahead: int) -> None:
     toy, queries = Toy(probability), some_queries(60)
     ask = Conditionals(toy, tokens_per_batch=budget, lookahead=lookahead)
-    answers = list(ask.ask(queries, entropy=True, ranks=True, top=6, full=True))
+    answers = list(ask.ask(queries, everything(6)))
     for query, answer in zip(queries, answers, strict=True):
         assert_same(answer, by_hand(toy, query, top=6))
     assert ask.statistics.queries == 60
@@ -176,18 +210,20 @@ def test_every_answer_equals_the_one_by_hand(probability: str, budget: int, look
 
 def test_only_what_is_wanted_comes_back() -> None:
     (answer,) = Conditionals(Toy()).ask(some_queries(1))
-    assert (answer.entropy, answer.ranks, answer.top_ids, answer.top_log_probs, answer.rows) == (None,) * 5
+    assert answer.values.keys() == {"log_prob"}
+    (answer,) = Conditionals(Toy()).ask(some_queries(1), [Rank(), Entropy()])
+    assert answer.values.keys() == {"rank", "entropy"}
 
 
 def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few asked rows a forward (a query is cut up) and few rows a reduction."""
-    queries, wanted = some_queries(40), {"entropy": True, "ranks": True, "top": 3, "full": True}
-    whole = list(Conditionals(Toy()).ask(queries, **wanted))
+    queries, wanted = some_queries(40), [*everything(3), Sample(5)]
+    whole = list(Conditionals(Toy()).ask(queries, wanted))
     monkeypatch.setattr(module, "LOGITS", 2 * SPACE.size)
-    monkeypatch.setattr(reduction, "CHUNK", 2 * SPACE.size)
-    monkeypatch.setattr(reduction, "CACHED", SPACE.size)
+    monkeypatch.setattr(reductions, "CHUNK", 2 * SPACE.size)
+    monkeypatch.setattr(reductions, "CACHED", SPACE.size)
     toy = Toy()
-    for a, b in zip(Conditionals(toy).ask(queries, **wanted), whole, strict=True):
+    for a, b in zip(Conditionals(toy).ask(queries, wanted), whole, strict=True):
         assert_same(a, b)
     assert len(toy.batches) > 50
 
@@ -198,7 +234,7 @@ def test_the_input_is_read_no_further_than_the_look_ahead() -> None:
     def questions() -> Iterator[Query]:
         for query in some_queries(30):
             read.append(query.key)
-            yield replace(query, masked_in=None, asked_in=None)
+            yield replace(query, masked_in=None, asked_in=None, substituted_in=None)
 
     answers = Conditionals(Toy(), lookahead=7).ask(questions())
     assert read == []
@@ -235,16 +271,15 @@ def test_equal_questions_are_computed_once() -> None:
     ]
     toy = Toy()
     ask = Conditionals(toy)
-    answers = list(ask.ask([*same, *other, *same], ranks=True, top=2))
+    answers = list(ask.ask([*same, *other, *same], [TargetLogProb(), Rank(), TopIds(2)]))
     assert ask.statistics.queries == ask.statistics.variants == 10
     assert ask.statistics.unique == 5
     for answer, query in zip(answers, [*same, *other, *same], strict=True):
         expected = by_hand(toy, query, top=2)
-        np.testing.assert_allclose(answer.log_probs, expected.log_probs, atol=2e-5)
-        np.testing.assert_array_equal(answer.ranks, expected.ranks)
-        np.testing.assert_array_equal(answer.top_ids, expected.top_ids)
+        for name, value in answer.values.items():
+            np.testing.assert_allclose(value, expected.values[name], atol=2e-5)
     for first, again in zip(answers[:3], answers[7:], strict=True):
-        assert np.array_equal(first.log_probs, again.log_probs)
+        assert np.array_equal(first.values["log_prob"], again.values["log_prob"])
 
 
 def test_equal_digests_of_unlike_questions_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +289,8 @@ def test_equal_digests_of_unlike_questions_do_no_harm(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Documents, "_digest", lambda self: np.zeros(len(self), dtype=np.uint64))
     toy = Toy()
     for query, answer in zip(queries, Conditionals(toy).ask(queries), strict=True):
-        np.testing.assert_allclose(answer.log_probs, by_hand(toy, query, top=1).log_probs, atol=2e-5)
+        expected = by_hand(toy, query, top=1).values["log_prob"]
+        np.testing.assert_allclose(answer.values["log_prob"], expected, atol=2e-5)
 
 
 def test_packs_hold_similar_lengths_within_the_budget() -> None:
@@ -279,7 +315,7 @@ def test_out_of_memory_halves_the_budget_and_keeps_the_answers(error: Exception)
     toy = Toy(limit=60, error=error)
     ask = Conditionals(toy, tokens_per_batch=400)
     for a, b in zip(ask.ask(queries), expected, strict=True):
-        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-5)
+        np.testing.assert_allclose(a.values["log_prob"], b.values["log_prob"], atol=1e-5)
     assert 25 <= ask.tokens_per_batch <= 60
 
 
@@ -346,15 +382,12 @@ def test_special_tokens_have_no_probability_in_the_ordinary_space() -> None:
     query = Query(
         encoding=sequence(np.random.default_rng(0), 6), masked=np.array([2]), asked=np.array([0, 2])
     )
-    (answer,) = Conditionals(Toy()).ask([query], full=True, ranks=True, top=SPACE.size)
-    assert answer.log_probs[0] == -np.inf
-    assert answer.ranks is not None
-    assert answer.ranks[0] == len(SPACE.ordinary)
-    assert answer.rows is not None
-    assert np.all(answer.rows[:, list(SPACE.special)] == -np.inf)
-    np.testing.assert_allclose(np.exp(answer.rows).sum(-1), 1, atol=1e-5)
-    assert answer.top_ids is not None
-    for ids in answer.top_ids:
+    (answer,) = Conditionals(Toy()).ask([query], everything(SPACE.size))
+    assert answer.values["log_prob"][0] == -np.inf
+    assert answer.values["rank"][0] == len(SPACE.ordinary)
+    assert np.all(answer.values["rows"][:, list(SPACE.special)] == -np.inf)
+    np.testing.assert_allclose(np.exp(answer.values["rows"]).sum(-1), 1, atol=1e-5)
+    for ids in answer.values["top_ids"]:
         assert sorted(ids[:18]) == SPACE.ordinary.tolist()
         assert (ids[18:] == -1).all()
 
@@ -374,7 +407,19 @@ BAD = {
     },
     "1 entries for 2 masked": {"asked_in": np.array([0]), "masked_in": np.array([0])},
     "in which nothing is asked": {"asked_in": np.array([0]), "masked_in": np.array([0, 1])},
-    "substitutions: 9: 5": {"substitutions": {9: 5}},
+    "substituted: a position outside a sequence of 8": {
+        "substituted": np.array([9]),
+        "substitutes": np.array([5]),
+    },
+    "substitutes: an id outside": {"substituted": np.array([3]), "substitutes": np.array([23])},
+    "substituted, substitutes: both or neither": {"substituted": np.array([3])},
+    "equally many entries": {"substituted": np.array([3]), "substitutes": np.array([5, 6])},
+    "substituted_in: names a variant": {
+        "substituted": np.array([3]),
+        "substitutes": np.array([5]),
+        "substituted_in": np.array([1]),
+    },
+    "named twice": {"substituted": np.array([3, 3]), "substitutes": np.array([5, 6])},
     "targets: 2 entries for 1": {"targets": np.array([5, 6])},
     "targets: an id outside": {"targets": np.array([23])},
     "each once": {"allowed": np.array([5, 5])},
@@ -408,6 +453,76 @@ def test_budgets_below_one_are_refused(arguments: dict[str, int]) -> None:
         Conditionals(Toy(), **arguments)
 
 
-def test_a_negative_top_is_refused() -> None:
-    with pytest.raises(UsageError, match="top"):
-        next(Conditionals(Toy()).ask([GOOD], top=-1))
+def test_what_cannot_be_read_together_is_refused() -> None:
+    ask = Conditionals(Toy())
+    with pytest.raises(UsageError, match="at least 1"):
+        TopIds(0)
+    with pytest.raises(UsageError, match="cannot be asked for together"):
+        ask.ask([GOOD], [Candidates((5, 6)), Candidates((7,))])
+    with pytest.raises(UsageError, match="outside the vocabulary"):
+        list(ask.ask([GOOD], [Candidates((5, 23))]))
+
+
+def test_wishes_become_one() -> None:
+    assert union([Rank(), TopIds(2)], [TopIds(5), Rank()], [TopIds(3)]) == (Rank(), TopIds(5))
+    assert union(top(0), [Entropy()]) == (Entropy(),)
+    assert len({Sample(1), Sample(1), Sample(2), Entropy(), Entropy()}) == 3
+
+
+class Second(Reduction):
+    """The second most probable token's log-probability: no code but this class knows of it."""
+
+    name = "second"
+
+    def apply(self, block: Block) -> Tensor:
+        return torch.log_softmax(block.logits, -1).sort(-1, descending=True).values[:, :2].amin(-1)
+
+
+def test_a_reduction_from_elsewhere_is_answered_like_the_own_ones() -> None:
+    queries = [query for query in some_queries(40) if query.allowed is None]
+    toy = Toy()
+    for query, answer in zip(queries, Conditionals(toy).ask(queries, [Second()]), strict=True):
+        rows = np.sort(by_hand(toy, query, top=1).values["rows"], axis=1)
+        np.testing.assert_allclose(answer.values["second"], rows[:, -2], atol=2e-5)
+
+
+def drawn(queries: list[Query], seed: int = 3, **settings: Any) -> list[list[int]]:
+    answers = Conditionals(Toy(), **settings).ask(queries, [Sample(seed), Entropy()])
+    return [answer.values["sample"].tolist() for answer in answers]
+
+
+def test_draws_do_not_depend_on_what_is_asked_together() -> None:
+    queries = [replace(query, stream=7 * n) for n, query in enumerate(some_queries(60))]
+    queries = [replace(query, encoding=replace(query.encoding, channels={})) for query in queries]
+    expected = drawn(queries)
+    assert drawn(queries, tokens_per_batch=1, lookahead=1) == expected
+    assert drawn(queries, tokens_per_batch=37, lookahead=6) == expected
+    assert drawn(queries[::-1])[::-1] == expected
+    assert [drawn([query])[0] for query in queries] == expected
+    assert drawn(queries, seed=4) != expected
+    for query, ids in zip(queries, expected, strict=True):
+        assert set(ids) <= set(SPACE.ordinary.tolist() if query.allowed is None else query.allowed.tolist())
+
+
+def test_equal_queries_draw_apart_and_equal_streams_alike() -> None:
+    """Without a stream the number of the query counts; what is computed for equal queries is still one."""
+    places = np.arange(1, 9, dtype=np.int32)
+    query = Query(encoding=sequence(np.random.default_rng(0), 10), masked=places, asked=places)
+    numbered = drawn([query] * 50, lookahead=7)
+    assert len({tuple(ids) for ids in numbered}) > 40
+    assert drawn([query] * 50) == numbered
+    assert drawn([replace(query, stream=n) for n in range(50)]) == numbered
+    assert len({tuple(ids) for ids in drawn([replace(query, stream=8)] * 50)}) == 1
+    ask = Conditionals(Toy())
+    list(ask.ask([query] * 50, [Sample(0)]))
+    assert ask.statistics.unique == 1
+
+
+def test_draws_follow_the_distribution() -> None:
+    """4,000 draws of one distribution: every share within five standard deviations."""
+    place = np.array([3], dtype=np.int32)
+    query = Query(encoding=sequence(np.random.default_rng(0), 10), masked=place, asked=place)
+    n, toy = 4000, Toy()
+    counts = np.bincount([ids[0] for ids in drawn([query] * n)], minlength=SPACE.size)
+    p = np.exp(by_hand(toy, query, top=1).values["rows"][0])
+    assert (np.abs(counts - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 1e-9).all()

@@ -21,6 +21,7 @@ from seqmlm.engine.masking.uniform import Uniform
 from seqmlm.engine.masking.visit import Visit
 from seqmlm.engine.masking.whole_unit import WholeUnit
 from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import Entropy, Rank, Rows, TargetLogProb, TopIds
 from seqmlm.engine.types import Encoding, Floats, TokenSpace
 from seqmlm.errors import UsageError
 
@@ -157,7 +158,7 @@ class Fixed(torch.nn.Module):
         self.space, self.probability, self.model = space, "ordinary", torch.nn.Identity()
         self.table = torch.nn.Parameter(torch.randn(space.size, space.size, generator=_generator(seed)) * 3)
 
-    def forward(self, batch: Any, *, output: str) -> torch.Tensor:
+    def forward(self, batch: Any, *, output: str, layers: Any = None) -> torch.Tensor:
         assert output == "logits"
         logits = self.table[batch.input_ids[0, batch.asked]]
         return logits.masked_fill(torch.from_numpy(self.space.is_special), -torch.inf)
@@ -179,9 +180,10 @@ def test_everything_an_answer_holds_is_of_the_corrected_distribution() -> None:
     bias = np.where(space.is_special, 0, rng.normal(size=21)).astype(np.float32)
     everywhere = np.arange(30, dtype=np.int32)
     query = Query(encoding=encoding, masked=everywhere[:2], asked=everywhere, targets=targets)
-    ask = Conditionals(model, tokens_per_batch=7)  # type: ignore[arg-type]
+    ask = Conditionals(model, tokens_per_batch=7)
     correction = Correction(seen=seen, bias=bias)
-    [answer] = ask.ask([query], entropy=True, ranks=True, top=4, full=True, correction=correction)
+    want = [TargetLogProb(), Entropy(), Rank(), TopIds(4), Rows()]
+    [answer] = ask.ask([query], want, correction=correction)
     shown = ids.copy()
     shown[:2] = space.mask
     dense = model.table.detach().double().numpy()[shown] - bias
@@ -189,11 +191,9 @@ def test_everything_an_answer_holds_is_of_the_corrected_distribution() -> None:
     dense[:, space.is_special] = -np.inf
     truth = dense - np.logaddexp.reduce(dense, axis=1, keepdims=True)
     at = truth[everywhere, targets]
-    np.testing.assert_allclose(answer.log_probs, at, atol=1e-5)
+    np.testing.assert_allclose(answer.values["log_prob"], at, atol=1e-5)
     finite = truth[:, 4:]
-    assert answer.entropy is not None
-    assert answer.rows is not None
-    np.testing.assert_allclose(answer.entropy, -(np.exp(finite) * finite).sum(1), atol=1e-5)
-    np.testing.assert_array_equal(answer.ranks, (truth > at[:, None]).sum(1))
-    np.testing.assert_array_equal(answer.top_ids, np.argsort(-truth, axis=1)[:, :4])
-    np.testing.assert_allclose(answer.rows[:, 4:], finite, atol=1e-5)
+    np.testing.assert_allclose(answer.values["entropy"], -(np.exp(finite) * finite).sum(1), atol=1e-5)
+    np.testing.assert_array_equal(answer.values["rank"], (truth > at[:, None]).sum(1))
+    np.testing.assert_array_equal(answer.values["top_ids"], np.argsort(-truth, axis=1)[:, :4])
+    np.testing.assert_allclose(answer.values["rows"][:, 4:], finite, atol=1e-5)

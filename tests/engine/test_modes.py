@@ -9,12 +9,12 @@ import torch
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import Mode
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
+from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.units import partition, unit_numbers
+from seqmlm.engine.units import Mode, partition, unit_numbers
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=20, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
@@ -70,21 +70,22 @@ def hidden_with(encoding: Encoding, position: int, mode: Mode) -> list[int]:
 @pytest.mark.parametrize("text", MODES)
 def test_a_mode_is_what_a_loop_over_positions_computes(rows: MaskedRows, text: str) -> None:
     mode = Mode.parse(text)
-    scorer = Scorer(Conditionals(rows), mode=mode, correction=Correction(), entropy=True, ranks=True, top=3)
+    want = (Entropy(), Rank(), *top(3))
+    scorer = Scorer(Conditionals(rows), mode=mode, correction=Correction(), want=want)
     for encoding, score in zip(sequences(), scorer.windows((e, None) for e in sequences()), strict=True):
         scored = np.flatnonzero((encoding.groups >= 0) & ~SPACE.is_special[encoding.ids])
         assert score.positions.tolist() == scored.tolist()
         assert score.groups.tolist() == encoding.groups[scored].tolist()
-        assert score.entropy is not None
-        assert score.ranks is not None
-        assert score.top_ids is not None
+        assert score.values.keys() == {"entropy", "rank", "top_ids", "top_log_probs"}
         for i, position in enumerate(scored.tolist()):
             truth = naive(rows, encoding, hidden_with(encoding, position, mode), position)
             target = truth[encoding.ids[position]]
             assert score.log_probs[i] == pytest.approx(float(target), abs=1e-4)
-            assert score.entropy[i] == pytest.approx(float(torch.special.entr(truth.exp()).sum()), abs=1e-4)
-            assert abs(int((truth > target + 1e-5).sum()) - score.ranks[i]) <= 1
-            assert score.top_ids[i, 0] == int(truth.argmax())
+            own = {name: value[i] for name, value in score.values.items()}
+            assert own["entropy"] == pytest.approx(float(torch.special.entr(truth.exp()).sum()), abs=1e-4)
+            assert abs(int((truth > target + 1e-5).sum()) - own["rank"]) <= 1
+            assert own["top_ids"][0] == int(truth.argmax())
+            assert own["top_log_probs"][0] == pytest.approx(float(truth.max()), abs=1e-4)
 
 
 def test_a_correction_acts_where_the_token_is_seen_and_a_bias_everywhere(rows: MaskedRows) -> None:

@@ -13,8 +13,9 @@ from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.layout import lay_out
 from seqmlm.engine.model import MaskedRows
-from seqmlm.engine.scoring import SequenceScore, pll_queries, pseudo_log_likelihood
+from seqmlm.engine.scoring import SequenceScore, pseudo_log_likelihood
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import pll_queries
 
 SPACE = TokenSpace(size=20, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
 

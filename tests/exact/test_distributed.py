@@ -17,14 +17,14 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from seqmlm.engine import checkpoint
+from seqmlm.engine import checkpoint, durable
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint.DISK, "sync", lambda path: None)
+    monkeypatch.setattr(durable.DISK, "sync", lambda path: None)
 
 
 @pytest.fixture(scope="module")

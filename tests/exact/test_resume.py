@@ -16,7 +16,7 @@ import tiny_training as tiny
 import torch
 from torch import Tensor
 
-from seqmlm.engine import checkpoint
+from seqmlm.engine import durable
 from seqmlm.engine.channels import Channel, InputChannels
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.model import MaskedRows
@@ -41,7 +41,7 @@ class Until(tiny.Memory):  # type: ignore[misc, name-defined]
 
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint.DISK, "sync", lambda path: None)
+    monkeypatch.setattr(durable.DISK, "sync", lambda path: None)
 
 
 @pytest.fixture(scope="module")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from tiny_models import protein_model, residues
+from torch import Tensor
 
 from seqmlm.anomaly.levels import RecordLevel, UnitLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
+from seqmlm.engine.reductions import Block, Entropy, Rank, Reduction
 from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference import one_pass
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.tasks.score_output import line
+from seqmlm.tasks.score_output import EXPECTED, line
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +35,24 @@ def _records(*lengths: int) -> list[Record]:
     ]
 
 
+class Margin(Reduction):
+    """How much likelier the most probable token is than the second; nothing in the package knows of it."""
+
+    name = "margin"
+
+    def apply(self, block: Block) -> Tensor:
+        best = torch.log_softmax(block.logits, -1).topk(2).values
+        return best[:, 0] - best[:, 1]
+
+
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4), Mode("whole-unit")])
 def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedModel, mode: Mode) -> None:
-    scorer = RecordScorer(model, correction=Correction(), top=2)
+    scorer = RecordScorer(model, correction=Correction())
     batch = scorer.encoded(_records(70, 3, 30), Problems())
-    truth = scorer.scored(batch, EXACT, entropy=True, ranks=True)
+    truth = scorer.scored(batch, EXACT, want=[Entropy(), Rank(), Margin()])
     level = RecordLevel("protein")
-    level.entropy = level.ranks = True
-    judge = Detector(scorer, level, mode=mode)
+    level.want = (Margin(), Rank())
+    judge = Detector(scorer, level, mode=mode, want=[Entropy()])
     rough = judge.scored(batch)
     units = [np.arange(0, 70, 7), np.array([1]), np.arange(30)]
     better = judge.refine(batch, rough, units)
@@ -47,9 +60,10 @@ def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedMod
         again = np.isin(np.arange(len(old)), asked)
         assert new.surprisal[again] == pytest.approx(exact.surprisal[again], abs=1e-4)
         assert new.surprisal[~again].tolist() == old.surprisal[~again].tolist()
-        assert new.entropy is not None
-        assert exact.entropy is not None
-        assert new.entropy[again] == pytest.approx(exact.entropy[again], abs=1e-4)
+        assert new.values.keys() == exact.values.keys() == {"margin", "rank", "entropy"}
+        for name in ("margin", "entropy"):
+            assert new.values[name][again] == pytest.approx(exact.values[name][again], abs=1e-4)
+            assert new.values[name][~again].tolist() == old.values[name][~again].tolist()
 
 
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4)])
@@ -72,7 +86,8 @@ def test_unequal_selection_rates_are_taken_off_in_every_mode(
 
 
 def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:
-    judge = Detector(RecordScorer(model, correction=Correction(), top=3), UnitLevel("residue"), mode=ONE_PASS)
+    scorer = RecordScorer(model, correction=Correction())
+    judge = Detector(scorer, UnitLevel("residue"), mode=ONE_PASS, want=EXPECTED)
     [record] = _records(50)
     rows = list(judge.judged([record], Problems()))
     assert [record.raw[one.row.start : one.row.end] for one in rows] == list(record.raw)

@@ -15,10 +15,9 @@ from tiny_models import protein_model, residues
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.correction_fit import Fit
-from seqmlm.engine.mode import EXACT, ONE_PASS, ONE_PASS_HEAD
-from seqmlm.engine.one_pass_head import HeadConfig
+from seqmlm.engine.one_pass import Fit, HeadConfig
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import one_pass
 from seqmlm.inference.model_folder import LoadedModel

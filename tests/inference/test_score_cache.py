@@ -12,8 +12,9 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import EXACT, ONE_PASS
+from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer, ScoreCache, digest
 
@@ -49,9 +50,9 @@ def test_another_request_is_asked_anew(model: LoadedModel) -> None:
     batch = scorer.encoded(records(12), Problems())
     [exact], [once] = scorer.scored(batch, EXACT), scorer.scored(batch, ONE_PASS)
     assert exact.surprisal.tolist() != once.surprisal.tolist()
-    [ranked] = scorer.scored(batch, EXACT, ranks=True)
-    assert exact.rank is None
-    assert ranked.rank is not None
+    [ranked] = scorer.scored(batch, EXACT, want=[Rank()])
+    assert not exact.values
+    assert ranked.values.keys() == {"rank"}
     wanted = np.zeros(14, dtype=np.bool_)
     wanted[3:5] = True
     [some] = scorer.scored(batch, EXACT, wanted=[wanted])

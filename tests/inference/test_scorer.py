@@ -14,8 +14,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.lexicon import Lexicon
-from seqmlm.engine.mode import EXACT, ONE_PASS_HEAD, Mode
+from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Floats, TokenSpace
+from seqmlm.engine.units import EXACT, ONE_PASS_HEAD, Mode
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.tasks.texts import TextScorer
@@ -50,7 +51,7 @@ def test_a_long_record_is_scored_where_each_residue_is_most_central(model: Loade
             at = np.array([place - start + 1], dtype=np.int32)
             if inner:
                 answer = next(ask.ask([Query(encoding=encoding, masked=at, asked=at)]))
-                possible.append(-float(answer.log_probs[0]) / math.log(2))
+                possible.append(-float(answer.values["log_prob"][0]) / math.log(2))
         assert min(abs(surprisal - value) for value in possible) < 1e-4
 
 
@@ -93,9 +94,8 @@ def _reweighted(model: LoadedModel, mode: Mode, sequence: str, place: int, rates
     for query in rule.questions(encoding, None, mode):
         shown = np.flatnonzero(query.asked == place + 1)
         if len(shown):
-            [answer] = Conditionals(model.rows).ask([query], full=True)
-            assert answer.rows is not None
-            row = np.exp(answer.rows[shown[0]].astype(np.float64))
+            [answer] = Conditionals(model.rows).ask([query], [Rows()])
+            row = np.exp(answer.values["rows"][shown[0]].astype(np.float64))
             weighted = np.divide(row, rates, out=np.zeros_like(row), where=rates > 0)
             return (weighted / weighted.sum()).astype(np.float32)
     raise AssertionError(f"residue {place} is not asked")

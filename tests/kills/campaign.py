@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import tiny_training as tiny
 import torch
 
-from seqmlm.engine import checkpoint
+from seqmlm.engine import checkpoint, durable
 from seqmlm.engine.durable import Disk
 from seqmlm.engine.loop import StepReport
 
@@ -144,7 +144,7 @@ class Life:
         status = 1
         try:
             os.setpgid(0, 0)
-            checkpoint.DISK = Deadly(self.operation, self.log)
+            durable.DISK = Deadly(self.operation, self.log)
             if self.torn:
                 checkpoint.save = save_in_place
             training, _ = tiny.make_loop(

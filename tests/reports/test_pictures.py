@@ -15,7 +15,7 @@ from seqmlm.domains.code import CODE
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
 from seqmlm.domains.ehr import EHR
 from seqmlm.domains.ehr.levels import CodeCounts, VisitLevel
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.reports.report import ScoreReport
@@ -75,7 +75,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     record = patients(4)[3]
     level = VisitLevel()
     scorer = RecordScorer(model)
-    [one] = scorer.scored(scorer.encoded([record], Problems()), top=10, view=level.view)
+    [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
     pictures, surface = EHR.pictures(level), model.tokenizer.surface
     report = ScoreReport("Patients", pictures=pictures, unit="event", surface=surface)

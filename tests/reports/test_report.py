@@ -41,8 +41,7 @@ def scored(name: str, raw: str, bits: list[float]) -> Scored:
         rule=TOKENIZER.units,
         number=np.arange(len(raw)),
         surprisal=np.array(bits),
-        top_ids=top,
-        top_log_probs=np.tile([np.log(0.5), -np.inf], (len(raw), 1)),
+        values={"top_ids": top, "top_log_probs": np.tile([np.log(0.5), -np.inf], (len(raw), 1))},
     )
 
 

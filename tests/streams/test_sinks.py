@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import resource
 import stat
 from collections.abc import Iterator
@@ -15,9 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.streams import parquet
-from seqmlm.streams.schema import Schema
-from seqmlm.streams.sinks import format_of, open_sink
+from seqmlm.streams import sinks
+from seqmlm.streams.sinks import PARTIAL, Schema, convert, format_of, open_sink
 
 SCHEMA = Schema(
     columns={
@@ -97,14 +98,14 @@ def test_parquet_has_nested_units_and_one_schema(tmp_path: Path) -> None:
     assert [row["line"] for row in found] == list(range(23))
     assert found[2]["top"][0]["expected"] == [{"unit": "b", "p": 0.25}]
     assert (found[3]["score"], found[4]["p_length"], found[5]["p_pll"]) == (None, None, 0.5)
-    assert not (tmp_path / "a.parquet.parts").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["a.parquet"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_a_file_does_not_depend_on_commits_and_stops(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "_NESTED_ROW_GROUP", 5)
+    monkeypatch.setattr(sinks, "_BATCH_BYTES", 1000)
     whole = tmp_path / f"whole.{kind}"
     _write(whole, kind, [])
     for stop in (1, 7, 22):
@@ -113,8 +114,7 @@ def test_a_file_does_not_depend_on_commits_and_stops(
         sink.write(ROWS[:stop])
         mark = sink.commit()
         sink.write(ROWS[stop:])  # never committed: must not be there twice
-        if kind != "parquet":
-            sink.commit()
+        sink.commit()
         sink.close()
         again = open_sink(path, SCHEMA, format=kind, mark=mark)
         again.write(ROWS[stop:])
@@ -127,12 +127,118 @@ def test_a_file_does_not_depend_on_commits_and_stops(
 def test_another_file_is_not_gone_on_with(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
     mark = _write(path, kind, [9], finish=False)
-    if kind == "parquet":
-        next((tmp_path / "a.parquet.parts").iterdir()).unlink()
-    else:
-        path.write_bytes(path.read_bytes()[::-1])
+    committed = _committed(path, kind)
+    committed.write_bytes(committed.read_bytes()[::-1])
     with pytest.raises(StateError, match="is not what the unfinished scoring has written"):
         open_sink(path, SCHEMA, format=kind, mark=mark)
+    committed.unlink()
+    with pytest.raises(StateError, match="is not what the unfinished scoring has written"):
+        open_sink(path, SCHEMA, format=kind, mark=mark)
+
+
+def _committed(path: Path, kind: str) -> Path:
+    """The file that grows while an output is written."""
+    return path if kind == "jsonl" else path.with_name(path.name + PARTIAL)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_is_made_at_the_end_from_lines_that_are_then_removed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_text("old")
+    sink = open_sink(path, SCHEMA, format=kind)
+    sink.write(ROWS)
+    mark = sink.commit()
+    assert path.read_text() == "old"
+    _write(tmp_path / "a.jsonl", "jsonl", [])
+    assert _committed(path, kind).read_bytes() == (tmp_path / "a.jsonl").read_bytes()
+    sink.finish()
+    made = path.read_bytes()
+    # A process that is killed here, before its cursor is removed, is resumed from its last commit.
+    again = open_sink(path, SCHEMA, format=kind, mark=mark)
+    again.finish()
+    assert path.read_bytes() == made
+    again.close()
+    sink.close()
+    assert not _committed(path, kind).exists()
+    assert len(_read(path, kind)) == len(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_lines_nobody_can_resume_do_not_stay(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    sink = open_sink(path, SCHEMA, format=kind)
+    sink.write(ROWS)
+    sink.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_link_stays_a_link(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    _write(tmp_path / "link", kind, [])
+    assert (tmp_path / "link").is_symlink()
+    assert len(_read(tmp_path / "target", kind)) == len(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_an_output_without_rows_has_its_columns(tmp_path: Path, kind: str) -> None:
+    sink = open_sink(tmp_path / "a", SCHEMA, format=kind)
+    sink.finish()
+    sink.close()
+    assert _read(tmp_path / "a", kind) == []
+    if kind == "parquet":
+        assert pq.read_schema(tmp_path / "a").names == list(SCHEMA.flat_columns)
+    else:
+        assert (tmp_path / "a").read_text().strip().replace('"', "").split(",") == list(SCHEMA.flat_columns)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_half_a_surrogate_is_written_as_its_escape(tmp_path: Path, kind: str) -> None:
+    row = {**ROWS[0], "id": "a\udc80", "top": [{"unit": "\ud800", "start": 0, "end": 1, "surprisal": 1.0}]}
+    sink = open_sink(tmp_path / "a", SCHEMA, format=kind)
+    sink.write([row, ROWS[1]])
+    sink.finish()
+    sink.close()
+    found = _read(tmp_path / "a", kind)
+    assert [one["id"] for one in found] == ["a\\udc80", ROWS[1]["id"]]
+    if kind == "parquet":
+        assert found[0]["top"][0]["unit"] == "\\ud800"
+
+
+def test_a_table_is_converted_a_few_lines_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "a.jsonl", "jsonl", [])
+    monkeypatch.setattr(sinks, "_BATCH_BYTES", 1000)
+    convert(tmp_path / "a.jsonl", tmp_path / "a.parquet", SCHEMA, format="parquet")
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups > 3
+
+
+def test_csv_on_standard_output_is_that_of_a_file_and_comes_at_once(tmp_path: Path) -> None:
+    stdout = io.StringIO()
+    sink = open_sink(None, SCHEMA, format="csv", stdout=stdout)
+    sink.write(ROWS[:7])
+    assert len(list(csv.DictReader(io.StringIO(stdout.getvalue())))) == 7
+    sink.write([])
+    sink.write(ROWS[7:])
+    sink.finish()
+    _write(tmp_path / "a.csv", "csv", [])
+    assert stdout.getvalue() == (tmp_path / "a.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_named_pipe_gets_rows_as_they_come(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    sink = open_sink(path, SCHEMA, format=kind)
+    sink.write(ROWS[:2])
+    assert sink.commit() == {}
+    came = os.read(reader, 1 << 16).decode()
+    sink.close()
+    os.close(reader)
+    (tmp_path / "came").write_text(came)
+    assert len(_read(tmp_path / "came", kind)) == 2
+    with pytest.raises(UsageError, match="a pipe or a device"):
+        format_of(path, "parquet")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -153,19 +259,20 @@ def _files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
+    committed = _committed(path, kind)
     sink = open_sink(path, SCHEMA, format=kind)
     sink.write(ROWS[:5])
     mark = sink.commit()
-    before = path.read_bytes()
+    before = committed.read_bytes()
     with _files_of_at_most(len(before) + 50):
         sink.write(ROWS[5:])
-        with pytest.raises(StateError, match=r"cannot write .*a\.\w+: .*free space.*--resume"):
+        with pytest.raises(StateError, match=r"cannot write .*/a\.[\w.]+: .*free space.*--resume"):
             sink.commit()
     sink.close()
-    assert path.read_bytes() == before, "no torn row is left"
+    assert committed.read_bytes() == before, "no torn row is left"
     again = open_sink(path, SCHEMA, format=kind, mark=mark)
     again.write(ROWS[5:])
     again.finish()
@@ -174,22 +281,27 @@ def test_a_full_disk_leaves_what_was_committed(tmp_path: Path, kind: str) -> Non
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_full_disk_leaves_whole_parts(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    sink = open_sink(path, SCHEMA, format="parquet")
-    sink.write(ROWS[:5])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_text("old")
+    sink = open_sink(path, SCHEMA, format=kind)
+    sink.write(ROWS)
     mark = sink.commit()
-    with _files_of_at_most(100):
-        sink.write(ROWS[5:])
-        with pytest.raises(StateError, match="cannot write"):
-            sink.commit()
+    with (
+        _files_of_at_most(200),
+        pytest.raises(
+            StateError, match=rf"cannot write .*/a\.{kind}: File too large; .*free space.*--resume"
+        ),
+    ):
+        sink.finish()
     sink.close()
-    assert [file.name for file in (tmp_path / "a.parquet.parts").iterdir()] == ["00000001.parquet"]
-    again = open_sink(path, SCHEMA, format="parquet", mark=mark)
-    again.write(ROWS[5:])
+    assert path.read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"a.{kind}", f"a.{kind}{PARTIAL}"]
+    again = open_sink(path, SCHEMA, format=kind, mark=mark)
     again.finish()
     again.close()
-    assert [row["line"] for row in _read(path, "parquet")] == list(range(23))
+    assert len(_read(path, kind)) == len(ROWS)
 
 
 def test_formats_by_name() -> None:

@@ -18,7 +18,7 @@ import tiny_training as tiny
 import torch
 from torch import Tensor, nn
 
-from seqmlm.engine import checkpoint
+from seqmlm.engine import durable
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.errors import SeqmlmError
 
@@ -92,7 +92,7 @@ def train(folder: Path, rows: nn.Module, resume: bool = False, **changes: Any) -
 
 def main(root: Path) -> None:
     torch.set_num_threads(1)
-    checkpoint.DISK.sync = lambda path: None  # type: ignore[method-assign]
+    durable.DISK.sync = lambda path: None  # type: ignore[method-assign]
     still = {"dropout": 0.0}
     results = {
         "plain": train(root / "plain", tiny.TinyRows(**still)),
@@ -114,7 +114,7 @@ def main(root: Path) -> None:
     results["sharded_resumed"] = train(
         root / "sharded", tiny.TinyRows(**still), resume=True, sharding="fsdp2"
     )
-    checkpoint.DISK.write = no_space  # type: ignore[method-assign, assignment]
+    durable.DISK.write = no_space  # type: ignore[method-assign, assignment]
     results["full"] = train(root / "full", tiny.TinyRows(**still))
     (root / f"rank{RANK}.json").write_text(json.dumps(results))
     torch.distributed.destroy_process_group()

@@ -18,8 +18,9 @@ from seqmlm.data.identity import TrainedOn
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms
-from seqmlm.engine.mode import EXACT, ONE_PASS
+from seqmlm.engine import durable
 from seqmlm.engine.types import Sequences
+from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError
 from seqmlm.inference.calibrations import (
     BACKGROUND,
@@ -242,22 +243,22 @@ def test_a_replacement_is_whole_or_not_there(
     store(tmp_path, old)
     before = (tmp_path / CALIBRATION).read_bytes()
 
-    def killed(self: Path, target: Path) -> None:
+    def killed(source: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
-    def full(self: Path, target: Path) -> None:
+    def full(source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     for stop, error in ((killed, KeyboardInterrupt), (full, StateError)):
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "replace", stop)
+            patched.setattr(durable.DISK, "rename", stop)
             with pytest.raises(error):
                 store(tmp_path, new)
         assert (tmp_path / CALIBRATION).read_bytes() == before
         assert [one.rows for one in stored_calibrations(tmp_path).values()] == [30]
     store(tmp_path, new)
     assert [one.rows for one in stored_calibrations(tmp_path).values()] == [40]
-    assert not list(tmp_path.glob(".*.part"))
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_path: Path) -> None:

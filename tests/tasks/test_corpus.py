@@ -50,7 +50,7 @@ def test_what_is_sensitive_by_nature_stays_so() -> None:
         sensitive = True
 
     assert resolve_config(People()).data.sensitive
-    with pytest.raises(UsageError, match="concerns people"):
+    with pytest.raises(UsageError, match="concern people"):
         resolve_config(People(), {"data": {"sensitive": False}})
     plain = resolve_config(TextDomain())
     assert not plain.data.sensitive
@@ -73,10 +73,10 @@ def test_the_console_tells_no_small_count_of_sensitive_data(workspace: Path) -> 
     found = [line for line in said if line.startswith("data: ")]
     assert found == [
         "data: 92 words in 20 training and <11 validation records",
-        "data: records set aside to calibrate scores: <11",
+        "data: records held out to calibrate scores: <11",
         "data: <11 x a record of the test split, left out",
         "data: 92 words in 20 training and 1 validation records",
-        "data: records set aside to calibrate scores: 2",
+        "data: records held out to calibrate scores: 2",
         "data: 4 x a record of the test split, left out",
     ]
 
@@ -101,7 +101,7 @@ def test_a_tokenizer_of_another_field_is_refused(workspace: Path, domain: str, t
     file.write_text("".join(f"number {n} of many\n" for n in range(900)))
     found = plugins.domain(domain)
     config = resolve_config(found, {"data": {"paths": [str(file)]}, "tokenizer": {"name": tokenizer}})
-    with pytest.raises(UsageError, match=f"{tokenizer}.v1 does not read what the {domain} domain gives"):
+    with pytest.raises(UsageError, match=f"{tokenizer}.v1 cannot read records of the {domain} domain"):
         build_corpus(CorpusReader(config, found, Workspace.locate()), lambda text: None)
 
 

@@ -22,7 +22,7 @@ def test_a_healthy_empty_workspace(workspace: Path) -> None:
     assert found.devices["device"] in ("cpu", "cuda")
     assert ": " in found.devices["attention"]
     assert {"code", "dna", "ehr", "logs", "protein", "text"} <= set(found.plugins["domains"])
-    assert found.tracking["state"] == found.registry["state"] == "made when it is first needed"
+    assert found.tracking["state"] == found.registry["state"] == "created when first needed"
     assert list(workspace.iterdir()) == []
     json.dumps(asdict(found))
 
@@ -52,7 +52,7 @@ def test_an_old_schema(workspace: Path) -> None:
 
 def test_a_run_that_mlflow_lacks(tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Workspace.locate()
-    monkeypatch.setattr("seqmlm.tracking.connection._probe", _fail)
+    monkeypatch.setattr("seqmlm.tracking.store._probe", _fail)
     Tracker(home, warn=lambda _: None).start("lost", experiment="e", params={}).end()
     monkeypatch.undo()
     monkeypatch.setenv("SEQMLM_HOME", str(tracked_workspace))

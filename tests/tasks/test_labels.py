@@ -56,7 +56,7 @@ def test_ids_without_a_partner_are_counted(scores: str, tmp_path: Path) -> None:
         read_labelled([scores], Columns(), labels=labels)
     assert read_labelled([scores], Columns(), labels=labels, partial=True).missing == 1
     Path(labels).write_text("id,label\na,0\na,1\n")
-    with pytest.raises(DataError, match=r"labels.csv:3: 'a' has both labels"):
+    with pytest.raises(DataError, match=r"labels.csv:3: 'a' has two different labels"):
         read_labelled([scores], Columns(), labels=labels)
 
 
@@ -71,7 +71,7 @@ def test_labels_beside_the_scores(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scores.csv:2: .*'Anomaly'.*--positive"):
         read_labelled([str(path)], Columns())
     path.write_text("id,score,label\nx,high,1\n")
-    with pytest.raises(DataError, match=r"field 'score': no number"):
+    with pytest.raises(DataError, match=r"field 'score': not a number"):
         read_labelled([str(path)], Columns())
     with pytest.raises(DataError, match=r"field 'labl': no such field"):
         read_labelled([str(path)], Columns(label="labl"))
@@ -87,7 +87,7 @@ def test_another_file_gives_the_same_rows(scores: str, tmp_path: Path) -> None:
     assert alarms == [False, True, False]
     with pytest.raises(DataError, match=r"1 rows have no such score: c"):
         aligned(_write(tmp_path / "o.jsonl", ROWS[:2]), "score", found.keys, False)
-    with pytest.raises(DataError, match=r"o.jsonl:4: this row was there before"):
+    with pytest.raises(DataError, match=r"o.jsonl:4: duplicate row"):
         aligned(_write(tmp_path / "o.jsonl", [*ROWS, ROWS[0]]), "score", found.keys, False)
 
 

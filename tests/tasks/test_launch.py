@@ -99,7 +99,7 @@ def test_resume_by_name_needs_no_domain_and_keeps_settings(tmp_path: Path) -> No
     assert (old.config.train.max_steps, old.config.train.max_time) == (None, "10m")
     with pytest.raises(StateError, match="did you mean 'one'"):
         plan(TrainRequest(resume="ome"), workspace)
-    with pytest.raises(UsageError, match="two runs"):
+    with pytest.raises(UsageError, match="two different runs"):
         plan(TrainRequest(resume="one", name="two"), workspace)
 
 
@@ -142,7 +142,7 @@ def test_lengths_of_batch_and_row_fit() -> None:
     [("model.dropout=0.3",), ("tokenizer.name=bpe",), ("model.size=tiny",), ("model.overrides={}",)],
 )
 def test_what_init_decides_cannot_be_set(settings: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="brings its own"):
+    with pytest.raises(UsageError, match="together with --init"):
         request_config(TrainRequest(domain="protein", flags={"model": {"init": "m"}}, settings=settings))
 
 

@@ -82,7 +82,7 @@ def test_a_truth_stands_where_labels_do(tmp_path: Path) -> None:
 
 def test_a_sample_without_anomalies_says_so_and_other_files_are_labels(tmp_path: Path) -> None:
     sample = plugins.domain("protein").sample(tmp_path, n=3)
-    with pytest.raises(DataError, match="nothing wrong is planted in this protein sample"):
+    with pytest.raises(DataError, match="this protein sample has no anomalies"):
         Planted.read(str(sample.truth))
     (tmp_path / "labels.json").write_text('{"id": "a", "label": 1}\n')
     (tmp_path / "lines.json").write_text('{"id": "a", "label": 1}\n{"id": "b", "label": 0}\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -9,8 +10,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from tiny_models import protein_model, residues
 
@@ -75,6 +78,22 @@ def test_rows_come_while_the_writer_still_writes(model: str, pipe: int) -> None:
     assert summary.records == 5
     # A sequence is whole when the next one begins; the first was written long before the last was sent.
     assert out.times["p0"] < sent[-1]
+
+
+@pytest.mark.parametrize("out", [None, "x.csv", "x.parquet"])
+def test_a_live_input_can_become_a_table(model: str, pipe: int, tmp_path: Path, out: str | None) -> None:
+    os.write(pipe, b"".join(f">p{n}\n".encode() + _line(n) for n in range(5)))
+    os.close(pipe)
+    path, stdout = None if out is None else tmp_path / out, io.StringIO()
+    score_files(replace(_config(model), out=path, format_out="csv" if out is None else None), stdout)
+    if path is None:
+        found = list(csv.DictReader(io.StringIO(stdout.getvalue())))
+    elif out == "x.csv":
+        found = list(csv.DictReader(io.StringIO(path.read_text())))
+    else:
+        found = pq.read_table(path).to_pylist()
+    assert [(row["id"], row["source"]) for row in found] == [(f"p{n}", "-") for n in range(5)]
+    assert list(tmp_path.iterdir()) == ([] if path is None else [path])
 
 
 def test_a_signal_scores_what_was_read(model: str, pipe: int) -> None:

@@ -12,9 +12,10 @@ from seqmlm.config import to_dict
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.engine.mode import ONE_PASS, ONE_PASS_HEAD, Mode
-from seqmlm.engine.one_pass_head import HeadConfig
+from seqmlm.engine.one_pass import HeadConfig
+from seqmlm.engine.reductions import Rows
 from seqmlm.engine.scoring import Scorer, pseudo_log_likelihood
+from seqmlm.engine.units import ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.one_pass import head_for, train_and_store_head
@@ -73,7 +74,7 @@ def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_
     encoding, space = model.tokenizer.encode("the cat sees the dog"), model.tokenizer.space
     places = np.flatnonzero(encoding.groups >= 0).astype(np.int32)
     query = Query(encoding=encoding, masked=places[:0], asked=places)
-    rows = next(Conditionals(model.rows).ask([query], full=True)).rows
+    rows = next(Conditionals(model.rows).ask([query], [Rows()])).values["rows"]
     assert rows is not None
     total = 0.0
     for row, token in zip(rows.astype(np.float64), encoding.ids[places], strict=True):
@@ -96,7 +97,9 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.Load
         total = 0.0
         for place in np.flatnonzero(common & (encoding.groups >= 0)).astype(np.int32):
             at = np.array([place])
-            total += float(next(ask.ask([Query(encoding=encoding, masked=at, asked=at)])).log_probs[0])
+            total += float(
+                next(ask.ask([Query(encoding=encoding, masked=at, asked=at)])).values["log_prob"][0]
+            )
         assert score.pll == pytest.approx(total, abs=1e-4)
 
 

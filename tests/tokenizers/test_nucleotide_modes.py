@@ -12,12 +12,12 @@ import torch
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
-from seqmlm.engine.mode import Mode
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
+from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import partition
+from seqmlm.engine.units import Mode, partition
 from seqmlm.errors import UsageError
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer import KmerTokenizer
@@ -52,32 +52,27 @@ def scored(tokenizer: NucleotideTokenizer, text: str, owned: Any = None) -> Sequ
         tokenizer.units,
         mode=Mode.parse(text),
         correction=Correction(),
-        entropy=True,
-        ranks=True,
-        top=5,
+        want=(Entropy(), Rank(), *top(5)),
     )
     [score] = scorer.windows([(tokenizer.encode(RAW), owned)])
     return score
 
 
-def check(score: SequenceScore, i: int, shares: dict[str, float], true: str, price: float) -> None:
+def check(score: SequenceScore, i: int, shares: dict[str, float], true: str, log_prob: float) -> None:
     """One unit's numbers against the distribution over its letters."""
-    assert score.log_probs[i] == pytest.approx(price, abs=1e-5)
-    assert score.entropy is not None
-    assert score.ranks is not None
-    assert score.top_ids is not None
-    assert score.top_log_probs is not None
+    assert score.log_probs[i] == pytest.approx(log_prob, abs=1e-5)
+    own = {name: value[i] for name, value in score.values.items()}
     entropy = -sum(p * math.log(p) for p in shares.values() if p > 0)
-    assert score.entropy[i] == pytest.approx(entropy, abs=1e-5)
-    assert score.ranks[i] == sum(p > shares[true] + 1e-7 for p in shares.values())
+    assert own["entropy"] == pytest.approx(entropy, abs=1e-5)
+    assert own["rank"] == sum(p > shares[true] + 1e-7 for p in shares.values())
     best = sorted((base for base in "ACGT" if shares[base] > 0), key=lambda base: -shares[base])
     count = len(best)
-    assert ["ACGT"[letter] for letter in score.top_ids[i, :count]] == best
-    assert (score.top_ids[i, count:] == -1).all()
+    assert ["ACGT"[letter] for letter in own["top_ids"][:count]] == best
+    assert (own["top_ids"][count:] == -1).all()
     np.testing.assert_allclose(
-        score.top_log_probs[i, :count], [math.log(shares[base]) for base in best], atol=1e-4
+        own["top_log_probs"][:count], [math.log(shares[base]) for base in best], atol=1e-4
     )
-    assert (score.top_log_probs[i, count:] == -math.inf).all()
+    assert (own["top_log_probs"][count:] == -math.inf).all()
 
 
 @pytest.mark.parametrize("text", ["exact", "whole-unit", "partition:7", "partition:50"])
@@ -136,7 +131,7 @@ def test_tokens_of_several_bases(tokenizer: NucleotideTokenizer, text: str) -> N
 
 
 @pytest.mark.parametrize("text", ["exact", "partition:7"])
-def test_a_part_of_overlapping_kmers_is_priced_as_in_the_whole(text: str) -> None:
+def test_a_part_of_overlapping_kmers_is_scored_as_in_the_whole(text: str) -> None:
     tokenizer = KmerTokenizer(k=3)
     whole = scored(tokenizer, text)
     owned = np.zeros(len(tokenizer.encode(RAW)), dtype=np.bool_)
@@ -145,9 +140,7 @@ def test_a_part_of_overlapping_kmers_is_priced_as_in_the_whole(text: str) -> Non
     kept = np.isin(whole.groups, part.groups)
     assert 0 < kept.sum() == len(part.groups) < len(whole.groups)
     np.testing.assert_allclose(part.log_probs, whole.log_probs[kept], atol=1e-5)
-    assert part.entropy is not None
-    assert whole.entropy is not None
-    np.testing.assert_allclose(part.entropy, whole.entropy[kept], atol=1e-5)
+    np.testing.assert_allclose(part.values["entropy"], whole.values["entropy"][kept], atol=1e-5)
 
 
 @pytest.mark.parametrize(

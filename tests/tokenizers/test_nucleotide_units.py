@@ -15,6 +15,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import Reduction
 from seqmlm.engine.scoring import window_scores
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.windows import central_windows, windows
@@ -58,10 +59,11 @@ class Stub:
             logs = np.log([row(token) if i >= FIRST else 0.0 for i, token in enumerate(tokenizer.tokens)])
         self.row = logs.astype(np.float32)
 
-    def ask(self, queries: Iterable[Query], *, full: bool = False, **_: object) -> Iterator[Answer]:
+    def ask(self, queries: Iterable[Query], want: Iterable[Reduction], **_: object) -> Iterator[Answer]:
         for query in queries:
-            rows = np.broadcast_to(self.row, (len(query.asked), len(self.row))) if full else None
-            yield Answer(key=query.key, log_probs=self.row[query.encoding.ids[query.asked]], rows=rows)
+            rows = np.broadcast_to(self.row, (len(query.asked), len(self.row)))
+            values = {"log_prob": self.row[query.encoding.ids[query.asked]], "rows": rows}
+            yield Answer(key=query.key, values={one.name: values[one.name] for one in want})
 
 
 def product(shares: tuple[float, ...]) -> Callable[[str], float]:
@@ -140,7 +142,7 @@ def test_a_hidden_base_shows_in_no_token(tokenizer):
         query = tokenizer.units.hide(encoding, 0.15, rng(3, 0, index, EVALUATION))
         if query is None:
             continue
-        numbers = tokenizer.units.numbers(encoding)[query.key.bases]
+        numbers = tokenizer.units.numbers(encoding)[query.units.bases]
         visible = np.ones(len(encoding), dtype=bool)
         visible[query.masked] = False
         shown = {
@@ -165,12 +167,12 @@ def test_the_price_of_a_base_is_that_of_the_agreeing_kmers(tokenizer):
     ask, units, raw = Conditionals(rows), tokenizer.units, "ACGTTGCATTNGACCAGTACGGATT"
     encoding = tokenizer.encode(raw)
     queries = [units.hide(encoding, 0.2, np.random.default_rng(1)), *units.each(encoding)]
-    for query, answer in zip(queries, ask.ask(queries, full=True), strict=True):
-        prices = units.read(query, answer)
+    for query, answer in zip(queries, ask.ask(queries, units.needs()), strict=True):
+        found = units.read(query, answer)
         numbers = units.numbers(encoding)
-        for slot, base in enumerate(query.key.bases.tolist()):
-            variant = None if query.key.variant is None else int(query.key.variant[slot])
-            hidden = set(numbers[query.key.bases].tolist()) if variant is None else {int(numbers[base])}
+        for slot, base in enumerate(query.units.bases.tolist()):
+            variant = None if query.asked_in is None else int(query.units.variant[slot])
+            hidden = set(numbers[query.units.bases].tolist()) if variant is None else {int(numbers[base])}
             place = int(numbers[base])
             shares = []
             for row, position in enumerate(query.asked.tolist()):
@@ -181,10 +183,10 @@ def test_the_price_of_a_base_is_that_of_the_agreeing_kmers(tokenizer):
                 for token in range(FIRST, tokenizer.space.size):
                     word = tokenizer.tokens[token]
                     if all(word[i - start] == raw[i] for i in range(start, end) if i not in hidden):
-                        p[word[place - start]] += math.exp(answer.rows[row, token])
+                        p[word[place - start]] += math.exp(answer.values["rows"][row, token])
                 shares.append(p[raw[place]] / sum(p.values()))
-            assert prices.unit[slot] == base
-            assert prices.log_probs[slot] == pytest.approx(math.log(np.mean(shares)), abs=1e-5)
+            assert found.unit[slot] == base
+            assert found.log_probs[slot] == pytest.approx(math.log(np.mean(shares)), abs=1e-5)
 
 
 @every

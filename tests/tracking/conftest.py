@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,14 +41,26 @@ def start(tracker: Tracker) -> Callable[..., TrackedRun]:
 
 
 def log_steps(run: TrackedRun, steps: range, key: str = "train/loss") -> None:
-    """Do what a training does: write each step to metrics.jsonl, then log it."""
-    with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        for step in steps:
-            file.write(json.dumps({"step": step, key: 1 / step, "skipped": False}) + "\n")
-            file.flush()
-            run.log_metrics(step, {key: 1 / step})
+    """Do what a training does with its steps; after a resume they may be some of those before."""
+    run.cut_metrics(steps[0] - 1)
+    for step in steps:
+        run.log_metrics(step, {key: 1 / step}, {"skipped": False})
 
 
 @pytest.fixture
 def steps() -> Callable[..., None]:
     return log_steps
+
+
+def kill(run: TrackedRun) -> None:
+    """Leave a run as kill -9 does: nothing more is sent, the lock is free, the ledger says RUNNING."""
+    run._stop.set()
+    if run._thread is not None:
+        run._thread.join()
+    run._lock.release()
+    run._ledger.status = "KILLED"  # of the object alone: an end of it would do nothing
+
+
+@pytest.fixture
+def die() -> Callable[[TrackedRun], None]:
+    return kill

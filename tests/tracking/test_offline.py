@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 
 from seqmlm.errors import StateError
 from seqmlm.tracking import Ledger, Tracker
-from seqmlm.tracking.remote import Remote
 from seqmlm.tracking.run import TrackedRun
+from seqmlm.tracking.store import Store
 from seqmlm.workspace import Workspace
 
 Start = Callable[..., TrackedRun]
@@ -34,8 +34,8 @@ class Cable:
             "log_artifact",
             "reopen",
         ):
-            monkeypatch.setattr(Remote, name, self._through(getattr(Remote, name)))
-        monkeypatch.setattr(Remote, "__init__", self._through(Remote.__init__))
+            monkeypatch.setattr(Store, name, self._through(getattr(Store, name)))
+        monkeypatch.setattr(Store, "__init__", self._through(Store.__init__))
 
     def _through(self, method: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **named: object) -> object:
@@ -48,7 +48,8 @@ class Cable:
 
 @pytest.fixture
 def cable(monkeypatch: pytest.MonkeyPatch, home: Workspace) -> Cable:
-    monkeypatch.setattr("seqmlm.tracking.run._SECONDS", 0.0)
+    # Nothing is sent by the clock: the tests say when.
+    monkeypatch.setattr("seqmlm.tracking.run._PUSH_SECONDS", 1e6)
     return Cable(monkeypatch)
 
 
@@ -78,8 +79,10 @@ def test_away_in_the_middle(
 ) -> None:
     with start() as run:
         steps(run, range(1, 4))
+        run.flush()
         cable.plugged = False
         steps(run, range(4, 8))
+        run.flush()
         assert run.offline
         cable.plugged = True
         _finish(run, tmp_path)
@@ -89,15 +92,14 @@ def test_away_in_the_middle(
     assert Ledger.read(run.directory).complete
 
 
-def test_back_before_the_end(
-    cable: Cable, start: Start, steps: Steps, home: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("seqmlm.tracking.run._RETRY_SECONDS", 0.0)
+def test_back_before_the_end(cable: Cable, start: Start, steps: Steps, home: Workspace) -> None:
     with start() as run:
         cable.plugged = False
         steps(run, range(1, 4))
+        run.flush()
         cable.plugged = True
         steps(run, range(4, 5))
+        run.flush()
         assert not run.offline
         client = MlflowClient(tracking_uri=home.tracking_uri)
         assert len(client.get_metric_history(run.run_id, "train/loss")) == 4
@@ -187,17 +189,35 @@ def test_a_failure_while_finishing_is_made_up_for(
 
 
 def test_sync_ends_dead_runs_and_leaves_living_ones(
-    start: Start, steps: Steps, home: Workspace, tracker: Tracker
+    start: Start, steps: Steps, home: Workspace, tracker: Tracker, die: Callable[[TrackedRun], None]
 ) -> None:
     dead, alive = start("dead"), start("alive")
     steps(dead, range(1, 3))
-    dead._buffer.clear()
-    dead._lock.release()
+    die(dead)
     assert tracker.sync() == {"dead": 2}
     client = MlflowClient(tracking_uri=home.tracking_uri)
     assert client.get_run(dead.run_id).info.status == "KILLED"
     assert client.get_run(alive.run_id).info.status == "RUNNING"
     alive.end()
+
+
+def test_all_dead_runs_are_marked_where_mlflow_is_away(
+    cable: Cable,
+    start: Start,
+    tracker: Tracker,
+    die: Callable[[TrackedRun], None],
+    home: Workspace,
+    warnings_given: list[str],
+) -> None:
+    dead = [start("a"), start("b")]
+    for run in dead:
+        die(run)
+    cable.plugged = False
+    assert tracker.mark_killed() == []
+    assert [Ledger.read(run.directory).status for run in dead] == ["KILLED", "KILLED"]
+    assert len(warnings_given) == 1
+    cable.plugged = True
+    assert tracker.sync() == {"a": 0, "b": 0}
 
 
 @pytest.mark.parametrize(

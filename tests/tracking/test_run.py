@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from seqmlm.errors import StateError, UsageError
-from seqmlm.tracking import Ledger, Tracker, remote
+from seqmlm.tracking import Ledger, Tracker, read_metrics, store
 from seqmlm.tracking.run import TrackedRun
+from seqmlm.tracking.store import Point, Store
 from seqmlm.workspace import FileLock, Workspace
 
 Start = Callable[..., TrackedRun]
@@ -72,6 +73,16 @@ def test_status_after_an_exception(
     assert ("seqmlm.error" in found.data.tags) == (status == "FAILED")
 
 
+def test_no_thread_runs_before_there_are_metrics(start: Start) -> None:
+    """Reading ahead forks, which it does in a process with one thread."""
+    with start() as run:
+        run.set_tag("k", "v")
+        assert "mlflow" not in {thread.name for thread in threading.enumerate()}
+        run.log_metrics(1, {"train/loss": 1.0})
+        assert "mlflow" in {thread.name for thread in threading.enumerate()}
+    assert "mlflow" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_killed_is_said_explicitly_and_stays(start: Start, client: MlflowClient) -> None:
     with start() as run:
         run.end("KILLED")
@@ -79,27 +90,68 @@ def test_killed_is_said_explicitly_and_stays(start: Start, client: MlflowClient)
     assert _status(client, run) == "KILLED"
 
 
-def test_metrics_arrive_in_batches_and_all(
+def test_metrics_arrive_in_the_background(
     start: Start, steps: Steps, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqmlm.tracking.run._SECONDS", 1e9)
-    monkeypatch.setattr("seqmlm.tracking.run._POINTS", 100)
+    sent = threading.Event()
+    monkeypatch.setattr("seqmlm.tracking.run._PUSH_SECONDS", 0.01)
+    monkeypatch.setattr("seqmlm.tracking.run._SYSTEM_SECONDS", 0.0)
+    monkeypatch.setattr(Store, "log_points", _then(Store.log_points, sent.set))
     with start() as run:
-        steps(run, range(1, 100))
-        assert _history(client, run) == []
-        steps(run, range(100, 131))
-        assert len(_history(client, run)) == 100
-    assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 131)]
+        steps(run, range(1, 4))
+        assert sent.wait(60)
+    assert sorted(_history(client, run)) == [(step, 1 / step) for step in range(1, 4)]
     assert "system/cpu_utilization_percentage" in client.get_run(run.run_id).data.metrics
 
 
-def test_metrics_arrive_after_some_seconds(
+def _then(method: Callable[..., None], action: Callable[[], object]) -> Callable[..., None]:
+    def call(store: Store, run_id: str, points: Sequence[Point], *rest: Any, **named: Any) -> None:
+        method(store, run_id, points, *rest, **named)
+        if points:
+            action()
+
+    return call
+
+
+def test_a_slow_tracker_stops_no_training(
     start: Start, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqmlm.tracking.run._SECONDS", 0.0)
+    under_way, go_on, answered = threading.Event(), threading.Event(), []
+    logged = Store.log_points
+
+    def slow(*arguments: Any, **named: Any) -> None:
+        under_way.set()
+        answered.append(go_on.wait(60))
+        logged(*arguments, **named)
+
+    monkeypatch.setattr("seqmlm.tracking.run._PUSH_SECONDS", 0.01)
+    monkeypatch.setattr(Store, "log_points", slow)
     with start() as run:
-        run.log_metrics(1, {"train/loss": 2.0})
-        assert _history(client, run) == [(1, 2.0)]
+        run.log_metrics(1, {"train/loss": 1.0})
+        assert under_way.wait(60)
+        run.log_metrics(2, {"train/loss": 0.5})  # while MLflow has not answered
+        run.set_tag("k", "v")
+        run.artifact(run.directory / "metrics.jsonl")
+        assert Ledger.read(run.directory).tags["k"] == "v"
+        go_on.set()
+    assert all(answered)
+    assert sorted(_history(client, run)) == [(1, 1.0), (2, 0.5)]
+    assert client.get_run(run.run_id).data.tags["k"] == "v"
+
+
+def test_all_metrics_are_there_at_the_end_and_each_with_its_time(
+    start: Start, steps: Steps, client: MlflowClient
+) -> None:
+    with start() as run:
+        steps(run, range(1, 131))
+    lines = read_metrics(run.directory / "metrics.jsonl")
+    assert [(line["step"], line["train/loss"]) for line in lines] == [(n, 1 / n) for n in range(1, 131)]
+    points = client.get_metric_history(run.run_id, "train/loss")
+    assert {(point.step, point.timestamp) for point in points} == {
+        (line["step"], line["time"]) for line in lines
+    }
+    assert len(points) == 130
+    assert Ledger.read(run.directory).offset == (run.directory / "metrics.jsonl").stat().st_size
 
 
 def test_what_is_not_finite_is_counted_not_logged(start: Start, client: MlflowClient) -> None:
@@ -129,16 +181,17 @@ def test_resume_goes_on_under_the_same_id(start: Start, steps: Steps, client: Ml
     assert json.loads(found.data.tags["seqmlm.param_drift"]) == {"rate": ["0.1", "0.2"]}
 
 
-def test_points_lost_in_a_kill_come_back_on_resume(start: Start, steps: Steps, client: MlflowClient) -> None:
+def test_points_lost_in_a_kill_come_back_on_resume(
+    start: Start, steps: Steps, client: MlflowClient, die: Callable[[TrackedRun], None]
+) -> None:
     run = start()
     steps(run, range(1, 6))
-    # As after kill -9: the buffer is gone, the lock too, the ledger says RUNNING.
-    run._buffer.clear()
-    run._lock.release()
+    die(run)
     with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 6, "train/lo')
     assert _history(client, run) == []
     with start(resume=True) as again:
+        again.flush()
         assert sorted(_history(client, again)) == [(step, 1 / step) for step in range(1, 6)]
 
 
@@ -146,31 +199,15 @@ def test_a_second_value_at_a_step_is_kept_also_across_a_resume(start: Start, cli
     """An evaluation during training and the final one, over more data, may fall on one step."""
     with start() as run:
         run.log_metrics(5, {"eval/loss": 3.0})
-        (run.directory / "metrics.jsonl").write_text('{"step": 5, "eval/loss": 3.0}\n')
         run.end("KILLED")
     with start(resume=True) as again:
         again.log_metrics(5, {"eval/loss": 3.0})
         again.log_metrics(5, {"eval/loss": 2.0})
     assert _history(client, run, "eval/loss") == [(5, 3.0), (5, 2.0)]
     assert client.get_run(run.run_id).data.metrics["eval/loss"] == 2.0
-    (run.directory / "metrics.jsonl").write_text(
-        '{"step": 5, "eval/loss": 3.0}\n{"step": 5, "eval/loss": 2.0}\n{"step": 6, "eval/loss": 1.0}\n'
-    )
-    start(resume=True).end()
+    with start(resume=True) as again:
+        again.log_metrics(6, {"eval/loss": 1.0})
     assert _history(client, run, "eval/loss") == [(5, 3.0), (5, 2.0), (6, 1.0)]
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_the_last_points_with_and_without_mlflows_shortcut(
-    known: bool, start: Start, steps: Steps, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with start() as run:
-        steps(run, range(1, 4))
-    remote = tracker.connect()
-    if not known:
-        bare = SimpleNamespace(data=SimpleNamespace(metrics=remote.client.get_run(run.run_id).data.metrics))
-        monkeypatch.setattr(remote.client, "get_run", lambda _: bare)
-    assert remote.last_points(str(run.run_id))["train/loss"] == (3, 1 / 3)
 
 
 def test_profiles_may_hold_numbers_of_numpy(start: Start, client: MlflowClient) -> None:
@@ -178,18 +215,6 @@ def test_profiles_may_hold_numbers_of_numpy(start: Start, client: MlflowClient) 
         run.dataset("d", "/x", "f", {"records": np.int64(3), "mean": np.float32(1.5), "path": Path("x")})
     (used,) = client.get_run(run.run_id).inputs.dataset_inputs
     assert json.loads(used.dataset.profile) == {"records": 3, "mean": 1.5, "path": "x"}
-
-
-def test_replaying_uploads_only_what_is_missing(start: Start, steps: Steps, client: MlflowClient) -> None:
-    with start() as run:
-        steps(run, range(1, 4))
-        run.flush()
-        with (run.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write('{"step": 4, "train/loss": 0.25, "seconds": 3}\n{"step": 5, "train/loss": null}\n')
-        assert run.replay() == 1
-        assert run.replay() == 0
-    assert [step for step, _ in sorted(_history(client, run))] == [1, 2, 3, 4]
-    assert "seconds" not in client.get_run(run.run_id).data.metrics
 
 
 def test_a_taken_name(start: Start) -> None:
@@ -214,6 +239,7 @@ def test_a_run_deleted_in_mlflow_is_made_anew(start: Start, steps: Steps, client
     client.delete_run(run.run_id)
     with start(resume=True) as again:
         assert again.run_id != run.run_id
+        again.flush()
         assert len(_history(client, again)) == 3
         assert client.get_run(again.run_id).data.params == {"a": "1"}
 
@@ -304,7 +330,7 @@ def test_a_registered_model_points_at_the_runs_folder(
 def test_what_is_withheld_goes_to_no_server(
     start: Start, home: Workspace, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_is_small_text", lambda path: True)  # a server gets all files
+    monkeypatch.setattr(store, "_is_small_text", lambda path: True)  # a server gets all files
     (_model_folder(home) / "calibration.safetensors").write_bytes(b"scores of records")
     for version, withheld in enumerate([(), ("calibration.safetensors",)], start=1):
         with start(f"r{version}") as run:
@@ -384,12 +410,12 @@ def test_a_run_that_is_not_there(reference: str, message: str, start: Start, tra
 
 
 def test_a_run_whose_process_died_becomes_killed(
-    start: Start, tracker: Tracker, client: MlflowClient
+    start: Start, tracker: Tracker, client: MlflowClient, die: Callable[[TrackedRun], None]
 ) -> None:
     dead, alive = start("dead"), start("alive")
-    dead._lock.release()
-    assert tracker.bury_dead() == ["dead"]
-    assert tracker.bury_dead() == []
+    die(dead)
+    assert tracker.mark_killed() == ["dead"]
+    assert tracker.mark_killed() == []
     assert (_status(client, dead), _status(client, alive)) == ("KILLED", "RUNNING")
     alive.end()
     assert _status(client, alive) == "FINISHED"

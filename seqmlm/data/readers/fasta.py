@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 from zlib import crc32
 
-from seqmlm.data.files import MAX_BYTES, TextBlocks, too_long
+from seqmlm.data.files import MAX_BYTES, TextBlocks, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -69,7 +69,7 @@ def read_a3m(
 def _read(
     path: str | Path, problems: Problems, table: bytes, delete: bytes, max_bytes: int
 ) -> Iterator[Record]:
-    source, name = str(path), Path(path).name
+    source, name = source_of(path), Path(path).name
     remembered = [""] * _REMEMBERED  # flat memory; a repeat far behind may go unseen
     for line, part, _, _ in parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -112,7 +112,7 @@ def read_jsonl(
         keep: further keys that go into `meta`, where present.
         max_bytes: longest line.
     """
-    source = str(path)
+    source = source_of(path)
     for number, text in lines(source, problems, max_bytes=max_bytes):
         if not text or text.isspace():
             continue
@@ -169,7 +169,7 @@ def read_csv(
     """
     names = (column, id_column, document_column)
     style = {"delimiter": delimiter}
-    yield from _read(str(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
 
 
 def read_tsv(
@@ -191,7 +191,7 @@ def read_tsv(
     """
     names = (column, id_column, document_column)
     style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    yield from _read(str(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
 
 
 class _Feed:
@@ -305,7 +305,7 @@ def read_parquet(
     """
     import pyarrow as pa
 
-    source, number = str(path), 0
+    source, number = source_of(path), 0
     try:
         file = _open(source)
         names = file.schema_arrow.names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from seqmlm.data.files import MAX_BYTES, lines, too_long
+from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 
@@ -21,7 +21,7 @@ def read_txt(
         paragraphs: a record is a run of lines up to a blank one (its line ends stay in `raw`), not a line.
         max_bytes: longest line or paragraph.
     """
-    source, name = str(path), Path(path).name
+    source, name = source_of(path), Path(path).name
     numbered = lines(source, problems, max_bytes=max_bytes)
     if paragraphs:
         numbered = _paragraphs(numbered, source, problems, max_bytes)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import NearDuplicates
-from seqmlm.data.files import MAX_BYTES, blocks, lines, too_long
+from seqmlm.data.files import MAX_BYTES, blocks, lines, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
@@ -32,7 +32,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
         problems: receives a file that is no notebook; counts those without code.
         max_bytes: of the largest file.
     """
-    source = str(path)
+    source = source_of(path)
     try:
         notebook = _loaded(source, max_bytes)
         cells = [text for text in _cells(notebook) if text.strip()]
@@ -141,7 +141,7 @@ def read_code_json(
             (0, 1]; 0 keeps all.
         max_bytes: longest line or object.
     """
-    source = str(path)
+    source = source_of(path)
     named = Path(source).name.split(".")[0].lower()
     known = NearDuplicates(near_duplicates) if near_duplicates else None
     for number, row in _objects(source, problems, max_bytes):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Literal
 
-from seqmlm.data.files import blocks
+from seqmlm.data.files import blocks, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -144,7 +144,7 @@ def read_source(
         unparsed: "refuse" hands Python that does not parse to `problems`, with its line.
         max_bytes: of the largest file.
     """
-    source = str(path)
+    source = source_of(path)
     text = text_of(source, problems, language=language, generated=generated, max_bytes=max_bytes)
     if text is None:
         return

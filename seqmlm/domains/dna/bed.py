@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, lines
+from seqmlm.data.files import COMPRESSED, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig
@@ -44,7 +44,7 @@ def read_bed(
     Raises:
         UsageError: no genome.
     """
-    source = str(path)
+    source = source_of(path)
     if genome is None:
         raise UsageError("a BED file names windows of a genome: add --option genome=FILE.fasta")
     with _indexed(genome) as fasta:

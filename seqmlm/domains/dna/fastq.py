@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.nucleotides import foreign, spelled
@@ -43,7 +43,7 @@ def read_fastq(
         min_length: shorter reads are left out, after trimming.
         max_bytes: longest line.
     """
-    source = str(path)
+    source = source_of(path)
     for line, read in _reads(source, problems, max_bytes):
         header, letters, _, quality = read
         name = (header[1:].split(maxsplit=1) or [f"{Path(source).name}:{line}"])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from seqmlm.data.files import lines
+from seqmlm.data.files import lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig
@@ -30,7 +30,7 @@ def read_genbank(
         problems: receives entries without a sequence or without an end, and text outside of entries.
         block, max_n: as in `read_genome`.
     """
-    source = str(path)
+    source = source_of(path)
     entry: _Entry | None = None
     stray = False  # what is outside of entries has been named
     for number, text in lines(source, problems):

@@ -164,7 +164,7 @@ def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bo
 
 
 class BothStrands(SecondReading):
-    """The reverse complement: surprisals and entropies are averaged over both strands.
+    """The reverse complement: what can be divided among bases is averaged over both strands.
 
     Place i of the raw text is place length - 1 - i of the other strand's.
     """
@@ -194,7 +194,7 @@ class BothStrands(SecondReading):
         return np.isin(again.groups, groups) & (again.groups >= 0)
 
     def combined(self, first: Scored, second: Scored) -> Scored:
-        """Averages; ranks and alternatives stay those of `first`.
+        """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
 
         A unit of several bases which the other strand divides otherwise gets the sum of their shares; one
         that the other strand does not score in full keeps its own values.
@@ -205,10 +205,13 @@ class BothStrands(SecondReading):
             sums = _sums(_spread(second, other, length)[::-1], first)
             return np.where(np.isnan(sums), own, (own + sums) / 2)
 
-        entropy = first.entropy
-        if entropy is not None and second.entropy is not None:
-            entropy = averaged(entropy, second.entropy)
-        return replace(first, surprisal=averaged(first.surprisal, second.surprisal), entropy=entropy)
+        values = {
+            name: averaged(first.values[name], other)
+            for name, other in second.values.items()
+            if name in first.values
+        }
+        surprisal = averaged(first.surprisal, second.surprisal)
+        return replace(first, surprisal=surprisal, values={**first.values, **values})
 
 
 def _spread(scored: Scored, values: Doubles, length: int) -> Doubles:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES
+from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import parts
 from seqmlm.data.record import Record
@@ -175,7 +175,7 @@ def read_genome(
         block: longest record; a longer contig gives several, see `Contig`.
         max_n: longest run of N that stays in a record.
     """
-    source, name = str(path), Path(path).name
+    source, name = source_of(path), Path(path).name
     contig: Contig | None = None
     for line, part, first, last in parts(source, problems, MAX_BYTES, spill=_SPILL):
         body = part

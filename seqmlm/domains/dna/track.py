@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from seqmlm.anomaly.values import Row
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
 
 BEDGRAPH = (".bedgraph", ".bg")
@@ -110,7 +111,7 @@ class GenomeTrack:
                     self._write_bedgraph(target, draft)
                 else:
                     self._write_bigwig(target, draft, self._bigwig)
-            os.replace(target, self._path)
+            move_into_place(target, self._path)
         except OSError as error:
             with suppress(OSError):
                 target.unlink(missing_ok=True)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
-from seqmlm.engine.mode import EXACT, Mode
 from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Units
+from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
@@ -301,7 +301,8 @@ class PatientUnits:
         Likely: 1 - prod(1 - p) over the visit's events is above `MISSING`; of each event only the `EXPECTED`
         most probable codes are known, so a code just above it may be passed over.
         """
-        ids, log_probs = self.scored.top_ids, self.scored.top_log_probs
+        values = self.scored.values
+        ids, log_probs = values.get(TopIds.name), values.get(TopLogProbs.name)
         if ids is None or log_probs is None or not len(units):
             return []
         own = ids[units]
@@ -323,7 +324,7 @@ class PatientLevel(Level):
     """
 
     background: ClassVar[type[Background] | None] = CodeCounts
-    top = EXPECTED
+    want = top(EXPECTED)
     kind: ClassVar[str]
 
     def __init__(self, *, past: bool = True) -> None:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
 from seqmlm.anomaly.values import Bools, Row, Scored
 from seqmlm.domains.logs.counts import Doubles, Lines, LogCounts, Longs, counts_of, line_at, lines_of
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -268,7 +269,7 @@ class SessionLevel(Level):
         **COUNTED,
     }
     fusion = "harmonic"
-    also = (PARTITION,)
+    also, also_want = (PARTITION,), (Rank(),)
     background = LogBackground
 
     def __init__(self, name: str) -> None:
@@ -288,9 +289,9 @@ class SessionLevel(Level):
             name: float(value[0]) for name, value in asked(bits, ends, np.array([len(scored)])).items()
         }
         again = scored.also.get(str(PARTITION))
-        if again is not None and again.rank is not None:
+        if again is not None and Rank.name in again.values:
             whole = np.array([0, len(again)])
-            statistics[MISSES] = float(misses(again.rank, whole, known.counts.candidates)[0])
+            statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
         row = record_row(scored, {**statistics, **counted.statistics})
         extra = _told(scored, counted, known, bits)
         return [replace(row, length=1, time=_time(scored, 0), extra=extra)]

@@ -22,6 +22,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -95,7 +96,7 @@ class ProteinLevel(Level):
         **UNEXPECTED,
         "segment": "the most unexpected stretch",
     }
-    entropy = True
+    want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
@@ -114,7 +115,7 @@ class ResidueLevel(Level):
 
     name = "residue"
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL}
-    entropy = True
+    want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         above = excess(scored)

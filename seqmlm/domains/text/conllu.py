@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines
+from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -26,7 +26,7 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
         problems: receives sentences with a line that is no CoNLL-U.
         max_bytes: longest line.
     """
-    source, name = str(path), Path(path).name
+    source, name = source_of(path), Path(path).name
     document: str | None = None
     for start, block in _sentences(lines(source, problems, max_bytes=max_bytes)):
         comments = dict(_comment(text) for _, text in block if text.startswith("#"))

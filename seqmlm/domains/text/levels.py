@@ -20,6 +20,7 @@ from seqmlm.anomaly.levels import (
     record_row,
 )
 from seqmlm.anomaly.values import Doubles, Row, Scored
+from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -79,7 +80,7 @@ class SentenceLevel(Level):
         "slor": "surprisal beyond what the frequency of the words explains",
         **UNEXPECTED,
     }
-    entropy = True
+    want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
@@ -102,7 +103,7 @@ class WordLevel(Level):
 
     name = "word"
     statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **UNEXPECTED}
-    entropy = True
+    want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         above = excess(scored)

@@ -13,7 +13,7 @@ from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms, CodeLevel, FunctionLevel, LineLevel, TokenLevel, cells
-from seqmlm.engine.mode import Mode
+from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer

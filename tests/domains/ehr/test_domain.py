@@ -36,7 +36,7 @@ def test_it_comes_through_the_door() -> None:
     config = resolve_config(EHR)
     assert config.data.sensitive
     assert config.model.global_attention
-    with pytest.raises(UsageError, match="concerns people"):
+    with pytest.raises(UsageError, match="concern people"):
         resolve_config(EHR, {"data": {"sensitive": False}})
 
 

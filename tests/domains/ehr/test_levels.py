@@ -40,7 +40,7 @@ def counts(model: LoadedModel) -> CodeCounts:
 def rows(model: LoadedModel, level: PatientLevel, record: Record) -> tuple[Scored, list[Row]]:
     scorer = RecordScorer(model)
     batch = scorer.encoded([record], Problems())
-    [one] = scorer.scored(batch, top=level.top, view=level.view)
+    [one] = scorer.scored(batch, want=level.want, view=level.view)
     return one, list(level.rows(one, counts(model)))
 
 
@@ -125,10 +125,12 @@ def test_missing_codes_are_likely_absent_ones(model):
     ids[units] = [absent, there]
     log_probs = np.full((len(one), 2), -np.inf)
     log_probs[units] = np.log([0.3, 0.6])
-    told = replace(one, top_ids=ids, top_log_probs=log_probs)
+    told = replace(one, values={"top_ids": ids, "top_log_probs": log_probs})
     [named] = VisitLevel().rows(told, own)[place].extra["missing"]
     assert named == {"unit": own.names[absent], "p": pytest.approx(1 - 0.7 ** len(units))}
-    rare = replace(told, top_log_probs=np.full_like(log_probs, np.log(0.5 / len(units))))
+    rare = replace(
+        told, values={"top_ids": ids, "top_log_probs": np.full_like(log_probs, np.log(0.5 / len(units)))}
+    )
     assert VisitLevel().rows(rare, own)[place].extra["missing"] == []
 
 

@@ -14,8 +14,8 @@ from seqmlm.data.record import Record
 from seqmlm.domains.ehr.levels import PastView, visits
 from seqmlm.domains.ehr.readers.histories import History
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.mode import EXACT, ONE_PASS, Mode
 from seqmlm.engine.query import Query
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
@@ -50,7 +50,7 @@ def test_equal_to_asking_the_cut_history(options):
             masked = np.flatnonzero(inside & (cut.groups >= 0)).astype(np.int32)
             [answer] = ask.ask([Query(encoding=cut, masked=masked, asked=masked)])
             last = np.append(np.diff(cut.groups[masked]) != 0, True)
-            bits += (-answer.log_probs[last] / np.log(2)).tolist()
+            bits += (-answer.values["log_prob"][last] / np.log(2)).tolist()
         assert found.surprisal.tolist() == pytest.approx(bits, abs=1e-4)
 
 

@@ -13,7 +13,8 @@ from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import counts_of
 from seqmlm.domains.logs.levels import PARTITION, LineLevel, LogBackground, SessionLevel
-from seqmlm.engine.mode import EXACT
+from seqmlm.engine.reductions import Rank
+from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
@@ -46,10 +47,10 @@ def known(model: LoadedModel) -> LogBackground:
 
 
 def scored(model: LoadedModel, record: Record) -> Scored:
-    scorer = RecordScorer(model, top=2)
+    scorer = RecordScorer(model)
     batch = [Encoded(record, model.tokenizer.encode(record.raw))]
     [found] = scorer.scored(batch, EXACT)
-    [again] = scorer.scored(batch, PARTITION, ranks=True)
+    [again] = scorer.scored(batch, PARTITION, want=[Rank()])
     return replace(found, also={str(PARTITION): again})
 
 
@@ -80,10 +81,10 @@ def test_surprisal_of_a_line_is_that_of_all_its_units(model: LoadedModel, known:
 def test_misses_are_those_of_the_partition(model: LoadedModel, known: LogBackground) -> None:
     found = scored(model, session(NORMAL))
     again = found.also[str(PARTITION)]
-    assert again.rank is not None
-    low = replace(found, also={str(PARTITION): replace(again, rank=np.zeros_like(again.rank))})
-    high = np.full_like(again.rank, known.counts.candidates)
-    bad = replace(found, also={str(PARTITION): replace(again, rank=high)})
+    none = np.zeros_like(again.values["rank"])
+    low = replace(found, also={str(PARTITION): replace(again, values={"rank": none})})
+    high = np.full_like(none, known.counts.candidates)
+    bad = replace(found, also={str(PARTITION): replace(again, values={"rank": high})})
     level = SessionLevel("session")
     assert level.rows(low, known)[0].statistics["misses"] == 0
     assert level.rows(bad, known)[0].statistics["misses"] == 1

@@ -87,8 +87,7 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
     judge = Detector(RecordScorer(protein_model()), ProteinLevel(), background=reference())
     [found] = judge.judged([record(60)], Problems())
     scored, row = found.scored, found.row
-    assert scored.entropy is not None
-    above = scored.surprisal - scored.entropy
+    above = scored.surprisal - scored.values["entropy"]
     expected = {
         "bits_per_unit": scored.surprisal.mean(),
         "unexpected": above.mean(),
@@ -102,9 +101,11 @@ def test_residues_are_counted_from_one() -> None:
     rows = list(Detector(RecordScorer(protein_model()), ResidueLevel()).judged([record(30)], Problems()))
     assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
     for unit, one in enumerate(rows):
-        assert one.scored.entropy is not None
         bits = one.scored.surprisal[unit]
-        assert one.row.statistics == {"unexpected": bits - one.scored.entropy[unit], "surprisal": bits}
+        assert one.row.statistics == {
+            "unexpected": bits - one.scored.values["entropy"][unit],
+            "surprisal": bits,
+        }
         assert one.row.score == one.row.statistics["unexpected"]
 
 

@@ -49,13 +49,12 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
     judge = Detector(RecordScorer(random_model("text", TOKENIZER)), SentenceLevel(), background=background)
     [found] = judge.judged([record("the table opens an unopened key")], Problems())
     scored = found.scored
-    assert scored.entropy is not None
     ids, groups = scored.encoding.ids, scored.encoding.groups
     frequency = [unigram_bits(ids[groups == number].tolist()) for number in scored.number]
     expected = {
         "bits_per_unit": scored.surprisal.mean(),
         "slor": np.mean(scored.surprisal - np.array(frequency)),
-        "unexpected": max(scored.surprisal - scored.entropy),
+        "unexpected": max(scored.surprisal - scored.values["entropy"]),
     }
     assert found.row.statistics == pytest.approx(expected, abs=1e-9)
     assert found.row.score == expected["bits_per_unit"]
@@ -76,9 +75,11 @@ def test_words_are_rows_of_their_own() -> None:
     rows = list(judge.judged([record(text)], Problems()))
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
     for unit, one in enumerate(rows):
-        assert one.scored.entropy is not None
         bits = one.scored.surprisal[unit]
-        assert one.row.statistics == {"surprisal": bits, "unexpected": bits - one.scored.entropy[unit]}
+        assert one.row.statistics == {
+            "surprisal": bits,
+            "unexpected": bits - one.scored.values["entropy"][unit],
+        }
 
 
 def test_an_empty_sentence_has_no_score() -> None:

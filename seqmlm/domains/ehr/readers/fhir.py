@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, too_long
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
@@ -52,7 +52,7 @@ def read_fhir(
         max_bytes: longest line, and longest bundle.
     """
     folder = Path(path)
-    sources = [str(f) for f in _files(folder)] if folder.is_dir() else [str(path)]
+    sources = [str(f) for f in _files(folder)] if folder.is_dir() else [source_of(path)]
     histories = Histories(problems, sources, until=until)
 
     def rows() -> Iterator[Cells]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
@@ -81,8 +82,8 @@ def read_long(
     }
     columns = {field: (name,) if name else tuple(_NAMES[field].split()) for field, name in chosen.items()}
     needed = ["patient", "time", "code", *(f for f in ("value", "text", "visit") if chosen[f])]
-    histories = Histories(problems, [str(path)], until=until, in_order=True)
-    rows = _rows(str(path), problems, columns, needed, vocabulary or "CODE", delimiter)
+    histories = Histories(problems, [source_of(path)], until=until, in_order=True)
+    rows = _rows(source_of(path), problems, columns, needed, vocabulary or "CODE", delimiter)
     yield from histories.records(rows)
 
 
@@ -187,9 +188,9 @@ def read_wide(
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
     rows = _wide_rows(
-        str(path), problems, fields, needed, wanted, kinds, frozenset(_listed(absent)), delimiter
+        source_of(path), problems, fields, needed, wanted, kinds, frozenset(_listed(absent)), delimiter
     )
-    histories = Histories(problems, [str(path)], until=until, in_order=time is not None)
+    histories = Histories(problems, [source_of(path)], until=until, in_order=time is not None)
     if time is not None:
         yield from histories.records(rows)
         return

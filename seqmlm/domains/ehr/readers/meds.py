@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import SeenHashes, hash128
+from seqmlm.data.files import source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
@@ -47,7 +48,7 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
         until: the last day of events; later ones are left out.
     """
     folder = root_of(Path(path))
-    shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [str(path)]
+    shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [source_of(path)]
     splits = _splits(folder, problems) if folder.is_dir() else {}
     histories = Histories(problems, shards, until=until, in_order=True, split=splits.get if splits else None)
     seen = _Seen(problems)

@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import _open
 from seqmlm.errors import DataError
@@ -64,7 +64,7 @@ def scan(
         delimiter: of a CSV file; None looks at its first line.
         option: prefix of what the remedy names, for formats whose column names the user can give.
     """
-    source = str(path)
+    source = source_of(path)
     if _is_parquet(source):
         yield from _scan_parquet(source, problems, columns, needed, option)
     else:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from seqmlm.data.files import lines
-from seqmlm.data.live import live_input
+from seqmlm.data.files import lines, live_of, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.timestamps import Clock, duration
@@ -98,7 +97,7 @@ def read_logs(
         window=window_of(WINDOW if window is None else window, step),
         windowed=window is not None or step is not None,
         gap=gap,
-        idle=None if live_input(str(path)) is None else gap or LIVE_GAP,
+        idle=None if live_of(path) is None else gap or LIVE_GAP,
         max_open=max_open,
         max_held=max_held,
         max_session=max_session,
@@ -111,8 +110,8 @@ def read_logs(
         raise UsageError(f"undecodable is refuse or replace; got {undecodable!r}")
     clock = Clock(zone, year, _last_written(path))
     named = {} if labels is None else _labels(labels, problems)
-    batches = line_batches(str(path), problems, replace=undecodable == "replace", max_bytes=max_bytes)
-    return Reading(asked, clock, str(path), named, problems).records(batches)
+    batches = line_batches(source_of(path), problems, replace=undecodable == "replace", max_bytes=max_bytes)
+    return Reading(asked, clock, source_of(path), named, problems).records(batches)
 
 
 KINDS = (

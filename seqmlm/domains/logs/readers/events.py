@@ -9,8 +9,7 @@ from itertools import chain, islice
 from math import isnan
 from typing import Any, NamedTuple
 
-from seqmlm.data.files import blocks, lines, lines_and_pauses, too_long
-from seqmlm.data.live import live_input
+from seqmlm.data.files import blocks, lines, lines_and_pauses, live_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.timestamps import NAN
 from seqmlm.errors import DataError
@@ -87,7 +86,7 @@ def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: i
             power or a log cut off in place leaves), with a note, instead of refusing the line.
         max_bytes: longest line.
     """
-    if live_input(source) is not None:
+    if live_of(source) is not None:
         yield from _as_they_come(
             _replaced(source, problems, max_bytes)
             if replace
@@ -167,7 +166,7 @@ def _raw_lines(source: str, problems: Problems, max_bytes: int) -> Iterator[byte
         at = number + 1 if number else None
         problems.bad(DataError(error.reason, source=source, line=at, remedy=error.remedy))
         return
-    live = live_input(source)
+    live = live_of(source)
     if size and not (live is not None and live.stopped):  # a line whose end was not waited for is a torso
         yield size if size > max_bytes else b"".join(held)
 

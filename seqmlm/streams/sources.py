@@ -1,15 +1,65 @@
-"""Reading ahead in a thread: what has come is handed over at once, and reading waits when too much waits."""
+"""Input that others still write to: standard input as it comes, and reading ahead in a thread."""
 
 from __future__ import annotations
 
+import os
 import queue
+import select
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 _MOMENT = 0.05  # seconds between two looks at whether something else has happened
+
+
+class LiveInput:
+    """Standard input that others still write to: what has come is handed on before more comes.
+
+    The readers of `seqmlm.data` take it as `Source("-", live)`.
+
+    Reads are whatever the pipe holds. When it has held nothing for a moment, and something was read at least
+    `tick` seconds ago, a pause is reported, upon which readers hand on what they keep; under load, when there
+    is always more to read, only after twice that.
+
+    Args:
+        tick: seconds, above 0.
+        descriptor: of the pipe; that of standard input if None.
+    """
+
+    def __init__(self, tick: float, descriptor: int | None = None) -> None:
+        self.tick = tick
+        self._input = sys.stdin.fileno() if descriptor is None else descriptor
+        self._wake, self._alarm = os.pipe()
+        self._paused_at = time.monotonic()
+        self.stopped = False
+
+    def read(self, size: int) -> bytes | None:
+        """Up to `size` bytes; b"" at the end of the input, or when `stop` was called; None at a pause."""
+        while True:
+            late = time.monotonic() - self._paused_at
+            ready, _, _ = select.select([self._input, self._wake], [], [], max(0.0, self.tick - late))
+            if self._wake in ready:
+                self.stopped = True
+                return b""
+            late = time.monotonic() - self._paused_at
+            if late >= 2 * self.tick or (not ready and late >= self.tick):
+                self._paused_at = time.monotonic()
+                return None
+            if ready:
+                return os.read(self._input, size)
+
+    def stop(self) -> None:
+        """End the input as if nothing came any more; from any thread."""
+        os.write(self._alarm, b".")
+
+    def close(self) -> None:
+        """Let go of what `stop` needs."""
+        os.close(self._wake)
+        os.close(self._alarm)
 
 
 class _End:

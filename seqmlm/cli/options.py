@@ -1,0 +1,109 @@
+"""Arguments and options that several commands share, each declared once as an `Annotated` type.
+
+An option means the same in every command that takes it. Where a command accepts fewer values (`calibrate`
+cannot quarantine records, a trained model knows its domain), that is a further type next to the first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="The model: NAME, NAME@ALIAS, NAME:VERSION, a model folder or a hub id."
+    ),
+]
+
+# Input
+
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATH|-]...", help="Files or folders to read; - is standard input."),
+]
+Data = Annotated[
+    list[str] | None, typer.Option("--data", metavar="PATH", help="Same as a positional PATH; repeatable.")
+]
+_DOMAIN = typer.Option(
+    "--domain",
+    "-d",
+    help="Field of the sequences: code, dna, ehr, logs, protein, text, or the name of a plug-in.",
+)
+Domain = Annotated[str, _DOMAIN]
+OptionalDomain = Annotated[str | None, _DOMAIN]  # a resumed run or a file of settings may name it
+ModelDomain = Annotated[
+    str | None,
+    typer.Option(
+        "--domain",
+        "-d",
+        help="Field of the sequences; needed only for models that seqmlm did not train.",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(help="Format of the input files (see `seqmlm data formats`). Default: detected."),
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="Option of the file reader, such as column=text; repeatable."
+    ),
+]
+OnError = Annotated[
+    str | None,
+    typer.Option(help="Bad records: raise (stop), skip, or quarantine (skip and save to a file)."),
+]
+OnErrorSkip = Annotated[
+    str,
+    typer.Option(help="Bad records, and records the model was trained on: raise (stop) or skip."),
+]
+
+# Computation
+
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        help="How log-probabilities are computed: exact, whole-unit, partition:K, one-pass, or cascade "
+        "(see `seqmlm score --help`)."
+    ),
+]
+PairMode = Annotated[
+    str,
+    typer.Option(
+        help="How log-probabilities are computed: exact, whole-unit, partition:K or one-pass "
+        "(see `seqmlm score --help`)."
+    ),
+]
+Level = Annotated[
+    str | None,
+    typer.Option(help="What gets a score each, such as record, line or residue. Default: by domain."),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        help="Precision of matrix products: fp32 (exact to rounding), bf16 (faster on GPUs and CPUs with "
+        "bfloat16 units; log-probabilities change by a few hundredths), or auto (bf16 on a GPU that has it, "
+        "else fp32)."
+    ),
+]
+TokensPerBatch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Tokens of one forward pass; halved when memory runs out. Default: by device.",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the random draws.")]
+
+# Output
+
+OutFolder = Annotated[Path, typer.Option(help="Folder to write to; created if missing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+
+
+def merged(paths: list[str] | None, data: list[str] | None) -> list[str]:
+    """Positional paths, then those of `--data`."""
+    return [*(paths or []), *(data or [])]

@@ -1,0 +1,104 @@
+"""`seqmlm doctor`, `seqmlm db` and `seqmlm ui`: the installation, the registry's database, the MLflow UI."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from seqmlm.cli.options import Json
+
+db = typer.Typer(
+    no_args_is_help=True, help="Manage the registry's database; needed only when it is on a server."
+)
+
+
+def doctor(json_output: Json = False) -> None:
+    """Check this installation and workspace; exit code 4 if there is a problem.
+
+    Example: seqmlm doctor
+    """
+    from dataclasses import asdict
+
+    from seqmlm.cli.output import print_facts, print_json
+    from seqmlm.tasks.doctor import examine
+
+    found = asdict(examine())
+    problems = found["problems"]
+    if json_output:
+        print_json(found)
+    else:
+        for topic, facts in found.items():
+            if topic != "problems":
+                print(topic)
+                print_facts({f"  {key.replace('_', ' ')}": _text(value) for key, value in facts.items()})
+                print()
+        for problem in problems:
+            print(f"problem: {problem}", file=sys.stderr)
+        if not problems:
+            print("no problems found")
+    if problems:
+        raise typer.Exit(4)
+
+
+def _text(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "none"
+    return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+
+
+@db.command("upgrade")
+def upgrade(json_output: Json = False) -> None:
+    """Upgrade the registry's tables to the schema of this version of seqmlm.
+
+    A SQLite file in the workspace is upgraded automatically.
+
+    Example: SEQMLM_DATABASE_URL=postgresql://me@server/models seqmlm db upgrade
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.doctor import upgrade as migrate
+
+    url, before, after = migrate()
+    if json_output:
+        print_json({"url": url, "before": before, "after": after})
+    elif before == after:
+        print(f"{url} is already at schema {after}")
+    else:
+        print(f"{url}: schema {before or 'none'} -> {after}")
+
+
+@db.command("current")
+def current(json_output: Json = False) -> None:
+    """Show the schema of the registry's database and the one this version needs.
+
+    Example: seqmlm db current
+    """
+    from seqmlm.cli.output import print_facts, print_json
+    from seqmlm.tasks.doctor import current_revision
+
+    url, revision, needed = current_revision()
+    facts: dict[str, object] = {"url": url, "schema": revision or "none", "needed": needed}
+    print_json({**facts, "schema": revision}) if json_output else print_facts(facts)
+
+
+def ui(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on at 127.0.0.1; 0 picks a free one.")
+    ] = 5000,
+) -> None:
+    """Open the MLflow UI on the runs and models of this workspace; Ctrl-C stops it.
+
+    Example: seqmlm ui --port 5001
+    """
+    from seqmlm.tasks.doctor import become, plan_ui
+
+    plan = plan_ui(port)
+    print(plan.address, flush=True)
+    if plan.command is None:
+        print("MLFLOW_TRACKING_URI names a server: open that address", file=sys.stderr)
+        return
+    print(f"runs and models of {plan.folder}; Ctrl-C stops the server", file=sys.stderr, flush=True)
+    become(plan)

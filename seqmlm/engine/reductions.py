@@ -1,0 +1,364 @@
+"""What is read of a distribution before it is thrown away: one small class each, given to `Conditionals.ask`.
+
+A reduction turns a block of logits into one array, on the model's device. Code between the engine and the row
+that is printed passes the arrays on by name and knows none of them: a new reduction is a class here (or
+anywhere else) and an entry in a list of wishes.
+
+Everything is computed a few rows at a time, so that no temporary is much larger than `CHUNK` elements.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seqmlm.engine.randomness import uniform
+from seqmlm.engine.types import Longs
+from seqmlm.errors import UsageError
+
+# Elements of a temporary: 64 MiB of fp32; of one that stays in a CPU's cache: 1 MiB.
+CHUNK = 1 << 24
+CACHED = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows that share one softmax space of width W, and the pairs (a row, a target) that read them.
+
+    Args:
+        logits: (K, W), -inf where a token is outside the space.
+        ids: (W,) token id of each column, or None where the column is the id.
+        row: (P,) row in `logits` of each pair.
+        column: (P,) its target's column, -1 where that is outside.
+        draw: (P, 2) int64, stream and counter of each pair's random number; None where nothing is drawn.
+    """
+
+    logits: Tensor
+    ids: Tensor | None
+    row: Tensor
+    column: Tensor
+    draw: Longs | None = None
+
+    @cached_property
+    def normaliser(self) -> Tensor:
+        """(K,) log of the sum of exponentials; on a CPU in pieces that fit the cache, twice as fast."""
+        if self.logits.device.type != "cpu":
+            return torch.logsumexp(self.logits, -1)
+        step = max(1, CACHED // self.logits.shape[1])
+        return torch.cat([torch.logsumexp(part, -1) for part in torch.split(self.logits, step)])
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(P,) the logits of the targets."""
+        found = self.logits[self.row, self.column.clamp(min=0)]
+        return found.masked_fill(self.column < 0, -torch.inf)
+
+    @cached_property
+    def _tops(self) -> dict[int, tuple[Tensor, Tensor]]:
+        return {}
+
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """(K, min(k, W)) logits and columns of the most probable tokens; computed once for each k."""
+        if k not in self._tops:
+            values, columns = self.logits.topk(min(k, self.logits.shape[1]), -1)
+            self._tops[k] = values, columns
+        return self._tops[k]
+
+    def named(self, columns: Tensor) -> Tensor:
+        """The token ids of columns."""
+        return columns if self.ids is None else self.ids[columns]
+
+    def pieces(self) -> Iterable[slice]:
+        """Slices of the pairs whose rows together have about `CHUNK` elements."""
+        step = max(1, CHUNK // self.logits.shape[1])
+        return (slice(first, first + step) for first in range(0, len(self.row), step))
+
+
+class Reduction(ABC):
+    """One thing that is read of distributions; subclasses are frozen dataclasses, equal by their settings.
+
+    Attributes:
+        name: of its array in `Answer.values` and in everything made of that.
+        per: "row": the same for all that ask one position of one input; "target": also depends on the token
+            that is asked about.
+        drawn: random, so that equal questions get answers of their own; only of a target.
+        over_unit: what a unit of several tokens has: the sum (of nats, which becomes bits), the largest, or
+            what its first token has.
+    """
+
+    name: ClassVar[str]
+    per: ClassVar[Literal["row", "target"]] = "row"
+    drawn: ClassVar[bool] = False
+    over_unit: ClassVar[Literal["sum", "max", "first"]] = "first"
+
+    @abstractmethod
+    def apply(self, block: Block) -> Tensor:
+        """(K, ...) for the rows of a block, or (P, ...) for its pairs."""
+
+    def width(self, vocabulary: int) -> int:
+        """Numbers kept of each asked position."""
+        return 1
+
+    def covers(self, other: Reduction) -> bool:
+        """Whether who asked for `other` can read it here."""
+        return self == other
+
+
+@dataclass(frozen=True)
+class TargetLogProb(Reduction):
+    """(A,) natural log-probability of the target; -inf where it is outside the space."""
+
+    name = "log_prob"
+    per = "target"
+    over_unit = "sum"
+
+    def apply(self, block: Block) -> Tensor:
+        log_probs: Tensor = block.targets - block.normaliser[block.row]
+        return log_probs
+
+
+@dataclass(frozen=True)
+class Entropy(Reduction):
+    """(A,) entropy of the distribution, in nats."""
+
+    name = "entropy"
+    over_unit = "sum"
+
+    def apply(self, block: Block) -> Tensor:
+        entropy: Tensor = torch.special.entr(torch.softmax(block.logits, -1)).sum(-1)
+        return entropy
+
+
+@dataclass(frozen=True)
+class Rank(Reduction):
+    """(A,) int64, tokens strictly more probable than the target."""
+
+    name = "rank"
+    per = "target"
+    over_unit = "max"
+
+    def apply(self, block: Block) -> Tensor:
+        # Counting instead of sorting: O(W) a pair, and ties do not depend on the order of a sort.
+        found = torch.empty(len(block.row), dtype=torch.int64, device=block.logits.device)
+        for some in block.pieces():
+            found[some] = (block.logits[block.row[some]] > block.targets[some, None]).sum(-1)
+        return found
+
+
+@dataclass(frozen=True)
+class _Top(Reduction):
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UsageError(f"the k of a top-k must be at least 1, not {self.k}")
+
+    def width(self, vocabulary: int) -> int:
+        return self.k
+
+    def covers(self, other: Reduction) -> bool:
+        return isinstance(other, type(self)) and self.k >= other.k
+
+    def _padded(self, found: Tensor, value: float) -> Tensor:
+        return torch.nn.functional.pad(found, (0, self.k - found.shape[1]), value=value)
+
+
+@dataclass(frozen=True)
+class TopIds(_Top):
+    """(A, k) int64, the most probable tokens, descending; -1 beyond the last possible one."""
+
+    name = "top_ids"
+
+    def apply(self, block: Block) -> Tensor:
+        values, columns = block.top(self.k)
+        return self._padded(block.named(columns).masked_fill(values == -torch.inf, -1), -1)
+
+
+@dataclass(frozen=True)
+class TopLogProbs(_Top):
+    """(A, k) natural log-probabilities of the most probable tokens, descending; -inf beyond the last."""
+
+    name = "top_log_probs"
+
+    def apply(self, block: Block) -> Tensor:
+        values, _ = block.top(self.k)
+        return self._padded(values - block.normaliser[:, None], -torch.inf)
+
+
+def top(k: int) -> tuple[Reduction, ...]:
+    """The k most probable tokens, ids and log-probabilities; nothing for k = 0."""
+    return (TopIds(k), TopLogProbs(k)) if k else ()
+
+
+@dataclass(frozen=True)
+class Candidates(Reduction):
+    """(A, K) natural log-probabilities of given tokens, -inf for those outside the space.
+
+    Args:
+        ids: K token ids, the same for all that is asked.
+    """
+
+    name = "candidates"
+    ids: tuple[int, ...]
+
+    def width(self, vocabulary: int) -> int:
+        return len(self.ids)
+
+    def apply(self, block: Block) -> Tensor:
+        wanted = torch.tensor(self.ids, dtype=torch.int64, device=block.logits.device)
+        if block.ids is None:
+            if self.ids and not 0 <= min(self.ids) <= max(self.ids) < block.logits.shape[1]:
+                raise UsageError(f"candidates: an id outside the vocabulary of {block.logits.shape[1]}")
+            return block.logits[:, wanted] - block.normaliser[:, None]
+        same = block.ids[None] == wanted[:, None]
+        found = block.logits[:, same.int().argmax(-1)].masked_fill(~same.any(-1), -torch.inf)
+        return found - block.normaliser[:, None]
+
+
+@dataclass(frozen=True)
+class Sample(Reduction):
+    """(A,) int64, a token drawn from each distribution.
+
+    The draw is a function of (`seed`, the query's stream, the place among its asked positions) alone, see
+    `Query.stream`: it does not depend on what is asked together (to rounding of the probabilities), and equal
+    queries of different streams draw independently.
+
+    Args:
+        seed: any integer.
+    """
+
+    name = "sample"
+    per = "target"
+    drawn = True
+    seed: int
+
+    def apply(self, block: Block) -> Tensor:
+        assert block.draw is not None
+        own = block.logits.device
+        # In fp64, which Apple's devices do not have: in fp32 the sums over a large vocabulary would move the
+        # borders by more than rare tokens are probable.
+        device = torch.device("cpu") if own.type == "mps" else own
+        numbers = torch.from_numpy(uniform(self.seed, block.draw[:, 0], block.draw[:, 1])).to(device)
+        found = torch.empty(len(block.row), dtype=torch.int64, device=own)
+        for some in block.pieces():
+            sums = torch.softmax(block.logits[block.row[some]].to(device).double(), -1).cumsum(-1)
+            column = torch.searchsorted(sums, numbers[some, None] * sums[:, -1:], right=True)[:, 0]
+            found[some] = block.named(column.to(own))
+        return found
+
+
+@dataclass(frozen=True)
+class Rows(Reduction):
+    """(A, V) all natural log-probabilities; (A, K) in the order of `Query.allowed` where that is given."""
+
+    name = "rows"
+
+    def width(self, vocabulary: int) -> int:
+        return vocabulary
+
+    def apply(self, block: Block) -> Tensor:
+        return block.logits - block.normaliser[:, None]
+
+
+def union(*wishes: Iterable[Reduction]) -> tuple[Reduction, ...]:
+    """What several want, each once and in one order; of two where one covers the other, that one.
+
+    Raises:
+        UsageError: two different ones of one name, of which neither covers the other.
+    """
+    found: dict[str, Reduction] = {}
+    for one in (one for wish in wishes for one in wish):
+        known = found.get(one.name, one)
+        if not (known.covers(one) or one.covers(known)):
+            raise UsageError(f"{known} and {one} cannot be asked for together: both are {one.name!r}")
+        found[one.name] = known if known.covers(one) else one
+    return tuple(found[name] for name in sorted(found))
+
+
+class Reduced(NamedTuple):
+    """What is kept of a block.
+
+    Args:
+        rows: (K,) where its rows stand among all. pairs: (P,) where its pairs stand among all.
+        values: by name, (K, ...) or (P, ...), on the model's device.
+    """
+
+    rows: Longs
+    pairs: Longs
+    values: dict[str, Tensor]
+
+
+def reduce(
+    logits: Tensor,
+    group: Longs,
+    row: Longs,
+    column: Longs,
+    allowed: Mapping[int, Tensor | None],
+    want: Sequence[Reduction],
+    draw: Longs | None = None,
+) -> list[Reduced]:
+    """Reduce one forward pass.
+
+    Args:
+        logits: (Q, V) fp32.
+        group: (Q,) which entry of `allowed` each row is restricted to.
+        row: (P,) row of each pair, ascending. column: (P,) the target's column, -1 outside.
+        allowed: (K,) token ids of each group on the model's device, or None for the whole space.
+        draw: (P, 2) as in `Block`.
+    """
+    total, width = logits.shape
+    step = max(1, CHUNK // max(1, width))
+    found = []
+    for first in range(0, total, step):
+        last = min(first + step, total)
+        a, b = np.searchsorted(row, [first, last])
+        for number, ids in allowed.items():
+            rows = first + np.flatnonzero(group[first:last] == number)
+            if not len(rows):
+                continue
+            whole = len(rows) == last - first
+            pairs = np.arange(a, b) if whole else a + np.flatnonzero(group[row[a:b]] == number)
+            own = logits[first:last] if whole else logits[_sent(rows, logits.device)]
+            block = Block(
+                logits=own if ids is None else own[:, ids],
+                ids=ids,
+                row=_sent(row[pairs] - first if whole else np.searchsorted(rows, row[pairs]), logits.device),
+                column=_sent(column[pairs], logits.device),
+                draw=None if draw is None else draw[pairs],
+            )
+            found.append(Reduced(rows, pairs, {one.name: one.apply(block) for one in want}))
+    return found
+
+
+def of_shares(
+    want: Iterable[Reduction], shares: NDArray[np.float64], target: Longs, draw: Longs | None
+) -> dict[str, NDArray[Any]]:
+    """The same reductions of distributions that were computed elsewhere, over another alphabet.
+
+    Args:
+        shares: (E, K) probabilities. target: (E,) what is asked about.
+        draw: (E, 2) as in `Block`.
+
+    Returns:
+        By name, (E, ...).
+    """
+    with np.errstate(divide="ignore"):
+        logits = torch.from_numpy(np.log(shares))
+    block = Block(logits, None, torch.arange(len(shares)), torch.from_numpy(target), draw)
+    return {one.name: one.apply(block).numpy() for one in want}
+
+
+def _sent(array: Longs, device: torch.device) -> Tensor:
+    """Copy to the device without waiting (a copy from pageable memory would wait for the forward pass)."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

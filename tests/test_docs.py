@@ -1,0 +1,140 @@
+"""Documents name only what exists: files, dotted names, commands, options and settings."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from seqmlm import plugins
+from seqmlm.cli import app
+from seqmlm.config import parse_assignments
+from seqmlm.tasks.config import resolve_config
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted(
+    path
+    for part in ("*.md", "docs/*.md", "seqmlm/**/*.md", "examples/**/*.md", "benchmarks/**/*.md")
+    for path in ROOT.glob(part)
+)
+
+_FILE = re.compile(r"\b(?:seqmlm|tests|benchmarks|docs|examples)/[\w./-]*\.(?:py|md|sh|toml)\b")
+_DOTTED = re.compile(r"\bseqmlm(?:\.\w+)+\b(?!\()")
+_SPAN = re.compile(r"`([^`\n]+)`")
+_FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(?:^|(?<=[|&$\s]))seqmlm +((?:[^|&#\n]|(?<=\w)\|(?=\w))+)")
+_SETTING = re.compile(r"--set +([\w.]+=[^\s`]+)")
+
+
+def _leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that does something, by its words."""
+    if not hasattr(command, "commands"):
+        yield words, command
+        return
+    for name, inner in command.commands.items():
+        yield from _leaves(inner, (*words, name))
+
+
+COMMANDS = dict(_leaves(get_command(app)))
+
+
+def _command_lines(text: str) -> Iterator[str]:
+    """What follows `seqmlm` in code, one command line each; `a|b` in a command word means either."""
+    text = text.replace("\\|", "|").replace("\\\n", " ")
+    pieces = [block.group(1) for block in _FENCE.finditer(text)]
+    pieces += _SPAN.findall(_FENCE.sub("", text))
+    for piece in pieces:
+        for found in _COMMAND.finditer(piece):
+            words = found.group(1).split()
+            choice = next(
+                (index for index, word in enumerate(words[:2]) if re.fullmatch(r"\w+(\|\w+)+", word)), None
+            )
+            for word in words[choice].split("|") if choice is not None else [""]:
+                yield " ".join([*words[:choice], word, *words[choice + 1 :]] if choice is not None else words)
+
+
+def _wrong(line: str) -> str | None:
+    """What a command line has that the command does not know."""
+    words = shlex.split(line.replace("...", ""))
+    if not words or not words[0][:1].islower():
+        return None  # a placeholder such as COMMAND
+    path = next((key for key in ((words[0],), tuple(words[:2])) if key in COMMANDS), None)
+    if path is None:
+        known = {key[0] for key in COMMANDS}
+        return None if len(words) == 1 and words[0] in known else f"no command {' '.join(words[:2])}"
+    known = {name for parameter in COMMANDS[path].params for name in parameter.opts} | {"--help"}
+    given = {re.split("=", word)[0].strip("[]") for word in words if re.match(r"\[?--?[a-z]", word)}
+    unknown = given - known
+    return f"{' '.join(path)} has no {', '.join(sorted(unknown))}" if unknown else None
+
+
+def _resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_names_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not [name for name in _FILE.findall(text) if not (ROOT / name).exists()]
+    groups = {"seqmlm.domains", "seqmlm.tokenizers", "seqmlm.maskers"}  # entry points, not modules
+    files = (".db", ".json")
+    names = {name for name in _DOTTED.findall(text) if not name.endswith(files) and name not in groups}
+    # A schema ("seqmlm.sample.text.v1") is no module either.
+    assert not [name for name in names if not name.startswith("seqmlm.sample") and not _resolves(name)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_command_lines_and_settings_are_known(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not [wrong for line in _command_lines(text) if (wrong := _wrong(line))]
+    for setting in _SETTING.findall(text):
+        resolve_config(plugins.domain("text"), parse_assignments([setting]))
+
+
+@pytest.mark.parametrize("words", sorted(COMMANDS), ids=" ".join)
+def test_every_help_text_has_an_example_that_its_command_understands(words: tuple[str, ...]) -> None:
+    help_text = " ".join(str(COMMANDS[words].help).split())
+    examples = help_text.split("Example: ")[1:]
+    assert examples, "no example"
+    for example in examples:
+        found = _COMMAND.search(example)
+        assert found, example
+        assert tuple(found.group(1).split()[: len(words)]) == words
+        assert _wrong(found.group(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("train --domain text --no-such-option 3", "train has no --no-such-option"),
+        ("data look", "no command data look"),
+        ("train --domain text x.txt", None),
+        ("runs show enzymes", None),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_found(line: str, wrong: str | None) -> None:
+    assert _wrong(line) == wrong
+
+
+def test_command_lines_are_found_in_documents() -> None:
+    readme = list(_command_lines((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {"runs list", "runs compare"} <= set(readme)
+    assert any(line.startswith("score app - --max-latency 1s") for line in readme)

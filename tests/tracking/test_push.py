@@ -1,0 +1,253 @@
+"""`push` may be interrupted and repeated anywhere, and steps may be run again: MLflow has each point once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from seqmlm.errors import StateError
+from seqmlm.tracking import Ledger, MetricsFile, Tracker, read_metrics
+from seqmlm.tracking.run import TrackedRun
+from seqmlm.tracking.store import Store
+from seqmlm.workspace import Workspace
+
+Start = Callable[..., TrackedRun]
+Steps = Callable[..., None]
+Shown = list[tuple[int, float, int]]
+
+# Calls to MLflow that a push makes.
+CALLS = (
+    "reopen",
+    "create_run",
+    "set_params",
+    "set_tags",
+    "log_dataset",
+    "log_points",
+    "log_artifact",
+    "register",
+    "terminate",
+)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def _points(home: Workspace, run_id: str | None, key: str = "train/loss") -> Shown:
+    client = MlflowClient(tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri)
+    return sorted((p.step, p.value, p.timestamp) for p in client.get_metric_history(run_id, key))
+
+
+def _recorded(run: TrackedRun, key: str = "train/loss") -> Shown:
+    lines = read_metrics(run.directory / "metrics.jsonl")
+    return [(line["step"], line[key], line["time"]) for line in lines if key in line]
+
+
+def _dying(method: Callable[..., object], dead: list[str], after: int) -> Callable[..., object]:
+    """A call that is answered but, where it is the `after`-th, never heard of again; none follows it."""
+
+    def call(*arguments: object, **named: object) -> object:
+        answer = method(*arguments, **named)
+        dead.append(method.__name__)
+        if len(dead) == after:
+            raise Killed
+        return answer
+
+    return call
+
+
+@pytest.mark.parametrize("after", range(1, 10))
+def test_a_process_may_die_after_any_call(
+    after: int, start: Start, steps: Steps, home: Workspace, tracker: Tracker, tmp_path: Path
+) -> None:
+    with start(params={"a": 1}) as run:
+        steps(run, range(1, 8))
+        run.set_tag("k", "v")
+        run.dataset("d", "/x", "f", {})
+        (tmp_path / "a.txt").touch()
+        run.artifact(tmp_path / "a.txt")
+        model = run.directory / "model"
+        model.mkdir()
+        run.register("r", model, version=1, metrics={"train/loss": 1 / 7}, dataset="d")
+        run._store = None
+        run._ledger.forget_sent()
+        with pytest.MonkeyPatch.context() as process:
+            # From here on nothing comes to the disk: neither what was sent nor how the run ended.
+            before = Ledger.read(run.directory)
+            process.setattr(Ledger, "write", lambda ledger, directory: None)
+            dead: list[str] = []
+            for name in CALLS:
+                process.setattr(Store, name, _dying(getattr(Store, name), dead, after))
+            with pytest.raises(Killed):
+                run.end()
+            assert len(dead) == after
+    assert Ledger.read(run.directory) == before
+    assert "r" in tracker.sync()
+    ended = Ledger.read(run.directory)
+    assert (ended.status, ended.complete) == ("KILLED", True)
+    assert _points(home, ended.run_id) == _recorded(run)
+    client = MlflowClient(tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri)
+    found = client.get_run(ended.run_id)
+    assert (found.info.status, found.data.tags["k"]) == ("KILLED", "v")
+    assert len(found.inputs.dataset_inputs) == 1
+    assert [item.path for item in client.list_artifacts(ended.run_id)] == ["a.txt"]
+    assert len(client.search_model_versions("name = 'r'")) == 1
+
+
+def test_a_line_torn_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "eval/l')
+    MetricsFile(path).write(2, {"eval/loss": 1.0})
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
+def test_no_two_lines_have_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    ahead = 2 * int(time.time() * 1000)
+    path.write_text(json.dumps({"step": 1, "time": ahead}) + "\n")  # the clock was set back since
+    metrics = MetricsFile(path)
+    metrics.write(2, {"eval/loss": 1.0})
+    metrics.write(2, {"eval/loss": 0.5})
+    assert [line["time"] for line in read_metrics(path)] == [ahead, ahead + 1, ahead + 2]
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(StateError, match="--resume"):
+        MetricsFile(full).write(1, {"x": 1.0})
+
+
+def test_steps_run_again_with_the_same_values_are_shown_once(
+    start: Start, home: Workspace, die: Callable[[TrackedRun], None]
+) -> None:
+    run = start()
+    for step in range(1, 11):
+        run.log_metrics(step, {"train/loss": 1 / step, "tokens_per_second": 10.0}, {"seconds": step})
+    run.flush()
+    before = _recorded(run)
+    assert _points(home, run.run_id) == before
+    die(run)
+    with start(resume=True) as again:
+        again.cut_metrics(6)
+        assert len(read_metrics(run.directory / "metrics.jsonl")) == 6
+        for step in range(7, 13):
+            # How fast a step is differs each time.
+            again.log_metrics(step, {"train/loss": 1 / step, "tokens_per_second": 20.0}, {"seconds": 1})
+    assert _recorded(again)[:10] == before
+    assert _points(home, again.run_id) == _recorded(again)
+    speeds = _points(home, again.run_id, "tokens_per_second")
+    assert [(step, value) for step, value, _ in speeds] == [
+        (step, 10.0 if step <= 10 else 20.0) for step in range(1, 13)
+    ]
+
+
+def test_steps_run_again_with_other_values_are_shown_as_both(
+    start: Start, steps: Steps, home: Workspace
+) -> None:
+    with start() as run:
+        steps(run, range(1, 6))
+        run.end("KILLED")
+    before = _recorded(run)
+    with start(resume=True) as again:
+        again.cut_metrics(3)
+        again.log_metrics(4, {"train/loss": 7.0})
+        again.log_metrics(5, {"train/loss": 8.0})
+    # The file is of the training that led to the model; MLflow forgets nothing.
+    assert [(step, value) for step, value, _ in _recorded(again)] == [
+        (1, 1),
+        (2, 1 / 2),
+        (3, 1 / 3),
+        (4, 7),
+        (5, 8),
+    ]
+    assert _points(home, again.run_id) == sorted({*before, *_recorded(again)})
+    client = MlflowClient(tracking_uri=home.tracking_uri)
+    assert client.get_run(again.run_id).data.metrics["train/loss"] == 8.0
+
+
+def test_a_final_evaluation_that_is_repeated_is_one_line(start: Start, home: Workspace) -> None:
+    with start() as run:
+        run.log_metrics(5, {"train/loss": 1.0})
+        run.log_metrics(5, {"eval/loss": 2.0})
+        run.end("KILLED")
+    with start(resume=True) as again:
+        again.cut_metrics(5)
+        again.log_metrics(5, {"eval/loss": 2.0})
+    assert len(read_metrics(run.directory / "metrics.jsonl")) == 2
+    assert _points(home, run.run_id, "eval/loss") == _recorded(run, "eval/loss")
+
+
+def test_values_that_were_not_finite_are_counted_once(start: Start, home: Workspace) -> None:
+    with start() as run:
+        run.log_metrics(1, {"train/loss": float("nan")})
+        run.log_metrics(2, {"train/loss": float("inf")})
+        run.end("KILLED")
+    with start(resume=True) as again:
+        again.cut_metrics(1)
+        again.log_metrics(2, {"train/loss": float("inf")})
+    assert [(step, value) for step, value, _ in _points(home, run.run_id, "nonfinite_values")] == [
+        (1, 1),
+        (2, 2),
+    ]
+
+
+def test_a_kill_between_cutting_and_noting_it_loses_nothing(
+    start: Start, steps: Steps, home: Workspace
+) -> None:
+    with start() as run:
+        steps(run, range(1, 6))
+    noted = (run.directory / "tracking.json").read_bytes()
+    again = start(resume=True)
+    again.cut_metrics(2)
+    again.end("KILLED")
+    (run.directory / "tracking.json").write_bytes(noted)
+    with start(resume=True) as third:
+        for step in range(3, 9):
+            third.log_metrics(step, {"train/loss": 2 / step})
+    assert set(_recorded(third)) <= set(_points(home, third.run_id))
+    assert [step for step, _, _ in _recorded(third)] == list(range(1, 9))
+
+
+def test_lines_without_a_time_take_that_of_the_runs_start(
+    start: Start, home: Workspace, tracker: Tracker
+) -> None:
+    run = start()
+    (run.directory / "metrics.jsonl").write_text(
+        '{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n'
+    )
+    for _ in range(2):
+        run._ledger.offset = 0
+        run.flush()
+    run.end()
+    started = Ledger.read(run.directory).started
+    assert _points(home, run.run_id) == [(1, 2.0, started), (2, 1.0, started)]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_run_of_an_earlier_version_is_continued_and_what_it_sent_is_not_doubled(
+    complete: bool, start: Start, steps: Steps, home: Workspace
+) -> None:
+    with start() as run:
+        steps(run, range(1, 4))
+    path = run.directory / "tracking.json"
+    values = json.loads(path.read_text())
+    for key in ("offset", "tags_sent"):
+        del values[key]
+    old = {"gaps": False, "status_sent": True, "nonfinite": 0, "complete": complete}
+    path.write_text(json.dumps({**values, **old}))
+    lines = read_metrics(run.directory / "metrics.jsonl")
+    # Live points had times of their own.
+    shifted = [json.dumps({**line, "time": line["time"] + 7}) + "\n" for line in lines]
+    (run.directory / "metrics.jsonl").write_text("".join(shifted))
+    with start(resume=True) as again:
+        again.log_metrics(4, {"train/loss": 0.5})
+    assert [step for step, _, _ in _points(home, run.run_id)] == [1, 2, 3, 4]
+    tags = MlflowClient(tracking_uri=home.tracking_uri).get_run(run.run_id).data.tags
+    assert ("seqmlm.gaps" in tags) is not complete
