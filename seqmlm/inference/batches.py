@@ -504,14 +504,14 @@ def from_files(
                 passed = sum(1 for _ in islice(records, position.records))
             if passed < position.records:
                 raise StateError(
-                    f"cannot go on: {position.records:,} records were scored, but the input now has "
-                    f"{passed:,}; score again without --resume"
+                    f"cannot continue: {position.records:,} records are done, but the input now has "
+                    f"{passed:,}; run again without --resume"
                 )
         yield from records
 
     if position.records:
         with problems.replaying(position.problems):
-            pass  # counting goes on from what was met then
+            pass  # counting continues from what was met then
     yield from encoded_batches(given._replace(read=behind), problems, ahead=ahead, budget=budget)
 
 

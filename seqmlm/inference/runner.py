@@ -45,7 +45,7 @@ from seqmlm.inference import batches
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, input_batches, live_input
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.sinks import Row, Schema, Sink, is_stream, open_sink, unwritable
+from seqmlm.streams.sinks import Fields, Schema, Sink, is_stream, open_sink, unwritable
 
 COMMIT_RECORDS = 1 << 16
 """Records after which a commit is made, where the budget of forward tokens is not used up before."""
@@ -109,7 +109,7 @@ class Runner(Generic[Item, Answers]):
         self,
         session: Session,
         answers: Callable[[Batch[Item]], Answers],
-        rows: Callable[[Answers], Sequence[Row]],
+        rows: Callable[[Answers], Sequence[Fields]],
         output: Output,
         problems: Problems,
         *,
@@ -328,13 +328,13 @@ class Output:
             if found is not None:
                 self._quarantined = int(found.counts["quarantined_before"])
                 problems.cut_quarantine(int(found.problems["quarantined"]))
-                self.notes.append(f"going on with {self.path} after {found.records:,} records")
+                self.notes.append(f"continuing {self.path} after {found.records:,} records")
                 return found
             self.notes.append(f"no unfinished scoring of {self.path}: beginning")
         elif (unfinished := self._cursor.unfinished()) is not None:
             if unfinished.records:  # else nothing of it is lost
                 self.notes.append(
-                    f"an unfinished scoring of {self.path} is started over (--resume would go on with it)"
+                    f"an unfinished scoring of {self.path} is started over (--resume would continue it)"
                 )
             problems.cut_quarantine(int(unfinished.counts.get("quarantined_before", 0)))
         self._cursor.remove()
@@ -343,7 +343,7 @@ class Output:
         self._save(Position(), problems)
         return Position()
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[Fields]) -> None:
         """Take rows.
 
         Raises:

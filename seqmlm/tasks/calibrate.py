@@ -298,7 +298,7 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
             "knows by heart does not show what is usual",
             source=first.source,
             line=first.line,
-            remedy="give other normal data, or go on without these records (--on-error skip)",
+            remedy="give other normal data, or continue without these records (--on-error skip)",
         )
     if not drawn:
         raise DataError("no normal record is left to calibrate with", source=sources[0], remedy="give others")

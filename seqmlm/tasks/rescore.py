@@ -29,7 +29,7 @@ from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.streams.sinks import Row, Schema
+from seqmlm.streams.sinks import Fields, Schema
 
 Part = Sequence["Rescored"]
 
@@ -205,7 +205,7 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
         scores = iter(scorer.sequences(encodings, mode))
         return [rescored(own, [next(scores).pll for _ in own.hypotheses], config) for own in batch]
 
-    def rows(scored: list[Rescored]) -> list[Row]:
+    def rows(scored: list[Rescored]) -> list[Fields]:
         found.extend(scored)
         return []  # the weight that lists are ranked by is known when all are scored
 

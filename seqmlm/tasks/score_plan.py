@@ -48,7 +48,7 @@ class ScoreConfig:
         fpr: share of normal rows that may raise an alarm, in (0, 1).
         alarms_per_day: the same, as a number a day.
         alarms_only: rows without an alarm are not written.
-        resume: go on with the unfinished scoring of `out`.
+        resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
         report: an HTML file that shows the results.
         track: a bedGraph file of scores along a genome.
@@ -154,11 +154,11 @@ class ScoreConfig:
         if not self.resume:
             return
         if self.out is None:
-            raise UsageError("--resume goes on with a file: name it with --out")
+            raise UsageError("--resume continues a file: name it with --out")
         if any(map(is_pipe, expand(self.sources))):
             raise UsageError(
-                "--resume cannot be had with standard input or a pipe: what was read from it is gone; write "
-                "it to a file first"
+                "--resume is not possible with standard input or a pipe: what was read from it is gone; "
+                "write it to a file first"
             )
         if any(path is not None for path in (self.report, self.track, self.sarif)):
             raise UsageError(

@@ -100,7 +100,7 @@ def test_killed_in_the_middle_and_gone_on_with(home: Path, tmp_path: Path, suffi
     assert 800 <= _records(cursor) < 1201
     last = run(home, *common, "--out", out, "--resume", program=PACED)
     assert last.returncode == 0, last.stderr
-    assert "going on" in last.stderr
+    assert "continuing" in last.stderr
     assert "1,201 records" in last.stderr
     assert out.read_bytes() == whole.read_bytes()
     assert Path(f"{out}.quarantine.jsonl").read_bytes() == Path(f"{whole}.quarantine.jsonl").read_bytes()

@@ -86,7 +86,7 @@ def test_a_stopped_scoring_goes_on_to_the_same_bytes(
     summary = _score(model, fasta, out=out, per_unit=True, resume=True, progress=progress)
     assert out.read_bytes() == whole.read_bytes()
     assert (summary.records, summary.rows) == (40, 40)
-    assert "going on" in " ".join(progress.said)
+    assert "continuing" in " ".join(progress.said)
     assert not out.with_name(out.name + ".resume.json").exists()
 
 
