@@ -77,7 +77,7 @@ class Baselines:
     def __init__(self, model: LoadedModel, training: Sequence[list[tuple[int, ...]]]) -> None:
         self.units = model.tokenizer.units
         tokens = np.concatenate([np.array([t for unit in s for t in unit], dtype=np.int64) for s in training])
-        counts = np.bincount(tokens, minlength=self.units.letters)
+        counts = np.bincount(tokens, minlength=self.units.symbols)
         self.unigram = self.units.frequencies(counts)
         self.ngram = NGram(order=5, unigram=self.unigram).fit(training)
 

@@ -121,7 +121,7 @@ def unit_bits(
 
     Args:
         sequences: validation sequences; those without an ordinary token are passed over.
-        unigram: (K,) probabilities of letters in the *training* split, see `Units.frequencies`; where units
+        unigram: (K,) probabilities of symbols in the *training* split, see `Units.frequencies`; where units
             are groups of tokens these are the tokens' own.
         rate: share of the units of a sequence that is masked; at least one unit is.
         seed: names the choice of units.
@@ -131,8 +131,8 @@ def unit_bits(
         UsageError: a unigram of another size.
     """
     rule = Units(conditionals.space) if units is None else units
-    if unigram.shape != (rule.letters,):
-        raise UsageError(f"a unigram of shape {unigram.shape} for {rule.letters} tokens")
+    if unigram.shape != (rule.symbols,):
+        raise UsageError(f"a unigram of shape {unigram.shape} for {rule.symbols} tokens")
     parts: list[UnitBits] = []
     asked: deque[tuple[int, Query]] = deque()
 
@@ -153,7 +153,7 @@ def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
     """Sum the entries of each masked unit of one sequence."""
     numbers, place = np.unique(found.unit, return_inverse=True)
     with np.errstate(divide="ignore"):
-        unigram_bits = -np.log2(unigram[found.letter])
+        unigram_bits = -np.log2(unigram[found.symbol])
     return UnitBits(
         sample=np.full(len(numbers), index, dtype=np.int64),
         unit=numbers.astype(np.int64),

@@ -391,7 +391,7 @@ class OverlappingUnits(Bases):
         return UnitLogProbs(
             position=layout.high[read].astype(np.int32),
             unit=read,
-            letter=letter,
+            symbol=letter,
             log_probs=log_probs,
             variant=hidden.variant[hidden.asked],
             values=read_shares(want, total, letter, answer),

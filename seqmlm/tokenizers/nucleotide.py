@@ -244,7 +244,7 @@ class Bases(Units, ABC):
     names: ClassVar[Sequence[str] | None] = "ACGT"
 
     @property
-    def letters(self) -> int:
+    def symbols(self) -> int:
         return _FOUR
 
     def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
@@ -332,7 +332,7 @@ class SeveralBases(Bases):
         return UnitLogProbs(
             position=np.repeat(asked, count)[kept],
             unit=unit[kept],
-            letter=letter[kept],
+            symbol=letter[kept],
             log_probs=log_probs[kept],
             variant=variant[kept],
             tokens=np.repeat(1.0 / count, count)[kept],
