@@ -1,4 +1,10 @@
-"""What of a record the model is shown when a unit is asked: by default all that surrounds it."""
+"""What being unusual means at one level of a field: what is shown, what is asked, and which statistics judge.
+
+A level is a declaration with one method, `rows`. It says what of a record the model sees (`View`), whether
+there is a second way to read it (`SecondReading`), what must be known of normal data (`Background`), and
+what a row is judged by. Higher statistics are always more unusual; how they become one p-value is not the
+level's business but calibration's, so that a level may keep statistics which say much the same.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,7 @@ class View:
 WHOLE = View()
 
 
-# What a level must know of normal data before it can judge: learnt once, saved with the model.
+# Backgrounds
 
 
 class Background(ABC):
@@ -183,7 +189,8 @@ class Level(ABC):
         """What of the record is judged; statistics that read a pass which was not made are left out."""
 
 
-# Statistics that several fields have, and what they mean.
+# Statistics and rows that several fields share
+
 BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
 SURPRISAL = {"surprisal": "surprisal of this unit"}
 UNEXPECTED = {"unexpected": "surprisal above what its place is uncertain by (entropy)"}
@@ -266,9 +273,6 @@ def part_row(
         statistics=statistics,
         score=None if np.isnan(first) else first,
     )
-
-
-# What is unexpected rather than unpredictable: surprisal above the entropy of its place.
 
 
 def excess(scored: Scored) -> Doubles | None:

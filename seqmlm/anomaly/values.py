@@ -1,4 +1,8 @@
-"""The values of scoring: a record unit by unit, and the rows that are judged."""
+"""The values of scoring: a record unit by unit (`Scored`), and the rows that are judged (`Row`).
+
+Both point back to the file, line and characters they came from. Surprisals are in bits, of a unit of
+several tokens the sum.
+"""
 
 from __future__ import annotations
 

@@ -412,7 +412,7 @@ class Domain(ABC):
         return "".join(pieces) + raw[done:]
 
 
-# Writing a sample and its planted truth: the same seed gives the same bytes.
+# Samples: the same seed writes the same bytes
 
 TRUTH = "truth.json"
 

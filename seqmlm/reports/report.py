@@ -219,7 +219,7 @@ def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int 
     Args:
         scored: the record.
         unit: index into it.
-        surface: spelling of a letter.
+        surface: spelling of a symbol (an id of `top_ids`).
         most: alternatives that are named.
     """
     text = f"{visible(scored.text(unit))[:_LONGEST]}: {scored.surprisal[unit]:.1f} bits"

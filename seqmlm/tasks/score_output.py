@@ -121,11 +121,11 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
         fields["rank"] = int(values[Rank.name])
     if TopIds.name in values:
         names = scored.rule.names
-        letters, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
+        symbols, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
         fields["expected"] = [
-            {"unit": tokenizer.surface(letter) if names is None else names[letter], "p": math.exp(log_prob)}
-            for letter, log_prob in zip(letters, log_probs, strict=True)
-            if letter >= 0
+            {"unit": tokenizer.surface(symbol) if names is None else names[symbol], "p": math.exp(log_prob)}
+            for symbol, log_prob in zip(symbols, log_probs, strict=True)
+            if symbol >= 0
         ]
     return fields
 

@@ -1,4 +1,10 @@
-"""What composition alone says of DNA: an interpolated Markov chain of bases, the same for both strands."""
+"""How unusual windows, bases and records of DNA are, beyond what composition explains, on both strands.
+
+A stretch rich in GC is not odd in itself. The score is therefore what the model's surprisal has above that
+of the place's own composition; an interpolated Markov chain, the same for both strands, says beside it what
+k-mers alone find unusual. Every record is scored on both strands and averaged, which doubles the cost: a
+model trained on strands drawn at random answers a little differently on each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.levels import Background, Level, SecondReading, Track, part_row, record_row
-from seqmlm.anomaly.values import Bools, Place, Row, Scored
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
@@ -19,8 +25,7 @@ from seqmlm.engine.units import Units
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
-Doubles = NDArray[np.float64]
-Longs = NDArray[np.int64]
+# Composition
 
 ORDER = 5
 """Bases of the longest context: six of them tell codons apart, and 4^6 counts need little data."""
@@ -233,7 +238,7 @@ def _sums(bases: Doubles, scored: Scored) -> Doubles:
     return np.where(holes[ends] == holes[starts], total[ends] - total[starts], np.nan)
 
 
-# Levels of DNA: windows along a contig, bases, records; both strands, composition subtracted.
+# Rows
 
 WINDOW, STEP = 100, 50
 """Bases of a window, and from one window to the next."""

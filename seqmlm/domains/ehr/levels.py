@@ -1,4 +1,17 @@
-"""How common each code is in the training data: what is odd of a rare code is more than that it is rare."""
+"""How unusual visits, events and patients are: by default against what was known before the visit.
+
+`visit`, `event` and `patient` see a visit with what came before it alone: what a reviewer could have known
+that day. The model sees the background, the visits before (the most recent ones, where all are too long),
+when the visit was and of which class, and how many codes it has, all of them [MASK]: what it says of them
+is p(code | history). Asked one by one beside the others of the visit they would be nearly certain, for a
+diagnosis comes with its drugs. It takes one pass a visit, so the modes of scoring make no difference.
+`visit-whole` and so on see the whole record: what does not fit in hindsight, and what coding errors stand
+out by.
+
+A visit's score is the largest surprisal of its codes: one wrong code among ten hardly moves the mean.
+Beside it stand the mean, the largest that a code has by its frequency alone, which a history of few visits
+says little beyond, and the codes too rare to be in the vocabulary, of which a model can say nothing.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +97,7 @@ def _lasts(groups: NDArray[np.int32], places: Longs) -> Longs:
     return lasts
 
 
-# Patient histories as they were known at the time: a visit is asked with nothing but what came before it.
-#
-# The model sees the background, the visits before (the most recent ones, where all are too long), when the
-# visit was and of which class, and how many codes it has, all of them [MASK]: what it says of them is
-# p(code | history). Asked one by one beside the others of the visit they would be nearly certain, for a
-# diagnosis comes with its drugs. One pass a visit, so that the modes of scoring make no difference.
+# What was known before a visit
 
 Places = NDArray[np.intp]
 
@@ -217,17 +225,7 @@ def visits(encoding: Encoding, positions: Longs) -> Longs:
     return np.searchsorted(visit_starts(encoding.ids), positions, side="right").astype(np.int64) - 1
 
 
-# Levels of patient histories: visit, event, patient; by default against what was known before the visit.
-#
-# `visit`, `event` and `patient` see a visit with what came before it alone (`seqmlm.domains.ehr.levels`):
-# what a reviewer could have known that day. `visit-whole` and so on see the whole record, the other codes
-# of the visit and all later ones included: what does not fit a life in hindsight, and what coding errors
-# stand out by.
-#
-# A visit's score is the largest surprisal of its codes in bits: one wrong code among ten hardly moves the
-# mean. That stands beside it, as do the largest that a code has by its frequency alone, which a history of
-# few visits says little beyond; and the codes too rare to be in the vocabulary, of which a model can say
-# nothing.
+# Rows
 
 EXPECTED = 10
 """Alternatives of an event that missing codes are looked for among."""

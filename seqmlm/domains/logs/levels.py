@@ -1,4 +1,9 @@
-"""The statistics of log records that a detector fuses, for many records at once; higher is more unusual."""
+"""How unusual sessions and lines of a log are: by the model's surprisals, by LogBERT's rule, and by counting.
+
+A fault moves few of a session's many statistics, and no one of them finds all kinds, so all are kept and
+fused. Those that need no model (`COUNTED`) screen in a cascade. Statistics are computed for many records at
+once.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
-from seqmlm.anomaly.values import Bools, Row, Scored
-from seqmlm.domains.logs.counts import Doubles, Lines, LogCounts, Longs, counts_of, line_at, lines_of
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
+
+# Statistics
 
 TOP = 5
 """Lines that `pll_top` averages over."""
@@ -136,7 +143,7 @@ def largest(values: Doubles, offsets: Longs) -> Doubles:
     return found
 
 
-# What normal logs look like to counting, as a level keeps it with the model; what it says of one record.
+# What is known of normal logs
 
 RECORDS = 200_000
 """Most training records that are counted, spread evenly over all of them."""
@@ -234,7 +241,7 @@ class LogBackground(Background):
         return self.tokenizer.surface(key) if self.tokenizer.unit == "line" else f"line {key:016x}"
 
 
-# Levels of logs: the session or window as a whole, by many statistics; and the line alone.
+# Rows
 
 PARTITION = Mode("partition", 2)
 """Passes of LogBERT's rule: half of the lines hidden, as LogBERT hides them, and then the others."""

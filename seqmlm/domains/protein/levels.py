@@ -1,4 +1,9 @@
-"""Levels of proteins: the protein whole, with a z-score by length, and each residue."""
+"""How unusual proteins and residues are: surprisal, and what of it the model did not expect.
+
+Some chains are harder to predict than others, whatever is wrong with them. Surprisal minus entropy is near
+0 wherever the model is right about its own uncertainty, so it finds foreign pieces that bits per residue
+hide; a further field `z` sets those against normal proteins of the same length.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Levels of text: the sentence (or whatever a record is), and each word."""
+"""How unusual sentences (or whatever a record is) and words are.
+
+A sentence of rare words is not odd for that, so `slor` sets its surprisal against the words' frequencies,
+and `unexpected` against the entropy of each place; the plain mean stays the score, as it needs nothing but
+the model.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ class Frequencies(Background):
     """How frequent each token is in the training split.
 
     Args:
-        log_probs: (K,) natural logarithm of the add-one unigram of the letters units are spelled in.
+        log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
     """
 
     def __init__(self, log_probs: Doubles) -> None:
