@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from seqmlm.data.files import expand
+from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
@@ -559,4 +559,4 @@ def input_bytes(paths: Sequence[str]) -> int | None:
 
 def is_pipe(path: str) -> bool:
     """Whether a path can be read only once: "-" and what is no regular file."""
-    return path == "-" or not stat.S_ISREG(Path(path).stat().st_mode)
+    return path == "-" or not (is_reference(path) or stat.S_ISREG(Path(path).stat().st_mode))

@@ -420,7 +420,7 @@ def formats(domain: str) -> list[FormatFacts]:
         UsageError: an unknown domain.
     """
     found = []
-    for name, format in plugins.domain(domain).formats.items():
+    for name, format in plugins.domain(domain).all_formats.items():
         reader = format.read.func if isinstance(format.read, partial) else format.read
         meanings = _meanings(reader)
         parameters = inspect.signature(format.read).parameters
