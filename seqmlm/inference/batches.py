@@ -554,7 +554,9 @@ def live_input(latency: float | None) -> AbstractContextManager[LiveInput | Any]
 def input_bytes(paths: Sequence[str]) -> int | None:
     """Size of all input files together, as they lie on the disk; None where some is no file."""
     files = expand(paths)
-    return None if any(map(is_pipe, files)) else sum(Path(path).stat().st_size for path in files)
+    if any(is_reference(path) or is_pipe(path) for path in files):
+        return None
+    return sum(Path(path).stat().st_size for path in files)
 
 
 def is_pipe(path: str) -> bool:
