@@ -92,16 +92,16 @@ class UnitLogProbs:
     Args:
         position: (E,) a token that shows the unit.
         unit: (E,) the unit's number in its sequence, 0-based in order of appearance.
-        letter: (E,) what stands there, in the alphabet of `Units.frequencies`.
+        symbol: (E,) what stands there, in the alphabet of `Units.frequencies`.
         log_probs: (E,) natural log-probability of it.
         variant: (E,) of the query in which it was asked.
         tokens: (E,) share of a token that the entry is, or None for 1.
-        values: what else was wanted, by name: (E, ...) as in `Answer`, over the alphabet of letters.
+        values: what else was wanted, by name: (E, ...) as in `Answer`, over the alphabet of symbols.
     """
 
     position: Ids
     unit: Longs
-    letter: Longs
+    symbol: Longs
     log_probs: Doubles
     variant: Longs
     tokens: Doubles | None = None
@@ -119,7 +119,7 @@ class Units:
     """Units that are groups of tokens: words, residues, lexer tokens, visits.
 
     Attributes:
-        names: how the letters are spelled, or None where they are tokens.
+        names: how the symbols are spelled, or None where they are tokens.
 
     Args:
         space: the vocabulary.
@@ -131,12 +131,12 @@ class Units:
         self.space = space
 
     @property
-    def letters(self) -> int:
+    def symbols(self) -> int:
         """K, the size of the alphabet that units are spelled in; here the vocabulary."""
         return self.space.size
 
     def frequencies(self, counts: NDArray[Any]) -> Doubles:
-        """(K,) add-one unigram of the letters, 0 at special ones.
+        """(K,) add-one unigram of the symbols, 0 at special ones.
 
         Args:
             counts: (V,) occurrences of each token in the training split.
@@ -165,7 +165,7 @@ class Units:
         return found
 
     def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
-        """(N,) the letters of each unit; () for a unit of special tokens."""
+        """(N,) the symbols of each unit; () for a unit of special tokens."""
         numbers = unit_numbers(encoding)
         units: list[list[int]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
         ordinary = (numbers >= 0) & ~self.space.is_special[encoding.ids]
@@ -278,7 +278,7 @@ class Units:
         return UnitLogProbs(
             position=query.asked,
             unit=unit_numbers(query.encoding)[query.asked],
-            letter=query.encoding.ids[query.asked].astype(np.int64),
+            symbol=query.encoding.ids[query.asked].astype(np.int64),
             log_probs=answer.values[TargetLogProb.name].astype(np.float64),
             variant=variants(query),
             values={one.name: answer.values[one.name] for one in want},

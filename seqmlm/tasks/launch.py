@@ -18,7 +18,7 @@ from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.inference.maskers import inline_words
+from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config

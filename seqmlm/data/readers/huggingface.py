@@ -344,7 +344,7 @@ def _split_names(reference: Reference) -> list[str]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """While `datasets` works it logs nothing: errors are told here, and its own may hold values."""
+    """Keep `datasets` from logging: errors are reported by us, and its own may hold values of the data."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     try:

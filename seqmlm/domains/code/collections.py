@@ -1,4 +1,8 @@
-"""Jupyter notebooks: the code of all cells as one record, because names live across cells."""
+"""Files that hold many pieces of code: notebooks, and JSON with code in a field (as CodeSearchNet).
+
+A notebook is one record, because names live across its cells; an object of JSON is one each. Both are read
+with memory for one record: an array of objects is never held whole.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,7 @@ def _without_magic(text: str, problems: Problems) -> str:
     return "\n".join(changed)
 
 
-# Code in JSON: objects line by line, or one array of them, as CodeSearchNet and its descendants have it.
+# Code in JSON
 
 _GAP = re.compile(r"[,\s]*")
 _FILL = 1 << 16

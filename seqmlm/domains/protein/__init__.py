@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
@@ -18,6 +18,9 @@ from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
 from seqmlm.engine.masking.base import MaskingConfig
+
+if TYPE_CHECKING:
+    from seqmlm.reports.pictures import Picture
 
 _NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
 
@@ -65,6 +68,18 @@ class ProteinDomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return ProteinLevel(), ResidueLevel()
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Residues on colours, and surprisal along the chain."""
+        from seqmlm.reports.pictures import Coloured, UnitTrack
+
+        return Coloured(), UnitTrack()
+
+    def clusters(self) -> Callable[[Record], str]:
+        """Clusters of proteins with half of their residues equal."""
+        from seqmlm.domains.protein.clusters import IdentityClusters
+
+        return IdentityClusters().key
 
     def split_key(self, record: Record) -> str:
         """The sequence: an alignment's rows share a document, yet a family may be on both sides of a split.

@@ -1,4 +1,4 @@
-"""Logs: formats told by their lines, times, messages of several lines, sessions and windows."""
+"""The formats of logs: one reader with many options; the format is named, or found by the first lines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from seqmlm.domains.logs.readers.objects import Fields
 from seqmlm.domains.logs.readers.reading import Asked, Reading
 from seqmlm.domains.logs.readers.sessions import window_of
 from seqmlm.errors import UsageError
-
-# Logs of any kind to records: one reader, whose format is told by the user or by the first lines.
 
 MAX_BYTES = 4 << 20
 """Longest line of a log that is taken for one."""

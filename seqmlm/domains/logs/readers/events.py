@@ -1,4 +1,8 @@
-"""What one record of a log is: the messages of a window or session, with their times."""
+"""From the bytes of a log to events: lines in batches, messages with times, and what a record is.
+
+Everything is done with whole lists, so that later steps run in C. A live input has pauses, which pass
+through all steps as empty batches: then every step hands on what it keeps.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ class LogLines:
         return f"{text}\0{' '.join(rest)}"
 
 
-# Lines of a log in batches, as every format begins: whole lists, so that later steps run in C.
+# Lines
 
 BATCH = 4096
 """Lines of a batch."""
@@ -178,7 +182,7 @@ def _raw_lines(source: str, problems: Problems, max_bytes: int) -> Iterator[byte
         yield size if size > max_bytes else b"".join(held)
 
 
-# What every log format becomes: events in columns, a message each, and continued ones joined.
+# Events
 
 CONTINUED_LINES = 2000
 """Physical lines of one message; the next ones begin another (a file of another format would be one)."""

@@ -1,4 +1,8 @@
-"""What kind of log a file is, by its first lines: names say little (app.log may be anything)."""
+"""One log file on its way from lines to records: its format, its events, its sessions or windows.
+
+The format is found by the first lines, because names say little (app.log may be anything); a stream that
+begins unlike the rest has to be given its format.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +80,7 @@ def _is_object(line: str) -> bool:
         return False
 
 
-# One log file on its way from lines to records: its format, its events, its sessions or windows.
+# From lines to records
 
 _INDENTED = re.compile(r"\s|Caused by: |\.\.\. \d+ more")
 
