@@ -107,7 +107,7 @@ class Detector:
         rows = [row for own in self.judged([chosen[i] for i in range(len(first))]) for row in own[1]]
         if len(rows) != len(first):
             raise SystemExit(f"level {self.level.name}: {len(rows)} rows for {len(first)} records")
-        columns, lengths = table(rows, self.level.channels)
+        columns, lengths = table(rows, self.level.statistics)
         return {name: values[place] for name, values in columns.items()}, lengths[place]
 
     def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:

@@ -114,7 +114,7 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
         chosen = [batch[i] for i in near], [found[i] for i in near], [rows[i].units for i in near]
         for place, one in zip(near, detector.refine(*chosen), strict=True):
             rows[place] = detector.rows([one])[0][0]
-    exact, _ = table(rows, level.channels)
+    exact, _ = table(rows, level.statistics)
     return known, CascadeCalibration.fit(screening, screened, exact, lengths, seed=0)
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
+from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, stem_suffix
 from seqmlm.data.record import Record
 from seqmlm.engine.masking.base import MaskingConfig
@@ -30,6 +31,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
+    from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer, Unknown
 
 
@@ -102,6 +104,23 @@ class Sample:
     truth: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A record before and after a change of its file.
+
+    Args:
+        source: the file.
+        before, after: None where there was nothing, or where nothing is left to score.
+        rows: given the rows of both versions, those that changed, scored by their change, each with its index
+            among the rows after.
+    """
+
+    source: str
+    before: Record | None
+    after: Record | None
+    rows: Callable[[Sequence[Row], Sequence[Row]], list[tuple[int, Row]]]
+
+
 class Domain(ABC):
     """One field. A new one is a subclass, an instance of it, and an entry point in `seqmlm.domains`.
 
@@ -113,6 +132,8 @@ class Domain(ABC):
         defaults: see `DomainDefaults`.
         sensitive: records concern people: no values in errors, samples or artifacts.
         hidden: how a masked place is shown to a person.
+        changes_level: level at which `changes` are scored; None where the field has none.
+        planted_in: what the anomalies of the sample's truth call the record they are in.
     """
 
     name: ClassVar[str]
@@ -122,6 +143,8 @@ class Domain(ABC):
     defaults: ClassVar[DomainDefaults]
     sensitive: ClassVar[bool] = False
     hidden: ClassVar[str] = "[MASK]"
+    changes_level: ClassVar[str | None] = None
+    planted_in: ClassVar[str] = "id"
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -140,6 +163,12 @@ class Domain(ABC):
         if name not in found:
             raise UsageError(f"domain {self.name} has no level {name!r}{nearest(name, found)}")
         return found[name]
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """How a report shows rows of a level, in this order; new ones at every call."""
+        from seqmlm.reports.pictures import Coloured
+
+        return (Coloured(),)
 
     def identity(self, record: Record) -> str:
         """What makes two records the same one: a model is not calibrated on what it was trained on."""
@@ -276,9 +305,56 @@ class Domain(ABC):
         label = record.meta.get("split")
         return None if label is None else str(label)
 
+    def clusters(self) -> Callable[[Record], str]:
+        """A split key by which similar records are siblings, for a split by identity.
+
+        Returns:
+            A function that is given every record once, in order: clusters grow as records stream by.
+
+        Raises:
+            UsageError: the field has no such clusters.
+        """
+        raise UsageError(f"domain {self.name} has no identity clusters; set data.split to 'key'")
+
     def order_key(self, record: Record) -> Any | None:
         """Where the record stands in time or along a genome (sortable), for chronological splits; or None."""
         return None
+
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> Any:
+        """The raw form of a sequence that stands in a table, such as one of a minimal pair.
+
+        Args:
+            text: the sequence.
+            fields: the other columns of its row, and options of the user.
+        """
+        return text
+
+    def changes(
+        self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
+    ) -> Iterator[Changed]:
+        """Stream what changed in a folder, file by file.
+
+        Args:
+            root: the folder.
+            problems: receives files that cannot be read.
+            since, diff: a revision to compare with, or a unified diff; one of them.
+
+        Raises:
+            UsageError: the field has no folders that change, or there is no such revision.
+            DataError: a diff that cannot be read.
+        """
+        raise UsageError(f"domain {self.name} has no folders whose changes could be scored")
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """Whether a scored part of a record shows an anomaly that the sample planted in it.
+
+        By default: they share at least half of the shorter one.
+
+        Args:
+            row: its JSON line, with what is under "extra" beside the other fields.
+            anomaly: as the sample's truth has it; `start` and `end` are half open.
+        """
+        return overlap(row["start"], row["end"], anomaly)
 
     def audit(self, records: Iterator[Record], problems: Problems) -> dict[str, Any]:
         """Read the records to the end and count what matters in this field alone, in figures fit to show.
@@ -375,6 +451,23 @@ def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
     body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
     (out / TRUTH).write_text("{\n" + body + "\n}\n", encoding="utf-8", newline="\n")
     return out / TRUTH
+
+
+def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
+    """Whether a stretch and an anomaly share at least half of the shorter one.
+
+    Args:
+        start, end: half-open, as a table may have them: "1.0" where its column has gaps.
+        anomaly: with `start` and `end`.
+    """
+    first, last = whole(start), whole(end)
+    shared = min(last, int(anomaly["end"])) - max(first, int(anomaly["start"]))
+    return shared > 0 and 2 * shared >= min(last - first, int(anomaly["end"]) - int(anomaly["start"]))
+
+
+def whole(value: Any) -> int:
+    """A number of a scored row, which tables may have as text; -1 where it is not there."""
+    return int(float(value)) if value not in (None, "") else -1
 
 
 def checked_count(n: int | None, default: int) -> int:

@@ -60,7 +60,7 @@ def _rule(name: str) -> dict[str, Any]:
         "name": f"Unusual{name.title().replace('-', '')}",
         "shortDescription": {"text": f"An unusual {name}"},
         "fullDescription": {
-            "text": f"A {name} that a language model of normal code finds more surprising than nearly every "
+            "text": f"A {name} that a language model of normal data finds more surprising than nearly every "
             "normal one. Unusual is not wrong: it is worth a look."
         },
         "defaultConfiguration": {"level": "warning"},

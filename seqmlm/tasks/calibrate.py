@@ -464,7 +464,7 @@ class Calibrator:
         if self._too_few(judged):
             return None
         rows = [one.row for one in judged]
-        statistics, lengths = table(rows, level.channels)
+        statistics, lengths = table(rows, level.statistics)
         calibration = Calibration.fit(statistics, lengths, seed=self.seed, fusion=level.fusion)
         return Stored(calibration=calibration, **self._facts(rows, len(records), normal))
 

@@ -30,7 +30,6 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample
-from seqmlm.domains.protein.clusters import IdentityClusters
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
@@ -239,7 +238,7 @@ class CorpusReader:
         share, seed = self.config.data.validation, self.config.seed
         calibration = self.config.data.calibration
         if self.config.data.split == "identity":
-            return ByKey(key=IdentityClusters().key, share=share, calibration=calibration, seed=seed)
+            return ByKey(key=self.domain.clusters(), share=share, calibration=calibration, seed=seed)
         # Sequences that share a window must be in the same part: where they are joined, neighbours share one.
         key = neighbours if self.config.data.join_documents else self.domain.split_key
         if self.config.data.split == "chronological":

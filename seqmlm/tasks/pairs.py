@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,7 @@ class PairsConfig:
     group: str | None = None
     mode: str = "exact"
     metric: Metric = "sum"
-    language: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
     out: Path | None = None
     domain: str | None = None
     tokens_per_batch: int | None = None
@@ -148,9 +148,6 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
     inputs = {Path(path).resolve() for path in expand(names)}
     if config.out is not None and config.out.resolve() in inputs:
         raise UsageError(f"--out {config.out} is one of the inputs; choose another file")
-    read = read_pairs(
-        config.paths, good=config.good, bad=config.bad, group=config.group, language=config.language
-    )
     session = Session.open(
         config.model,
         domain=config.domain,
@@ -159,6 +156,13 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
         shown=True,
     )
     scorer = PairScorer(session, mode=mode, metric=config.metric)
+
+    def raw(text: str, fields: Mapping[str, Any]) -> Any:
+        """The row's own options count, then the user's."""
+        own = {name: value for name, value in fields.items() if value}
+        return session.domain.of_text(text, {**config.options, **own})
+
+    read = read_pairs(config.paths, good=config.good, bad=config.bad, group=config.group, raw=raw)
     found: list[ScoredPair] = []
 
     def rows(scored: list[ScoredPair]) -> list[dict[str, Any]]:

@@ -167,7 +167,7 @@ def schema(plan: ScoringPlan) -> Schema:
     columns["top"] = "units"
     if plan.per_unit:
         columns["per_unit"] = "units"
-    return Schema(columns=columns, channels=plan.level.channels if plan.calibrated else ())
+    return Schema(columns=columns, channels=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
 # The summary: what was counted, for people in lines and for machines as an object

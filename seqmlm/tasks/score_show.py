@@ -9,9 +9,8 @@ from types import TracebackType
 
 from seqmlm import __version__
 from seqmlm.anomaly.findings import Finding, finding, told, uri_of
+from seqmlm.anomaly.levels import Track
 from seqmlm.data.privacy import redact_small_counts
-from seqmlm.domains.dna.track import GenomeTrack
-from seqmlm.errors import UsageError
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
@@ -77,7 +76,7 @@ class Findings:
         write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
 
 
-# What a scoring shows beside its rows: a report, a genome track, and the MLflow run that keeps them.
+# What a scoring shows beside its rows: a report, a track, and the MLflow run that keeps them.
 
 
 class ScoreReporter:
@@ -88,25 +87,17 @@ class ScoreReporter:
         plan: level, mode and model.
         workspace: where runs are.
         notify: told about a tracking server that does not answer.
-
-    Raises:
-        UsageError: a track along a genome of rows that have no place in one.
     """
 
     def __init__(
         self, config: ScoreConfig, plan: ScoringPlan, workspace: Workspace, notify: Callable[[str], None]
     ) -> None:
-        if config.track is not None and not plan.level.placed:
-            raise UsageError(
-                f"--track shows scores along a genome, and rows of level {plan.level.name} of a "
-                f"{plan.session.card.domain} model have no place in one; --report draws them"
-            )
         self._config, self._plan, self._workspace, self._notify = config, plan, workspace, notify
         self._run: TrackedRun | None = None
         self._private = private = plan.sensitive
         self._findings = Findings(plan.level.name, config.baseline, config.sarif, private=private)
         self._report: ScoreReport | None = None
-        self._track: GenomeTrack | None = None
+        self._track: Track | None = None
 
     @property
     def run_name(self) -> str | None:
@@ -114,16 +105,18 @@ class ScoreReporter:
         return None if self._run is None else self._run.name
 
     def __enter__(self) -> ScoreReporter:
-        config, model = self._config, self._plan.session
+        config, session = self._config, self._plan.session
         if config.track is not None:
-            self._track = GenomeTrack(config.track, name=config.model, private=self._private)
+            level = self._plan.level
+            self._track = level.track(config.track, name=config.model, private=self._private)
         if config.report is not None:
             self._report = ScoreReport(
                 f"Scores of {config.model}",
                 f"{self._plan.level.name}, {self._plan.mode_name}",
-                pictures=self._plan.level.pictures,
-                unit=model.tokenizer.unit,
-                surface=model.tokenizer.surface,
+                pictures=session.domain.pictures(self._plan.level),
+                statistics=self._plan.level.statistics,
+                unit=session.tokenizer.unit,
+                surface=session.tokenizer.surface,
             )
         if config.report is not None or config.track is not None:
             self._run = self._tracked().__enter__()

@@ -224,7 +224,7 @@ def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
 ) -> None:
     bad, out, track = workspace / "bad.fasta", tmp_path / "o.jsonl", tmp_path / "t.bedgraph"
     bad.write_text(">p\n1234\n")
-    with pytest.raises(UsageError, match="level protein of a protein model have no place"):
+    with pytest.raises(UsageError, match="level protein have no place"):
         _score(model, bad, out=out, track=track)
     assert not out.exists()
     assert list(workspace.iterdir()) == [bad]

@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
     store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
-    calibration = Calibration.fit(*table(rows, LineLevel.channels), seed=0)
+    calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
     store(folder, {("line", "exact"): Stored(calibration=calibration)})
     return folder
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, Sample
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.tokenizers.lexers.source import LANGUAGES
+from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
+
+if TYPE_CHECKING:
+    from seqmlm.data.problems import Problems
+    from seqmlm.reports.pictures import Picture
 
 
 class CodeDomain(Domain):
@@ -25,6 +29,8 @@ class CodeDomain(Domain):
     """
 
     name: ClassVar[str] = "code"
+    changes_level: ClassVar[str] = "line"
+    planted_in: ClassVar[str] = "file"
     title: ClassVar[str] = "Source code: work trees, files, notebooks"
     unit: ClassVar[str] = "lexer token"
     formats: ClassVar[Mapping[str, Format]] = {
@@ -45,6 +51,29 @@ class CodeDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Line (what a reviewer reads), token, function, file."""
         return LEVELS
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Numbered lines with their surprisal in a gutter."""
+        from seqmlm.domains.code.picture import SourceLines
+
+        return (SourceLines(),)
+
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
+        """Source text of the language that the row, or an option, names; else text alone."""
+        language = str(fields.get("language") or "")
+        return SourceText(text, language) if language else text
+
+    def changes(
+        self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
+    ) -> Iterator[Changed]:
+        """The files that a git revision, or a unified diff, differs in."""
+        from seqmlm.domains.code.changes import read_changes
+
+        return read_changes(root, problems, since=since, diff=diff)
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """As `Domain.shows`; rows of classes and modules leave out what their functions have."""
+        return row.get("kind") not in ("class", "module") and super().shows(row, anomaly)
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Python modules of small packages with a few planted bugs; n modules, 400 by default."""

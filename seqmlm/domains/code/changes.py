@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Changed
 from seqmlm.domains.code.source import LARGEST, is_vendored, text_of_bytes
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
@@ -237,6 +240,33 @@ class Change:
     before: SourceText | None
     after: SourceText | None
     hunks: tuple[Hunk, ...]
+
+
+def read_changes(
+    root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
+) -> Iterator[Changed]:
+    """The changed files of a folder with the source before and after; see `Domain.changes`."""
+    if since is not None:
+        found = changes_since(root, since, problems)
+    else:
+        assert diff is not None
+        try:
+            patch = diff.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", source=str(diff)) from None
+        found = changes_of_diff(root, patch, str(diff), problems)
+    for change in found:
+        source = (root / change.path).as_posix()
+        before, after = (
+            None if text is None else Record(id=change.path, raw=text, source=source, line=1)
+            for text in (change.before, change.after)
+        )
+        yield Changed(
+            source=source,
+            before=before,
+            after=after if change.hunks else None,
+            rows=partial(changed_rows, change),
+        )
 
 
 def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterator[Change]:

@@ -275,6 +275,7 @@ def _balanced(words: list[str]) -> bool:
 
 TOP_TOKENS = 3
 PERCENTILE = 90.0
+PEAK = {"peak": "the largest z of a token"}
 
 
 class SourceUnits:
@@ -345,7 +346,6 @@ class CodeLevel(Level):
     """What the levels of code share: the norms of classes, and how a place in a file is named."""
 
     background: ClassVar[type[Background] | None] = ClassNorms
-    pictures = ("source",)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, ClassNorms):
@@ -366,7 +366,7 @@ class LineLevel(CodeLevel):
     """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
 
     name = "line"
-    channels = ("line", "peak")
+    statistics: ClassVar[Mapping[str, str]] = {"line": "mean of the line's three largest z", **PEAK}
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []
@@ -387,7 +387,7 @@ class TokenLevel(CodeLevel):
     """Lexer tokens (words, in strings and comments): the z of each."""
 
     name = "token"
-    channels = ("token",)
+    statistics: ClassVar[Mapping[str, str]] = {"token": "surprisal against tokens of the same class, as z"}
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []
@@ -407,7 +407,7 @@ class FunctionLevel(CodeLevel):
     """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
 
     name = "function"
-    channels = ("function", "peak")
+    statistics: ClassVar[Mapping[str, str]] = {"function": "90th percentile of its tokens' z", **PEAK}
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []

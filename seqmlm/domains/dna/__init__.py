@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, overlap
 from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_genbank
@@ -20,6 +20,9 @@ from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
+
+if TYPE_CHECKING:
+    from seqmlm.reports.pictures import Picture
 
 REGION = 2 * BLOCK
 """Bases of a genome that stay together in a split: many windows, and a small phage still has two."""
@@ -56,14 +59,24 @@ class DNADomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         return WindowLevel(), BaseLevel(), RecordLevel()
 
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Scores along the contigs: a picture of single bases would be a page long for every record."""
+        from seqmlm.reports.pictures import Tracks
+
+        return (Tracks("contigs"),)
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """Places of anomalies are those of the contig."""
+        return overlap(row["contig_start"], row["contig_end"], anomaly)
+
     def split_key(self, record: Record) -> str:
         """The part of the genome a record comes from, so that neighbours stay together; else its sequence.
 
         A sequence and its reverse complement have one key: training reads both strands.
         """
         if "contig" not in record.meta:
-            letters = str(record.raw).upper()
-            return min(letters, reverse_complement(letters))
+            bases = str(record.raw).upper()
+            return min(bases, reverse_complement(bases))
         region = int(record.meta["start"]) // REGION
         return f"{record.meta['contig']}:{region}"
 

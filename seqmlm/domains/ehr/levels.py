@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import WHOLE, Background, Level, View, part_row, record_row
+from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.engine.query import Query
@@ -236,6 +236,11 @@ MISSING = 0.5
 
 _EPOCH = datetime(1970, 1, 1)
 
+_MEAN = {"mean": "mean surprisal of the codes"}
+_MAX = {"max": "largest surprisal of a code"}
+_RARITY = {"rarity": "the rarest code, by frequency alone"}
+_UNKNOWN = {"unknown": "codes that the vocabulary does not have"}
+
 
 class PatientUnits:
     """The events of a scored history, and the visits they are in.
@@ -319,7 +324,6 @@ class PatientLevel(Level):
     """
 
     background: ClassVar[type[Background] | None] = CodeCounts
-    pictures = ("timeline", "history")
     want = top(EXPECTED)
     kind: ClassVar[str]
 
@@ -344,7 +348,7 @@ class VisitLevel(PatientLevel):
     """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes not known."""
 
     kind = "visit"
-    channels = ("max", "mean", "rarity", "unknown")
+    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_UNKNOWN}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -365,7 +369,7 @@ class EventLevel(PatientLevel):
     """Events: the surprisal of each, and what it would be by the code's frequency alone."""
 
     kind = "event"
-    channels = ("surprisal", "rarity")
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_RARITY}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -382,7 +386,13 @@ class HistoryLevel(PatientLevel):
     """Patients: mean and largest surprisal of all events, the most unusual visit, rare and unknown codes."""
 
     kind = "patient"
-    channels = ("mean", "max", "worst_visit", "rarity", "unknown")
+    statistics: ClassVar[Mapping[str, str]] = {
+        **_MEAN,
+        **_MAX,
+        "worst_visit": "the most unusual visit",
+        **_RARITY,
+        **_UNKNOWN,
+    }
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored = patient.scored

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, whole
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 
 if TYPE_CHECKING:
+    from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -30,6 +31,7 @@ class LogsDomain(Domain):
     """
 
     name: ClassVar[str] = "logs"
+    planted_in: ClassVar[str] = "session"
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
     formats: ClassVar[Mapping[str, Format]] = {
@@ -56,6 +58,16 @@ class LogsDomain(Domain):
     def level(self, name: str | None) -> Level:
         """As `Domain.level`; a window is judged as a session is, and goes by that name too."""
         return super().level("session" if name == "window" else name)
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Lines on colours, and the scores of sessions or lines over time."""
+        from seqmlm.reports.pictures import Coloured, Timeline
+
+        return Coloured(), Timeline()
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """A line of the file is one of the fault's."""
+        return whole(row.get("line")) in anomaly["lines"]
 
     def identity(self, record: Record) -> str:
         """The lines with their times; sessions of event ids, many of which are equal, also by id."""

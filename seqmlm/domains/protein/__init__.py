@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
@@ -12,6 +12,9 @@ from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
 from seqmlm.engine.masking.base import MaskingConfig
+
+if TYPE_CHECKING:
+    from seqmlm.reports.pictures import Picture
 
 
 class ProteinDomain(Domain):
@@ -42,6 +45,18 @@ class ProteinDomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return ProteinLevel(), ResidueLevel()
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Residues on colours, and surprisal along the chain."""
+        from seqmlm.reports.pictures import Coloured, UnitTrack
+
+        return Coloured(), UnitTrack()
+
+    def clusters(self) -> Callable[[Record], str]:
+        """Clusters of proteins with half of their residues equal."""
+        from seqmlm.domains.protein.clusters import IdentityClusters
+
+        return IdentityClusters().key
 
     def split_key(self, record: Record) -> str:
         """The sequence: an alignment's rows share a document, yet a family may be on both sides of a split.

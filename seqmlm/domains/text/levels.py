@@ -8,7 +8,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import Background, Level, excess, mean, part_row, record_row
+from seqmlm.anomaly.levels import (
+    BITS_PER_UNIT,
+    SURPRISAL,
+    UNEXPECTED,
+    Background,
+    Level,
+    excess,
+    mean,
+    part_row,
+    record_row,
+)
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
@@ -57,7 +67,7 @@ class Frequencies(Background):
 class SentenceLevel(Level):
     """A sentence whole.
 
-    Channels:
+    Statistics:
         bits_per_unit: bits per word, the score.
         slor: bits per word above those of the words' frequencies (Lau et al. 2017, their sign turned): rare
             words do not make a sentence odd.
@@ -65,7 +75,11 @@ class SentenceLevel(Level):
     """
 
     name = "sentence"
-    channels = ("bits_per_unit", "slor", "unexpected")
+    statistics: ClassVar[Mapping[str, str]] = {
+        **BITS_PER_UNIT,
+        "slor": "surprisal beyond what the frequency of the words explains",
+        **UNEXPECTED,
+    }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
@@ -82,13 +96,13 @@ class SentenceLevel(Level):
 class WordLevel(Level):
     """Each word.
 
-    Channels:
+    Statistics:
         surprisal: bits of the word, the score.
         unexpected: that above the entropy of its place.
     """
 
     name = "word"
-    channels = ("surprisal", "unexpected")
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **UNEXPECTED}
     want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:

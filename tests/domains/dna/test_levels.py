@@ -77,10 +77,10 @@ def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list
 
 
 @pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
-def test_a_level_that_says_its_rows_are_placed_places_each(level: DnaLevel) -> None:
-    assert level.placed
-    rows = judged(BaseTokenizer(), level, record(TEXT[:120]))
-    assert all(row.extra["contig"] == "r" for row in rows)
+def test_every_row_says_where_in_its_contig_it_lies(level: DnaLevel) -> None:
+    for row in judged(BaseTokenizer(), level, record(TEXT[:120], contig="c", start=1000)):
+        assert row.place == ("c", 1000 + row.start, 1000 + row.end)
+        assert row.place == tuple(row.extra[name] for name in ("contig", "contig_start", "contig_end"))
 
 
 @every
