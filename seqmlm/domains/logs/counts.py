@@ -1,4 +1,4 @@
-"""The lines of log records as arrays: what each says, laid end to end, so that channels need no loop."""
+"""The lines of log records as arrays: what each says, laid end to end, so that statistics need no loop."""
 
 from __future__ import annotations
 
