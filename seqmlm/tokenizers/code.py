@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, pre_tokenizers, processors
+from tokenizers import Regex, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids
 from seqmlm.errors import DataError, UsageError
@@ -126,14 +126,6 @@ class CodeTokenizer(BpeTokenizer):
         # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
         atoms = np.nan_to_num(np.array(found.word_ids, dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
         return _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
-
-    @classmethod
-    def _post_processor(cls) -> Any:
-        return processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-        )
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
