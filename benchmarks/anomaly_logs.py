@@ -78,12 +78,12 @@ def sessions(
     detector = session_detector(task, out, seed, minutes)
     known, lengths = detector.statistics(records_of(task.calibration))
     detectors = {
-        "fused": Fused.fit(known, lengths, detector.level.channels),
-        "fused by Fisher": Fused.fit(known, lengths, detector.level.channels, fusion="fisher"),
+        "fused": Fused.fit(known, lengths, detector.level.statistics),
+        "fused by Fisher": Fused.fit(known, lengths, detector.level.statistics, fusion="fisher"),
         "fused, counting alone": Fused.fit(known, lengths, COUNTING),
     }
     counted = floors(task.train)["unseen event"]
-    graded = Fused.fit({**known, "unseen": counted(task.calibration)}, lengths, detector.level.channels)
+    graded = Fused.fit({**known, "unseen": counted(task.calibration)}, lengths, detector.level.statistics)
     rows: list[Row] = []
     for one in [task, distinct(task)] if name == "hdfs" else [task]:
         found, sizes = detector.statistics(records_of(one.test))
@@ -97,7 +97,7 @@ def sessions(
                 "detector": f"channel {channel}",
                 **ranking(one.labels, _finite(found[channel])),
             }
-            for channel in detector.level.channels
+            for channel in detector.level.statistics
         ]
         rows += floor_rows(one, detectors["fused"].scores(found, sizes))
     return rows
@@ -165,7 +165,7 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         detector = Detector.of(model, train)
         known, lengths = detector.statistics(calibration)
         found, sizes = detector.statistics(task.test)
-        every = detector.level.channels
+        every = detector.level.statistics
         detectors = {
             "fused": Fused.fit(known, lengths, every),
             "fused by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),

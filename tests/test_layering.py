@@ -1,11 +1,17 @@
-"""No arrow goes up: which part of the package may import which, and which libraries the lower ones use."""
+"""No arrow goes up and no circle: which part of the package may import which, and who may know a field.
+
+A field is known in `domains/` and `tokenizers/` alone. Everything else asks what a domain declares, so that a
+field outside the package can do what the built-in ones do.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -25,7 +31,7 @@ MAY_IMPORT = {
     "data": DATA,
     "evaluation": DATA,
     "anomaly": DATA | {"evaluation"},
-    "reports": {"errors", "data", "anomaly", "domains", "engine.durable"},
+    "reports": {"errors", "data", "anomaly", "engine.durable"},
     "domains": FIELDS,
     "streams": {"errors", "data", "config", "engine.durable"},
     "workspace": {"errors", "config"},
@@ -162,3 +168,186 @@ def test_help_loads_nothing_heavy(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Who may know a field
+
+
+GENERIC_TOKENIZERS = {"base", "huggingface"}
+
+# Words that only one field has; as part of a name or of a text.
+WORDS = {
+    *("protein", "residue", "amino", "dna", "rna", "contig", "genome", "chromosome", "nucleotide", "kmer"),
+    *("codon", "ehr", "patient", "visit", "diagnosis", "lexer"),
+}
+# Words that mean a field where something is compared with them, and anything elsewhere.
+SWITCHES = {"text", "code", "logs", "log", "source", "session", "history"}
+
+MAY_SAY = {
+    "cli/__init__.py": "the shortest start is an example: seqmlm train --domain protein",
+    "cli/evaluate.py": "an example of a unit to resample",
+    "cli/models.py": "the same example, where there is no model yet",
+    "cli/runs.py": "the same example, where there is no run yet",
+    "cli/score.py": "an example of a track in a help text",
+    "cli/options.py": "the help of --domain lists the built-in ones, that of --level has examples",
+    "data/nbest.py": "a column of an n-best list that is called text",
+    "engine/masking/kmer_span.py": "the stored name of a masker for any tokens that overlap",
+    "engine/masking/visit.py": "the stored name of a masker for any sets that share a position",
+}
+
+
+def _said(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, text) of names and strings; comments and docstrings are left out."""
+    told = {
+        id(line.value)
+        for node in ast.walk(tree)
+        for line in (getattr(node, "body", ()) if isinstance(getattr(node, "body", ()), list) else ())
+        if isinstance(line, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        names = (getattr(node, kind, None) for kind in ("id", "attr", "name", "arg", "asname"))
+        strings = [node.value] if isinstance(node, ast.Constant) and id(node) not in told else []
+        for text in (*names, *strings):
+            if isinstance(text, str):
+                yield getattr(node, "lineno", 0), text
+
+
+def _fields_named(source: str) -> list[str]:
+    """What a module says of a field, with line numbers."""
+    tree = ast.parse(source)
+    found = []
+    for line, text in _said(tree):
+        words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", text).lower())
+        if {word.removesuffix("s") for word in words} & WORDS:
+            found.append(f"{line}: {text!r}")
+    for node in ast.walk(tree):
+        compared = isinstance(node, ast.Compare | ast.MatchValue)
+        constants = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant)) if compared else ()
+        found += [f"{node.lineno}: compared with {value!r}" for value in constants if value in SWITCHES]
+    return found
+
+
+def _outside_of_fields() -> list[Path]:
+    return [path for path in _files() if _part(path) not in ("domains", "tokenizers")]
+
+
+def test_no_module_outside_of_a_field_imports_one_of_its_modules() -> None:
+    for path in [*_outside_of_fields(), PACKAGE / "domains" / "base.py"]:
+        for name in _imports(path):
+            _, part, module, *_ = [*name.split("."), "", ""]
+            assert part != "domains" or module == "base", f"{path}: {name}: ask the domain's declaration"
+            assert part != "tokenizers" or module in GENERIC_TOKENIZERS, f"{path}: {name}"
+
+
+def test_no_module_outside_of_a_field_names_one() -> None:
+    for path in _outside_of_fields():
+        found = _fields_named(path.read_text(encoding="utf-8"))
+        name = path.relative_to(PACKAGE).as_posix()
+        assert bool(found) == (name in MAY_SAY), f"{name}: {found or 'no longer needs its exception'}"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("level = 'protein'", True),
+        ("def add_visits(): pass", True),
+        ("row.extra['contig_start']", True),
+        ("class GenomeTrack: pass", True),
+        ("f(kmer=3)", True),
+        ("if domain == 'code': pass", True),
+        ("if 'source' in pictures: pass", True),
+        ("match kind:\n    case 'logs': pass", True),
+        ("'of any protein'  # a docstring", False),
+        ("exit_code = 2", False),
+        ("kind = 'text'", False),
+        ("supervisit = 1", False),
+    ],
+)
+def test_names_of_fields_are_recognised(code: str, found: bool) -> None:
+    assert bool(_fields_named(code)) == found
+
+
+# Modules and who imports them
+
+
+# Modules that one module of their own package imports, and why they stand apart all the same.
+STAND_APART = {
+    "cli.*": "one module a command",
+    "domains.*.sample": "drawn when asked for, and long: what is planted is described there",
+    "domains.*.picture": "drawing, loaded with a report alone",
+    "domains.code.changes": "git and diffs, loaded with --since and --diff alone",
+    "domains.dna.track": "files for genome browsers",
+    "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
+    "reports.drawing": "SVG, apart from the page it stands on",
+    "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
+    "domains.*.readers": "a field's own formats",
+    "domains.ehr.readers.*": "formats of different origin",
+    "domains.dna.bed": "a format",
+    "domains.dna.fastq": "a format",
+    "domains.dna.genbank": "a format",
+    "domains.text.conllu": "a format",
+    "domains.code.worktree": "which files of a folder are read, beside how one is read",
+    "domains.ehr.audit": "what may be told of patients, apart from their readers",
+    "domains.logs.counts": "counting templates needs no model",
+    "domains.logs.readers.reading": "puts the other readers together",
+    "engine.fused": "what is computed otherwise on a GPU, beside the model that it must agree with",
+    "engine.fused_layer": "its kernels",
+    "evaluation.ngram": "a floor that benchmarks ask too",
+    "evaluation.ranks": "one statistic's p-values, before several are fused",
+    "registry.store": "queries; `registry` is the door",
+    "tracking.run": "a run that is being written; `tracking` is the door",
+    "tasks.labels": "who has which label, before anything is measured",
+    "tokenizers.kmer_block": "one vocabulary",
+    "tokenizers.lexers": "a package",
+    "tokenizers.lexers.*": "one language, or one parser",
+    "tokenizers.residue": "one vocabulary",
+}
+
+
+def _graph() -> dict[str, set[str]]:
+    """Module to the modules of the package it imports."""
+    names = {
+        ".".join(("seqmlm", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in _files()
+    }
+    graph = {}
+    for module, path in names.items():
+        found = (name if name in names else name.rpartition(".")[0] for name in _imports(path))
+        graph[module] = {name for name in found if name in names} - {module}
+    return graph
+
+
+def _circles(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import themselves by way of others: what is left when all that cannot be is taken away."""
+    left = {module: set(imported) for module, imported in graph.items()}
+    while free := [module for module, imported in left.items() if not imported & left.keys()]:
+        for module in free:
+            del left[module]
+    while free := [module for module in left if not any(module in imported for imported in left.values())]:
+        for module in free:
+            del left[module]
+    return sorted(left)
+
+
+def test_no_circle_of_files() -> None:
+    assert not _circles(_graph())
+    assert _circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+
+
+def test_a_module_with_one_importer_in_its_own_package_says_why() -> None:
+    graph = _graph()
+    alone = []
+    for module in graph:
+        importers = [other for other, imported in graph.items() if module in imported]
+        package = module.rpartition(".")[0]
+        if (
+            len(importers) == 1
+            and package != "seqmlm"
+            and package in (importers[0], importers[0].rpartition(".")[0])
+        ):
+            alone.append(module.removeprefix("seqmlm."))
+    unexplained = [name for name in alone if not any(fnmatch(name, pattern) for pattern in STAND_APART)]
+    assert not unexplained, f"fold them in, or say in STAND_APART why not: {unexplained}"
+    unused = [pattern for pattern in STAND_APART if not any(fnmatch(name, pattern) for name in alone)]
+    assert not unused, f"no longer needed: {unused}"
+    assert len(STAND_APART) <= 30

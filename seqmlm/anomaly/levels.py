@@ -1,10 +1,18 @@
-"""What of a record the model is shown when a unit is asked: by default all that surrounds it."""
+"""What being unusual means at one level of a field: what is shown, what is asked, and which statistics judge.
+
+A level is a declaration with one method, `rows`. It says what of a record the model sees (`View`), whether
+there is a second way to read it (`SecondReading`), what must be known of normal data (`Background`), and
+what a row is judged by. Higher statistics are always more unusual; how they become one p-value is not the
+level's business but calibration's, so that a level may keep statistics which say much the same.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +23,7 @@ from seqmlm.engine.reductions import Entropy, Reduction
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Mode, Units
 from seqmlm.engine.windows import central_windows
+from seqmlm.errors import UsageError
 from seqmlm.evaluation.conformal import Fusion
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -45,7 +54,7 @@ class View:
 WHOLE = View()
 
 
-# What a level must know of normal data before it can judge: learnt once, saved with the model.
+# Backgrounds
 
 
 class Background(ABC):
@@ -76,7 +85,52 @@ class Background(ABC):
         """Back from `arrays`."""
 
 
-# Levels: what of a record is judged, by which statistics. The two that every field has stand here.
+class SecondReading(ABC):
+    """Another way to read a record, such as the other strand of DNA; scores of both ways are combined."""
+
+    @abstractmethod
+    def record(self, record: Record) -> Record:
+        """The record as it is read the other way."""
+
+    @abstractmethod
+    def wanted(
+        self, encoding: Encoding, wanted: Bools, again: Encoding, rule: Units, record: Record
+    ) -> Bools:
+        """Which tokens of the second reading show the units that are wanted of the first.
+
+        Args:
+            encoding, again: both readings.
+            wanted: (L,) True at tokens of `encoding` whose units are wanted.
+            rule: how units are hidden and read back.
+            record: what `again` encodes.
+
+        Returns:
+            (M,) True at tokens of `again`.
+        """
+
+    @abstractmethod
+    def combined(self, first: Scored, second: Scored) -> Scored:
+        """`first` with the scores that both readings give together.
+
+        Args:
+            first: some or all units of a record.
+            second: the same record read the other way, at least the same stretch of it.
+        """
+
+
+class Track(Protocol):
+    """An open file that keeps the scores of rows along the sequence they lie in."""
+
+    def add(self, row: Row, record: object) -> None:
+        """Add a row; the rows of one record (its `Scored`) come together."""
+
+    def close(self) -> None:
+        """Write the file, whole or not at all."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """After an error, leave nothing behind."""
 
 
 class Level(ABC):
@@ -86,44 +140,60 @@ class Level(ABC):
     about some units and makes the rows again.
 
     Attributes:
-        name: what `--level` takes ("residue", "session").
-        channels: the statistics that are fused; `score` is the first.
-        fusion: how their p-values become one statistic.
+        name: what `--level` takes.
+        statistics: what rows are judged by, name to meaning in a few words; the first is their `score`, and
+            the p-values of all are fused.
+        fusion: how.
         screen: those of them that need no further pass, for the first stage of a cascade.
-        also: further modes whose scores its channels read (`Scored.also`).
+        also: further modes whose scores its statistics read (`Scored.also`).
         want: what it reads of every unit beside the surprisal (`Scored.values`).
         also_want: what it reads so in those further modes.
         view: what of a record the model is shown when a unit is asked.
+        second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
-        pictures: how a report shows its rows: "coloured", "track", "timeline", "source", "history".
-        placed: every row says where in a contig it lies: `contig`, `contig_start`, `contig_end` of its extra.
     """
 
     name: str
-    channels: tuple[str, ...]
+    statistics: ClassVar[Mapping[str, str]]
     fusion: Fusion = "fisher"
     also: tuple[Mode, ...] = ()
     want: tuple[Reduction, ...] = ()
     also_want: tuple[Reduction, ...] = ()
     view: View = WHOLE
+    second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None
-    pictures: tuple[str, ...] = ("coloured",)
-    placed: bool = False
 
     @property
     def screen(self) -> tuple[str, ...]:
-        return self.channels
+        return tuple(self.statistics)
 
-    def mirrored(self, record: Record) -> Record | None:
-        """The record read from its other end (the other strand), where scores are averaged over both ways.
+    def track(self, path: Path, *, name: str, private: bool) -> Track:
+        """Open a file for the scores of rows along the sequence they lie in.
 
-        Place i of its raw text is place length - 1 - i of the other's.
+        Args:
+            path: its ending says the format.
+            name: of the track, as a browser shows it.
+            private: only the owner may read the file.
+
+        Raises:
+            UsageError: rows of this level have no such place, or an unknown ending.
+            StateError: the file cannot be written.
         """
-        return None
+        raise UsageError(
+            f"--track shows scores along a coordinate axis, and rows of level {self.name} have no place on "
+            "one; --report draws them"
+        )
 
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """What of the record is judged; statistics that read a pass which was not made are left out."""
+
+
+# Statistics and rows that several fields share
+
+BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
+SURPRISAL = {"surprisal": "surprisal of this unit"}
+UNEXPECTED = {"unexpected": "surprisal above what its place is uncertain by (entropy)"}
 
 
 class RecordLevel(Level):
@@ -133,7 +203,7 @@ class RecordLevel(Level):
         name: what the field calls a record.
     """
 
-    channels = ("bits_per_unit",)
+    statistics: ClassVar[Mapping[str, str]] = BITS_PER_UNIT
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -149,7 +219,7 @@ class UnitLevel(Level):
         name: what the field calls a unit.
     """
 
-    channels = ("surprisal",)
+    statistics: ClassVar[Mapping[str, str]] = SURPRISAL
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -203,9 +273,6 @@ def part_row(
         statistics=statistics,
         score=None if np.isnan(first) else first,
     )
-
-
-# What is unexpected rather than unpredictable: surprisal above the entropy of its place.
 
 
 def excess(scored: Scored) -> Doubles | None:

@@ -1,4 +1,8 @@
-"""The values of scoring: a record unit by unit, and the rows that are judged."""
+"""The values of scoring: a record unit by unit (`Scored`), and the rows that are judged (`Row`).
+
+Both point back to the file, line and characters they came from. Surprisals are in bits, of a unit of
+several tokens the sum.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +142,18 @@ def refined(rough: Scored, better: Scored) -> Scored:
     )
 
 
+class Place(NamedTuple):
+    """Where a row lies in something longer that records are parts of, such as a chromosome.
+
+    name: of the longer sequence.
+    start, end: half-open 0-based places in it.
+    """
+
+    name: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
     """What is judged: a record, or a part of one.
@@ -152,6 +168,7 @@ class Row:
             says nothing of this row.
         score: the level's main statistic; None where nothing could be scored.
         time: seconds since 1970-01-01 UTC of its first unit, or None.
+        place: where it lies in what its record is a part of, or None.
         extra: further fields of its JSON line.
     """
 
@@ -165,4 +182,5 @@ class Row:
     statistics: Mapping[str, float]
     score: float | None
     time: float | None = None
+    place: Place | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -69,7 +69,7 @@ def pairs(
             "group": group,
             "mode": mode,
             "metric": metric,
-            "language": language,
+            "options": {"language": language} if language else {},
             "out": out,
             "domain": domain,
             "tokens_per_batch": tokens_per_batch,

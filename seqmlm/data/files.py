@@ -122,6 +122,9 @@ def _pieces(member: Any, data: bytes) -> Iterator[bytes]:
 MAX_BYTES = 64 << 20
 """Longest line, or record of several lines, that is accepted."""
 
+REFERENCE = "hf:"
+"""What a data set of the Hugging Face hub, or a folder that `datasets` can load, begins with: hf:NAME."""
+
 COMPRESSED = (".gz", ".bgz", ".zst")
 
 _BOM = b"\xef\xbb\xbf"
@@ -167,14 +170,15 @@ def live_of(source: str | Path) -> Live | None:
 
 
 def expand(paths: Iterable[str | Path]) -> list[str]:
-    """Expand paths into files: folders recursively (sorted, without hidden names), "-" unchanged.
+    """Expand paths into files: folders recursively (sorted, without hidden names); "-" and references to data
+    sets (hf:NAME) unchanged.
 
     Raises:
         DataError: a path that does not exist, or a folder without files.
     """
     files: list[str] = []
     for path in map(source_of, paths):
-        if path == "-":
+        if path == "-" or is_reference(path):
             files.append(path)
         elif Path(path).is_dir():
             found = sorted(
@@ -190,6 +194,11 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
         else:
             raise DataError("no such file or folder", source=path, remedy="check the path")
     return files
+
+
+def is_reference(path: str | Path) -> bool:
+    """Whether a path names a data set (hf:NAME) rather than a file."""
+    return str(path).startswith(REFERENCE)
 
 
 def stem_suffix(source: str | Path) -> str:

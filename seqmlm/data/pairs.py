@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from seqmlm.data.files import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.lexers.source import SourceText
 
 COLUMNS = (
     ("sentence_good", "sentence_bad"),  # BLiMP and what followed its format
@@ -48,7 +47,7 @@ def read_pairs(
     good: str | None = None,
     bad: str | None = None,
     group: str | None = None,
-    language: str = "",
+    raw: Callable[[str, Mapping[str, Any]], Any] = lambda text, fields: text,
 ) -> Iterator[Pair]:
     """Read pairs from JSON lines, CSV, TSV or parquet; without `paths`, from two parallel text files.
 
@@ -57,7 +56,7 @@ def read_pairs(
         good, bad: names of those columns (default: the first of `COLUMNS` that are there); without `paths`,
             two files with one sequence per line.
         group: name of the column to group by; default: the first of `GROUPS` that is there.
-        language: of source code, where a row has no field `language`; other fields need none.
+        raw: what a field makes of a sequence and the other columns of its row.
 
     Raises:
         UsageError: neither files nor both of `good` and `bad`.
@@ -66,14 +65,13 @@ def read_pairs(
     if not paths:
         if good is None or bad is None:
             raise UsageError("nothing to compare: name a file of pairs, or two files with --good and --bad")
-        yield from _parallel(good, bad, language)
+        yield from _parallel(good, bad, raw)
     for path in paths:
         name = Path(path).name
         for line, row in read_rows(path):
             first, second = _columns(row, good, bad, path, line)
             texts = [
-                _text(required(row, key, path, line), path, line, key, str(row.get("language") or language))
-                for key in (first, second)
+                raw(_text(required(row, key, path, line), path, line, key), row) for key in (first, second)
             ]
             own = next((str(row[key]) for key in _IDS if row.get(key) is not None), f"{name}:{line}")
             yield Pair(
@@ -103,7 +101,7 @@ def _columns(
     return good or found[0], bad or found[1]
 
 
-def _text(value: Any, path: str, line: int, field: str, language: str) -> str:
+def _text(value: Any, path: str, line: int, field: str) -> str:
     if not isinstance(value, str) or not value or value.isspace():
         raise DataError(
             "the field has no text",
@@ -112,7 +110,7 @@ def _text(value: Any, path: str, line: int, field: str, language: str) -> str:
             field=field,
             remedy="a pair needs both its sequences",
         )
-    return SourceText(value, language) if language else value
+    return value
 
 
 def _group(row: Mapping[str, Any], group: str | None, path: str, line: int) -> str:
@@ -120,7 +118,7 @@ def _group(row: Mapping[str, Any], group: str | None, path: str, line: int) -> s
     return "" if name is None else str(required(row, name, path, line))
 
 
-def _parallel(good: str, bad: str, language: str) -> Iterator[Pair]:
+def _parallel(good: str, bad: str, raw: Callable[[str, Mapping[str, Any]], Any]) -> Iterator[Pair]:
     first, second = lines(good, Problems()), lines(bad, Problems())
     while True:
         one, other = next(first, None), next(second, None)
@@ -137,8 +135,8 @@ def _parallel(good: str, bad: str, language: str) -> Iterator[Pair]:
         number, text = one
         yield Pair(
             id=f"{Path(good).name}:{number}",
-            good=_text(text, good, number, "line", language),
-            bad=_text(other[1], bad, other[0], "line", language),
+            good=raw(_text(text, good, number, "line"), {}),
+            bad=raw(_text(other[1], bad, other[0], "line"), {}),
             group="",
             source=good,
             line=number,

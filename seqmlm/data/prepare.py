@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from seqmlm.data.duplicates import SeenHashes, hash128
+from seqmlm.data.files import is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
@@ -42,7 +43,7 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
     """SHA-256, in hex, of the contents of some files in their order; names and folders are ignored.
 
     A file above `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced samples
-    of 1 MiB.
+    of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
 
     Raises:
         DataError: a file is missing, or is "-": a stream cannot be hashed before it is read.
@@ -51,6 +52,9 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
     for path in map(str, paths):
         if path == "-":
             raise DataError("a stream has no fingerprint", source=path, remedy="save it to a file first")
+        if is_reference(path):
+            digest.update(path.encode())
+            continue
         try:
             digest.update(_one(Path(path)))
         except OSError as error:

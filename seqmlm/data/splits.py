@@ -73,7 +73,7 @@ class Split(Protocol):
         ...
 
 
-_GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2}
+_GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2, "calibration": 3}
 
 
 def _no_label(record: Record) -> str | None:
@@ -89,8 +89,9 @@ class ByKey:
         seed: of the hash.
         share: share of the groups for validation; 0 for none.
         calibration: share of the groups for calibration; 0 for none.
-        given: the split the data itself names for a record ("train" or "validation"), or None. If any record
-            is in validation, only those are held out, and half of their groups calibrate.
+        given: the split the data itself names for a record ("train", "validation" or "calibration"), or None.
+            If any record is in validation, only the records named so are held out; if none is named for
+            calibration, half of the validation groups calibrate.
     """
 
     key: Callable[[Record], str]
@@ -108,7 +109,10 @@ class ByKey:
         if not held_out.any():
             return _by_share(groups, (self.share, self.calibration))
         parts = held_out.astype(np.int8) * np.int8(VALIDATION)
-        if self.calibration:
+        named = labels == _GIVEN["calibration"]
+        if named.any():
+            parts[named] = CALIBRATION
+        elif self.calibration:
             calibrates = _by_share(groups[held_out], (0.5, 0.0)) == VALIDATION
             parts[np.flatnonzero(held_out)[calibrates]] = CALIBRATION
         return np.asarray(parts, dtype=np.int8)

@@ -16,7 +16,6 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.levels import both_ways, wanted_in_mirror
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.inference.batches import Encoded, batches
@@ -24,6 +23,9 @@ from seqmlm.inference.scorer import RecordScorer
 
 if TYPE_CHECKING:
     from seqmlm.evaluation.conformal import Calibration, Judgement, Stages
+
+ESCALATE = 0.05
+"""Share of normal rows that a cascade asks exactly about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,11 +98,11 @@ class Detector:
         flat = [row for own in rows for row in own]
         if self.calibration is None:
             return [JudgedRow(row=row, scored=one) for row, one in zip(flat, owners, strict=True)]
-        judgement = self.calibration.judge(*table(flat, self.level.channels))
+        judgement = self.calibration.judge(*table(flat, self.level.statistics))
         return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
-        """Score a batch in the judge's mode and, where `further`, those its level asks for beside."""
+        """Score a batch in the detector's mode and, where `further`, those its level asks for beside."""
         return self._asked(batch, self.mode, further=further)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
@@ -140,24 +142,21 @@ class Detector:
     def _both_ways(
         self, batch: Sequence[Encoded], found: list[Scored], mode: Mode, wanted: Sequence[Bools] | None
     ) -> list[Scored]:
-        """Averages with the mirrored records, where the level has such."""
-        mirrors = [self.level.mirrored(one.record) for one in batch]
-        places = [place for place, mirror in enumerate(mirrors) if mirror is not None]
-        if not places:
+        """The scores combined with those of the level's second reading, where it has one."""
+        second = self.level.second
+        if second is None:
             return found
-        again = self.scorer.encoded([mirror for mirror in mirrors if mirror is not None], Problems())
-        rule = self.scorer.model.tokenizer.units
+        again = self.scorer.encoded([second.record(one.record) for one in batch], Problems())
+        rule = self.scorer.session.tokenizer.units
         asked: list[Bools] | None = None
         if wanted is not None:
             asked = [
-                wanted_in_mirror(batch[i].encoding, wanted[i], one.encoding, rule, len(str(one.record.raw)))
-                for i, one in zip(places, again, strict=True)
+                second.wanted(first.encoding, own, other.encoding, rule, other.record)
+                for first, own, other in zip(batch, wanted, again, strict=True)
             ]
         summed = [one for one in self._want if one.over_unit == "sum"]  # others cannot be divided
-        scores = self.scorer.scored(again, mode, want=summed, wanted=asked)
-        for place, mirrored in zip(places, scores, strict=True):
-            found[place] = both_ways(found[place], mirrored)
-        return found
+        scored = self.scorer.scored(again, mode, want=summed, wanted=asked)
+        return [second.combined(first, other) for first, other in zip(found, scored, strict=True)]
 
     def _cascade(
         self,
@@ -183,7 +182,7 @@ class Detector:
             for r, one in zip(chosen, better, strict=True):
                 found[r] = one
             flat = self._remade(found, rows, flat, near, record)
-        exact, _ = table(flat, self.level.channels)
+        exact, _ = table(flat, self.level.statistics)
         judgement = calibration.judge(screened, lengths, near, exact)
         return self._with_p_values(flat, [found[r] for r in record.tolist()], judgement)
 
@@ -225,11 +224,11 @@ class Detector:
         ]
 
 
-def table(rows: Sequence[Row], channels: Sequence[str]) -> tuple[dict[str, Doubles], Longs]:
-    """Statistics of rows by channel (M,), NaN where a row does not have one, and their lengths (M,)."""
+def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles], Longs]:
+    """Statistics of rows by name (M,), NaN where a row does not have one, and their lengths (M,)."""
     nothing = float("nan")
     statistics = {
         name: np.array([row.statistics.get(name, nothing) for row in rows], dtype=np.float64)
-        for name in channels
+        for name in names
     }
     return statistics, np.array([row.length for row in rows], dtype=np.int64)

@@ -1,4 +1,8 @@
-"""SARIF 2.1.0 (OASIS, 2020), which code hosts, editors and CI systems show findings from."""
+"""Findings as SARIF 2.1.0 (OASIS, 2020), which code hosts, editors and CI systems show, and as a baseline.
+
+A baseline is the findings of an earlier run, SARIF or JSON lines, against which only what is new is worth a
+look.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ def _rule(name: str) -> dict[str, Any]:
         "name": f"Unusual{name.title().replace('-', '')}",
         "shortDescription": {"text": f"An unusual {name}"},
         "fullDescription": {
-            "text": f"A {name} that a language model of normal code finds more surprising than nearly every "
+            "text": f"A {name} that a language model of normal data finds more surprising than nearly every "
             "normal one. Unusual is not wrong: it is worth a look."
         },
         "defaultConfiguration": {"level": "warning"},
@@ -93,7 +97,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     return result
 
 
-# A baseline: the findings of an earlier run, against which only what is new is worth a look.
+# Baselines
 
 _ORDER = (PLACE, CONTENT)  # the place first, then the content, which a renamed file keeps
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from seqmlm import plugins
 from seqmlm.data.rows import read_rows, required
+from seqmlm.domains.base import Domain
 from seqmlm.errors import DataError
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
@@ -24,8 +26,6 @@ _LISTED = 5
 _P_VALUES = ("p_value", "channels.")
 
 _SCHEMA = "seqmlm.sample."
-_RECORD = ("id", "file", "session", "subject")  # keys under which anomalies name their record
-_SCOPES = ("class", "module")  # source code: rows of these kinds exclude what belongs to their functions
 
 Key = tuple[str, str, str]
 
@@ -287,22 +287,21 @@ def _without(ids: Counter[str] | Sequence[str], what: str, path: str, sensitive:
 class Planted:
     """The anomalies of a sample, found in rows by their places (docs/SAMPLES.md).
 
-    A row shows an anomaly of its record if they overlap by at least half of the shorter one (`start`, `end`),
-    if its line is one of `lines`, or if its visit is `visit` and (for an event) its code is `code`; the row
-    of a whole record shows all of them.
+    The row of a whole record shows all of its anomalies; the field says which of them a part shows.
 
     Args:
+        domain: the sample's.
         anomalies: as the truth lists them.
         file: the sample's data, next to its truth; if it is a folder and the one above it was scored, record
             ids begin with its name.
     """
 
-    def __init__(self, anomalies: list[dict[str, Any]], file: str = "") -> None:
-        self._prefix = f"{file}/"
+    def __init__(self, domain: Domain, anomalies: list[dict[str, Any]], file: str = "") -> None:
+        self._domain, self._prefix = domain, f"{file}/"
+        self._hidden = {number: str(one[domain.planted_in]) for number, one in enumerate(anomalies)}
         self._of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for number, one in enumerate(anomalies):
-            self._of.setdefault(_record(one), []).append((number, one))
-        self._hidden = {number: _record(one) for number, one in enumerate(anomalies)}
+            self._of.setdefault(self._hidden[number], []).append((number, one))
 
     @classmethod
     def read(cls, path: str) -> Self | None:
@@ -323,17 +322,19 @@ class Planted:
             raise DataError(
                 f"this {truth.get('domain')} sample has no anomalies",
                 source=path,
-                remedy="only samples of dna, code, ehr and logs have; give other labels",
+                remedy="docs/SAMPLES.md says which samples have anomalies; give other labels",
             )
-        return cls(truth["anomalies"], str(truth.get("file", "")))
+        return cls(plugins.domain(str(truth.get("domain"))), truth["anomalies"], str(truth.get("file", "")))
 
     def shown(self, row: Mapping[str, Any]) -> bool:
         """Whether a row shows an anomaly; that anomaly is no longer `unseen`."""
         name = str(row["id"]).removeprefix(self._prefix)
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])
-        row = {**row, **_parsed(row.get("extra"), {})} if found else row
-        hits = [number for number, one in found if _shows(row, one, whole)]
+        if found and not whole:
+            extra, top = _parsed(row.get("extra"), {}), _parsed(row.get("top"), [])
+            row = {"start": None, "end": None, **row, **extra, "top": top}
+        hits = [number for number, one in found if whole or self._domain.shows(row, one)]
         for number in hits:
             self._hidden.pop(number, None)
         return bool(hits)
@@ -342,34 +343,6 @@ class Planted:
     def unseen(self) -> set[str]:
         """Records with an anomaly that no row has shown so far."""
         return set(self._hidden.values())
-
-
-def _record(anomaly: Mapping[str, Any]) -> str:
-    return str(next(anomaly[name] for name in _RECORD if name in anomaly))
-
-
-def _shows(row: Mapping[str, Any], anomaly: Mapping[str, Any], whole: bool) -> bool:
-    if whole:
-        return True
-    if "start" in anomaly:
-        first, last = row.get("contig_start", row.get("start")), row.get("contig_end", row.get("end"))
-        return row.get("kind") not in _SCOPES and _overlap(_integer(first), _integer(last), anomaly)
-    if "lines" in anomaly:
-        return _integer(row.get("line")) in anomaly["lines"]
-    if row.get("visit_id") != anomaly["visit"]:
-        return False
-    named = [unit["unit"] for unit in _parsed(row.get("top"), [])]
-    return "missing" in row or anomaly["code"] in named  # only rows of visits have the field "missing"
-
-
-def _overlap(start: int, end: int, anomaly: Mapping[str, Any]) -> bool:
-    shared = min(end, int(anomaly["end"])) - max(start, int(anomaly["start"]))
-    return shared > 0 and 2 * shared >= min(end - start, int(anomaly["end"]) - int(anomaly["start"]))
-
-
-def _integer(value: Any) -> int:
-    """A number of a row, which tables may have as text; -1 if absent."""
-    return int(float(value)) if value not in (None, "") else -1  # columns with gaps become "1.0"
 
 
 def _parsed(value: Any, absent: Any) -> Any:

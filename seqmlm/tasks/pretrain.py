@@ -343,7 +343,7 @@ def _calibrate(
         tokens=outcome.tokens,
         source=corpus.fingerprint,
         seed=plan.config.seed,
-        say=say,
+        notify=say,
     )
 
 

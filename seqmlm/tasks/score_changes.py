@@ -1,85 +1,66 @@
-"""Scoring what changed: the lines of source files that differ from a revision, before and after."""
+"""Scoring what changed in a folder, since a revision or by a diff: how much more unusual each row became."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
-from seqmlm.domains.code.changes import Change, changed_rows, changes_of_diff, changes_since
-from seqmlm.domains.code.levels import LineLevel
-from seqmlm.errors import DataError, UsageError
-from seqmlm.inference import model_folder
+from seqmlm.domains.base import Changed
+from seqmlm.errors import UsageError
 from seqmlm.inference.detector import Detector, JudgedRow
-from seqmlm.registry import Registry, resolve
-from seqmlm.streams.sinks import Schema, open_sink
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import ScoreSummary, Tally, line, schema
-from seqmlm.tasks.score_plan import ScoringPlan, choose
+from seqmlm.inference.runner import Runner
+from seqmlm.tasks.score import opened, output_of, problems_of
+from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, summarized
+from seqmlm.tasks.score_plan import ScoreConfig, choose
 from seqmlm.tasks.score_show import Findings
-from seqmlm.workspace import Workspace
 
 RULE = "change"
 
 
 def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
-    """Score the changed lines of one folder and write a row for each.
+    """Score the changed rows of one folder and write each.
 
-    A row's `score` is by how much the line became more unusual; its p-value is that of the line as it is now,
-    and it alarms only where it also became more unusual.
+    A row's `score` is by how much it became more unusual; its p-value is that of the row as it is now, and it
+    alarms only where it also became more unusual.
 
     Args:
         config: with `since` or `diff`, and the folder as its one path.
         stdout: where rows go when `config.out` is None.
 
     Raises:
-        UsageError: not one folder, no model of source code, or no such revision.
+        UsageError: not one folder, a field without changes, or no such revision.
         DataError: a diff that does not fit the folder, under `on_error` "raise".
         StateError: no such model, none that is calibrated, or rows that cannot be written.
     """
     root = check(config)
-    where = resolve(config.model, lambda: Registry(Workspace.locate())).location
-    model = model_folder.load(where, domain=config.domain)
-    chosen = choose(config, model)
-    if not isinstance(chosen.level, LineLevel):
-        raise UsageError("changed lines are judged at the level 'line' of a model of source code")
-    private = model.card.sensitive
-    if private and config.out is None:
-        raise UsageError("scores of sensitive data are not shown on the console: name a file with --out")
-    with ExitStack() as stack:
-        aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
-        problems = stack.enter_context(Problems(config.on_error, quarantine=aside, sensitive=private))
-        findings = Findings(RULE, config.baseline, config.sarif, private=private)
-        columns: Schema = schema(
-            chosen.level,
-            calibrated=chosen.calibrated,
-            alarms=chosen.alpha is not None,
-            per_unit=config.per_unit,
-            sensitive=private,
-        )
-        sink = open_sink(
-            config.out, columns, format=config.output_format, private=private, mark=None, stdout=stdout
-        )
-        stack.callback(sink.close)
-        tally, files = Tally({}), 0
-        judge = chosen.judge()
-        for change in _changes(root, config, problems):
-            files += 1
-            rows = _judged(judge, root, change, problems)
-            for place, row in enumerate(rows):
-                tally.add(row, first=place == 0)
-            kept = [row for row in rows if findings.is_new(row) and (row.alarm or not config.alarms_only)]
-            findings.look_at(_source(root, change.path))
-            told = {"per_unit": config.per_unit, "sensitive": private}
-            sink.write([line(row, model.tokenizer, **told) for row in kept])
-        sink.finish()
+    plan = choose(config, opened(config))
+    domain = plan.session.domain
+    if plan.level.name != domain.changes_level:
+        wanted = f"only at the level {domain.changes_level!r}" if domain.changes_level else "not at all"
+        raise UsageError(f"changes of a folder are scored {wanted} by models of the domain {domain.name}")
+    with problems_of(config, plan) as problems:
+        findings = Findings(RULE, config.baseline, config.sarif, private=plan.sensitive)
+        counts, detector = ScoreCounts(), plan.detector()
+
+        def seen(changes: Iterator[Changed]) -> Iterator[Changed]:
+            for change in changes:
+                findings.look_at(change.source)
+                yield change
+
+        def answers(batch: Sequence[Changed]) -> list[JudgedRow]:
+            return [row for change in batch for row in _judged(detector, change, problems)]
+
+        write = lines(config, plan, counts, findings.is_new)
+        output = output_of(config, plan, stdout)
+        runner = Runner(plan.session, answers, write, output, problems, counts=counts)
+        changes = domain.changes(root, problems, since=config.since, diff=config.diff)
+        runner.run_items(seen(changes), most=1)
         findings.finish()
-    return _summary(chosen, tally, files, problems)
+    return summarized(runner, counts, plan, level=RULE)
 
 
 def check(config: ScoreConfig) -> Path:
@@ -107,28 +88,13 @@ def check(config: ScoreConfig) -> Path:
     return Path(config.sources[0])
 
 
-def _changes(root: Path, config: ScoreConfig, problems: Problems) -> Iterator[Change]:
-    if config.since is not None:
-        return changes_since(root, config.since, problems)
-    assert config.diff is not None
-    try:
-        diff = config.diff.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", source=str(config.diff)) from None
-    return changes_of_diff(root, diff, str(config.diff), problems)
-
-
-def _judged(judge: Detector, root: Path, change: Change, problems: Problems) -> list[JudgedRow]:
-    """The changed lines of a file, judged as they are now and scored by their change."""
-    if change.after is None or not change.hunks:
+def _judged(detector: Detector, change: Changed, problems: Problems) -> list[JudgedRow]:
+    """The changed rows of a file, judged as they are now and scored by their change."""
+    if change.after is None:
         return []
-    versions = [change.after] if change.before is None else [change.after, change.before]
-    records = [
-        Record(id=change.path, raw=text, source=_source(root, change.path), line=1) for text in versions
-    ]
-    after = judge.batch(records[:1], problems)
-    before = judge.batch(records[1:], problems) if records[1:] else []
-    changed = changed_rows(change, _rows(before), _rows(after))
+    after = detector.batch([change.after], problems)
+    before = [] if change.before is None else detector.batch([change.before], problems)
+    changed = change.rows(_rows(before), _rows(after))
     return [_became(after[index], replace(after[index], row=row)) for index, row in changed]
 
 
@@ -139,26 +105,3 @@ def _rows(judged: Sequence[JudgedRow]) -> list[Row]:
 def _became(now: JudgedRow, changed: JudgedRow) -> JudgedRow:
     worse = changed.row.score is not None and changed.row.score > 0
     return replace(changed, alarm=None if now.alarm is None else now.alarm and worse)
-
-
-def _source(root: Path, path: str) -> str:
-    return (root / path).as_posix()
-
-
-def _summary(chosen: ScoringPlan, tally: Tally, files: int, problems: Problems) -> ScoreSummary:
-    return ScoreSummary(
-        records=files,
-        rows=tally.rows,
-        units=tally.units,
-        bad=problems.bad_count,
-        problems=dict(problems.counts),
-        seconds=tally.seconds,
-        rate=files / tally.seconds if tally.seconds else 0.0,
-        unit=chosen.model.card.unit,
-        level=RULE,
-        mode=chosen.mode_name,
-        precision=chosen.precision,
-        alarms=tally.alarms if chosen.alpha is not None else None,
-        incidents=tally.incidents() if chosen.alpha is not None else None,
-        quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
-    )

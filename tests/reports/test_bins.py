@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from seqmlm.reports import report
-from seqmlm.reports.report import Counts, Highest, Point
+from seqmlm.reports import bins
+from seqmlm.reports.bins import Counts, Highest, Point
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
@@ -21,7 +21,7 @@ def test_counts_are_exact_whatever_the_range(scale: float) -> None:
     assert found is not None
     numbers, edges = found
     assert len(numbers) <= 70
-    assert len(counts._bins) <= report.MOST_BINS
+    assert len(counts._bins) <= bins.MOST_BINS
     assert numbers.sum() == len(values)
     assert numbers.tolist() == np.histogram(values, edges)[0].tolist()
 
@@ -45,7 +45,7 @@ def test_the_highest_of_every_stretch_is_kept_and_alarms_first() -> None:
         kept.add(Point(place, place + 1, 0.0 if place == 777 else value, place == 777))
     points = kept.points()
     assert kept.thinned
-    assert len(points) <= report.MOST_BINS
+    assert len(points) <= bins.MOST_BINS
     assert [one.start for one in points] == sorted(one.start for one in points)
     assert [one.start for one in points if one.alarm] == [777]
     assert kept.top == max(one.value for one in points) == np.delete(values, 777).max()

@@ -11,11 +11,14 @@ from histories import histories
 from tiny_domain_models import MODULE, code_model, patients, patients_model, source
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.code import CODE
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
+from seqmlm.domains.ehr import EHR
 from seqmlm.domains.ehr.levels import CodeCounts, VisitLevel
 from seqmlm.engine.units import Mode
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
 
 
@@ -28,10 +31,10 @@ def shown(page: str) -> str:
 def code() -> str:
     """The report of a file with a line that alarms."""
     text = MODULE.replace("import os", "import os  # <script>alert(1)</script>")
-    scorer = RecordScorer(code_model())
+    scorer = RecordScorer(Session(code_model()))
     [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one] * 10)
-    report = ScoreReport("Code", pictures=LineLevel.pictures, unit="lexer token")
+    report = ScoreReport("Code", pictures=CODE.pictures(LineLevel()), unit="lexer token")
     for row in LineLevel().rows(one, norms):
         report.add(JudgedRow(row=row, scored=one, p_value=0.5, alarm=row.line == 8))
     return report.page().html()
@@ -56,11 +59,11 @@ def test_source_is_escaped_and_its_tokens_can_be_pointed_at(code):
 
 def test_of_a_long_file_only_what_is_near_a_finding_is_shown():
     text = "".join(f"value_{n} = {n}\n" for n in range(1, 200))
-    scorer = RecordScorer(code_model())
+    scorer = RecordScorer(Session(code_model()))
     [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one])
     row = next(row for row in LineLevel().rows(one, norms) if row.line == 100)
-    report = ScoreReport("Code", pictures=LineLevel.pictures)
+    report = ScoreReport("Code", pictures=CODE.pictures(LineLevel()))
     report.add(JudgedRow(row=row, scored=one, p_value=0.001, alarm=True))
     told = shown(report.page().html())
     numbers = [int(n) for n in re.findall(r"^ +(\d+) +[\d.]+ [│▶] value_", told, re.MULTILINE)]
@@ -72,10 +75,11 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     model = patients_model()
     record = patients(4)[3]
     level = VisitLevel()
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
-    report = ScoreReport("Patients", pictures=level.pictures, unit="event", surface=model.tokenizer.surface)
+    pictures, surface = EHR.pictures(level), model.tokenizer.surface
+    report = ScoreReport("Patients", pictures=pictures, unit="event", surface=surface)
     rows = list(level.rows(one, counts))
     rows[0].extra["missing"][:] = [{"unit": "ICD10//<b>", "p": 0.75}]  # type: ignore[index]
     for place, row in enumerate(rows):

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from seqmlm.anomaly.levels import part_row, record_row
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Place, Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.reports import pictures
 from seqmlm.reports import report as module
+from seqmlm.reports.pictures import Coloured, Timeline, Tracks, UnitTrack
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -50,7 +52,7 @@ def judged(name: str, score: float, p_value: float | None = None, alarm: bool | 
 
 
 def test_the_worst_rows_are_shown_in_order_and_others_are_forgotten() -> None:
-    report = ScoreReport("t", surface=lambda token: TOKENIZER.tokens[token])
+    report = ScoreReport("t", pictures=[Coloured()], surface=lambda token: TOKENIZER.tokens[token])
     scores = np.random.default_rng(0).permutation(5000)
     for score in scores.tolist():
         report.add(judged(f"r{score}", float(score)))
@@ -78,12 +80,12 @@ def test_p_values_order_rows_before_scores_and_alarms_are_counted() -> None:
 
 
 def test_parts_of_a_long_record_are_shown_with_what_is_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LONG", 20)
-    monkeypatch.setattr(module, "_AROUND", 3)
+    monkeypatch.setattr(pictures, "_LONG", 20)
+    monkeypatch.setattr(pictures, "_AROUND", 3)
     raw = "ACDEFGHIKLMNPQRSTVWY" * 2
     one = scored("long", raw, [1.0] * 40)
     row = part_row(one, np.arange(10, 13), "11-13", {"surprisal": 1.0})
-    report = ScoreReport("t")
+    report = ScoreReport("t", pictures=[Coloured()])
     report.add(Judged(row, one))
     html = report.page().html()
     shown = html.split('class="coloured"')[1].split("</div>")[0]
@@ -91,33 +93,35 @@ def test_parts_of_a_long_record_are_shown_with_what_is_around(monkeypatch: pytes
     assert "characters 7 to 16 of 40" in html
 
 
-def test_rows_with_a_place_are_drawn_along_their_contigs() -> None:
-    report = ScoreReport("t", pictures=("track",), unit="base")
+def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
+    report = ScoreReport("t", pictures=[Tracks("contigs")], unit="base")
     one = scored("block", "ACDEF", [1.0] * 5)
     for start in range(0, 500_000, 50):
-        extra = {"contig": "chr1", "contig_start": start, "contig_end": start + 100}
+        place = Place("chr1", start, start + 100)
         row = part_row(one, np.arange(5), "x", {"excess": 0.1 + (start == 250_000)})
         alarm = start == 250_000
-        report.add(Judged(Row(**{**_fields(row), "extra": extra}), one, 0.5, alarm))
+        report.add(Judged(Row(**{**_fields(row), "place": place}), one, 0.5, alarm))
     html = report.page().html()
     assert "Along chr1" in html
     assert 'data-tip="alarm 250,000-250,100"' in html
     assert "the most unusual rows of each stretch" in html
 
 
-def test_many_contigs_are_forgotten_but_the_worst() -> None:
-    report = ScoreReport("t", pictures=("track",))
+def test_of_many_axes_all_but_the_worst_are_forgotten() -> None:
+    tracks = Tracks("contigs")
+    report = ScoreReport("t", pictures=[tracks])
     for number in np.random.default_rng(0).permutation(1000).tolist():
         one = judged(f"c{number}", float(number))
-        extra = {"contig": f"c{number}", "contig_start": 0, "contig_end": 5}
-        report.add(Judged(Row(**{**_fields(one.row), "extra": extra}), one.scored))
-    assert len(report._contigs) <= 200
+        place = Place(f"c{number}", 0, 5)
+        report.add(Judged(Row(**{**_fields(one.row), "place": place}), one.scored))
+    assert len(tracks._axes) <= pictures.MOST_AXES
     html = report.page().html()
     assert re.findall(r"<h2>Along (c\d+)</h2>", html) == [f"c{n}" for n in range(999, 987, -1)]
+    assert "The 12 contigs with the highest scores are drawn." in html
 
 
 def test_rows_in_time_are_a_timeline() -> None:
-    report = ScoreReport("t", pictures=("timeline",))
+    report = ScoreReport("t", pictures=[Timeline()])
     for number in range(30):
         one = judged(f"s{number}", float(number), 0.5, number == 29)
         report.add(
@@ -128,8 +132,8 @@ def test_rows_in_time_are_a_timeline() -> None:
     assert html.count('class="dot alarm"') == 1
 
 
-def test_a_record_without_contig_is_a_line_of_heat() -> None:
-    report = ScoreReport("t", pictures=("coloured", "track"), unit="residue")
+def test_units_of_a_record_are_a_line_of_heat_and_a_curve() -> None:
+    report = ScoreReport("t", pictures=[Coloured(), UnitTrack()], unit="residue")
     report.add(judged("p1", 3.0))
     html = report.page().html()
     assert '<rect class="h6"' in html
@@ -164,16 +168,18 @@ def test_an_extrapolated_p_value_is_called_so() -> None:
 
 
 class Lines:
-    """Stands for a record that is no text, with what only a model reads behind its text."""
+    """Stands for a record that has a text, and more that only a model reads."""
+
+    text = "A\nC \n"
 
     def __str__(self) -> str:
-        return "A\nC \n\0t1709532002.139718"
+        return f"{self.text}\0t1709532002.139718"
 
 
 def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out() -> None:
     one = scored("x", "ACDEF", [1.0, 2.0, 3.0, 4.0, 9.0])
     object.__setattr__(one.record, "raw", Lines())
-    report = ScoreReport("R", surface=lambda token: "\n    ")
+    report = ScoreReport("R", pictures=[Coloured()], surface=lambda token: "\n    ")
     report.add(Judged(record_row(one, {"bits_per_unit": 1.0}), one))
     told = report.page().html()
     assert "↵: 9.0 bits" in told

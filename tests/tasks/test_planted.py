@@ -17,6 +17,7 @@ DNA = {"id": "contig-5", "start": 150, "end": 190}
 CODE = {"file": "a_0/b.py", "line": 3, "start": 20, "end": 31}
 VISIT = {"subject": "8", "visit": "8-6", "code": "DRUG//X", "instead_of": None}
 LOGS = {"kind": "reordered", "session": "ab12", "lines": [14, 19]}
+FIELDS = {"dna": DNA, "code": CODE, "ehr": VISIT, "logs": LOGS}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,8 @@ LOGS = {"kind": "reordered", "session": "ab12", "lines": [14, 19]}
 def test_rows_show_the_anomalies_of_their_place(
     anomaly: dict[str, Any], row: dict[str, Any], shown: bool
 ) -> None:
-    planted = Planted([anomaly], "code")
+    [field] = [name for name, one in FIELDS.items() if one is anomaly]
+    planted = Planted(plugins.domain(field), [anomaly], "code")
     assert planted.shown(row) is shown
     assert bool(planted.unseen) is not shown
 

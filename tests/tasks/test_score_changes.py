@@ -19,6 +19,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
 from seqmlm.inference.detector import table
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 
 BUGGY = MODULE.replace("total + item.depth", "total - item.depth").replace(
     "import os\n", "import os\nimport sys\n"
@@ -36,12 +37,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     loaded = code_model()
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    scorer = RecordScorer(loaded)
+    scorer = RecordScorer(Session(loaded))
     found = scorer.scored(scorer.encoded([source(), source(BUGGY)] * 4, Problems()))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
     store_backgrounds(folder, {"line": norms})
     rows = [row for one in found for row in LineLevel().rows(one, norms)]
-    calibration = Calibration.fit(*table(rows, LineLevel.channels), seed=0)
+    calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
     store(folder, {("line", "exact"): Stored(calibration=calibration)})
     return folder
 

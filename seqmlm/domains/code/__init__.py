@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.tokenizers.lexers.source import LANGUAGES
+from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
+
+if TYPE_CHECKING:
+    from seqmlm.data.problems import Problems
+    from seqmlm.reports.pictures import Picture
 
 
 class CodeDomain(Domain):
@@ -25,6 +30,8 @@ class CodeDomain(Domain):
     """
 
     name: ClassVar[str] = "code"
+    changes_level: ClassVar[str] = "line"
+    planted_in: ClassVar[str] = "file"
     title: ClassVar[str] = "Source code: work trees, files, notebooks"
     unit: ClassVar[str] = "lexer token"
     formats: ClassVar[Mapping[str, Format]] = {
@@ -33,6 +40,8 @@ class CodeDomain(Domain):
         "json": Format(read=read_code_json, suffixes=JSON),
         "worktree": Format(read=read_worktree, folder=Path.is_dir, files=worktree_files),
     }
+    dataset: ClassVar[Format] = dataset_format(read_code_json)
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "language": "string"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="code.v1",
         masking=MaskingConfig(masker="token_class.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
@@ -45,6 +54,33 @@ class CodeDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Line (what a reviewer reads), token, function, file."""
         return LEVELS
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Numbered lines with their surprisal in a gutter."""
+        from seqmlm.domains.code.picture import SourceLines
+
+        return (SourceLines(),)
+
+    def of_text(self, text: str, fields: Mapping[str, Any]) -> str:
+        """Source text of the language that the row, or an option, names; else text alone."""
+        language = str(fields.get("language") or "")
+        return SourceText(text, language) if language else text
+
+    def changes(
+        self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
+    ) -> Iterator[Changed]:
+        """The files that a git revision, or a unified diff, differs in."""
+        from seqmlm.domains.code.changes import read_changes
+
+        return read_changes(root, problems, since=since, diff=diff)
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """As `Domain.shows`; rows of classes and modules leave out what their functions have."""
+        return row.get("kind") not in ("class", "module") and super().shows(row, anomaly)
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The text and its language."""
+        return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Python modules of small packages with a few planted bugs; n modules, 400 by default."""

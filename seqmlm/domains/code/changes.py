@@ -1,4 +1,10 @@
-"""Unified diffs: which files a patch touches, which lines of them, and how to put it on or take it off."""
+"""What changed in a folder of source code, since a git revision or by a diff, and the rows of changed lines.
+
+A changed line is scored by how much more unusual it became, s(after) - s(before), against the line it came
+from; a new one against an average line, whose z is 0. So a strange line that was there before stays silent.
+Files are chosen as the reader of work trees chooses them: those of known languages that somebody wrote by
+hand. Untracked files are no part of `git diff`, and none of this.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -14,9 +21,298 @@ import numpy as np
 
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Changed
 from seqmlm.domains.code.source import LARGEST, is_vendored, text_of_bytes
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
+
+# Changed files
+
+Status = Literal["added", "modified", "renamed", "deleted"]
+_TIMEOUT = 300  # seconds for one git command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One changed source file.
+
+    Args:
+        path: its name below the folder, with "/"; the old one of a file that is gone.
+        old_path: its name before; None where it is new.
+        status: what happened to it; "renamed" also where lines changed as well.
+        before, after: its text; None where there is none, or none worth reading.
+        hunks: the changed places, ascending.
+    """
+
+    path: str
+    old_path: str | None
+    status: Status
+    before: SourceText | None
+    after: SourceText | None
+    hunks: tuple[Hunk, ...]
+
+
+def read_changes(
+    root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
+) -> Iterator[Changed]:
+    """The changed files of a folder with the source before and after; see `Domain.changes`."""
+    if since is not None:
+        found = changes_since(root, since, problems)
+    else:
+        assert diff is not None
+        try:
+            patch = diff.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", source=str(diff)) from None
+        found = changes_of_diff(root, patch, str(diff), problems)
+    for change in found:
+        source = (root / change.path).as_posix()
+        before, after = (
+            None if text is None else Record(id=change.path, raw=text, source=source, line=1)
+            for text in (change.before, change.after)
+        )
+        yield Changed(
+            source=source,
+            before=before,
+            after=after if change.hunks else None,
+            rows=partial(changed_rows, change),
+        )
+
+
+def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterator[Change]:
+    """What the work tree has that a revision has not.
+
+    Args:
+        root: a git work tree or a folder in one: what lies outside the folder is left out.
+        revision: a commit, branch or tag ("main", "HEAD~3").
+        problems: counts what is skipped, receives what cannot be decoded.
+
+    Raises:
+        UsageError: no git, no work tree, or no such revision.
+    """
+    folder = Path(root)
+    commit = _commit(folder, revision)
+    options = ["--no-color", "--no-ext-diff", "--no-textconv", "--relative", "--find-renames", "--unified=0"]
+    options += ["--src-prefix=a/", "--dst-prefix=b/", "--diff-filter=AMDR", "--ignore-submodules"]
+    patches = parse_patch(_git(folder, "diff", *options, commit, "--", "."), f"git diff {revision}")
+    for patch in patches:
+        if _is_source(patch, problems):
+            old = None if patch.old is None else _git(folder, "cat-file", "blob", f"{commit}:./{patch.old}")
+            new = None if patch.new is None else (folder / patch.new).read_bytes()
+            yield _change(patch, old, new, problems)
+
+
+def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Problems) -> Iterator[Change]:
+    """What a unified diff changes, whether the files of the folder have it already or not.
+
+    Args:
+        root: the folder that names in the diff start from.
+        diff: as `git diff` or `diff -u` writes it.
+        source: its name, for errors.
+        problems: see `changes_since`; also receives files that the diff does not fit.
+
+    Raises:
+        DataError: no unified diff.
+    """
+    folder = Path(root).resolve()
+    for patch in parse_patch(diff, source):
+        if not _is_source(patch, problems):
+            continue
+        try:
+            old, new = _sides(folder, patch, source)
+        except DataError as error:
+            problems.bad(error)
+            continue
+        yield _change(patch, old, new, problems)
+
+
+def _commit(folder: Path, revision: str) -> str:
+    try:
+        return (
+            _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+            .decode()
+            .strip()
+        )
+    except subprocess.CalledProcessError:
+        pass
+    try:
+        _git(folder, "rev-parse", "--is-inside-work-tree")
+    except subprocess.CalledProcessError:
+        raise UsageError(f"{folder} is no git work tree; give one, or a unified diff") from None
+    raise UsageError(f"the git work tree {folder} has no revision {revision!r}; see git log --oneline")
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    # A file-system monitor is a program the repository names; none is run here.
+    command = [
+        "git",
+        "-C",
+        str(folder),
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "core.quotePath=false",
+        *arguments,
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(
+            f"git could not be run in {folder}: {error}; install it, or give a unified diff"
+        ) from None
+
+
+def _is_source(patch: FilePatch, problems: Problems) -> bool:
+    path = PurePosixPath(patch.new or patch.old or "")
+    if not language_of(path.name):
+        problems.note("a changed file that is no source code, skipped")
+        return False
+    if is_vendored(path):
+        problems.note("a vendored file, skipped")
+        return False
+    return True
+
+
+def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, bytes | None]:
+    """The bytes of a file before and after a patch, from the file as it is."""
+    for name, backwards in ((patch.new, True), (patch.old, False)):
+        if name is None:
+            continue
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
+            raise DataError("a diff of a file outside the folder", source=source, remedy="leave it out")
+        if path.is_file():
+            found = path.read_bytes()
+            made = patch.apply(found, backwards=backwards)
+            if made is not None:
+                return (made, found) if backwards else (found, made)
+    if patch.old is None or patch.new is None:  # all of it stands in the diff
+        made = patch.apply(b"", backwards=patch.new is None)
+        if made is not None:
+            return (None, made) if patch.old is None else (made, None)
+    raise DataError(
+        f"{patch.new or patch.old} fits neither side of the diff",
+        source=source,
+        remedy="check out the revision that the diff was made of, or name its folder",
+    )
+
+
+def _change(patch: FilePatch, old: bytes | None, new: bytes | None, problems: Problems) -> Change:
+    path = patch.new or patch.old or ""
+    status: Status = "modified"
+    if patch.old is None or patch.new is None:
+        status = "added" if patch.old is None else "deleted"
+    elif patch.old != patch.new:
+        status = "renamed"
+    return Change(
+        path=path,
+        old_path=patch.old,
+        status=status,
+        before=None if patch.old is None else _text(old, patch.old, problems),
+        after=None if patch.new is None else _text(new, path, problems),
+        hunks=patch.hunks,
+    )
+
+
+def _text(data: bytes | None, path: str, problems: Problems) -> SourceText | None:
+    if not data:
+        return None
+    reason = "a binary file, skipped" if b"\0" in data else ""
+    reason = reason or ("a file larger than the limit, skipped" if len(data) > LARGEST else "")
+    if reason:
+        problems.note(reason, source=path)
+        return None
+    return text_of_bytes(data, path, problems, language=language_of(path), generated=False)
+
+
+# Changed lines
+
+_LIKE = 0.4  # share of common characters from which one line is a version of another
+_MOST_PAIRS = 10_000  # of lines compared within one hunk
+
+
+def changed_rows(change: Change, before: Sequence[Row], after: Sequence[Row]) -> list[tuple[int, Row]]:
+    """The rows of changed lines, scored by their change.
+
+    Args:
+        change: of one file.
+        before, after: rows of the level `line` of both versions; none of one that there is not.
+
+    Returns:
+        (index in `after`, row) in order; `extra` tells both scores, the line it came from, and whether it is
+        "new" or "modified".
+    """
+    old = {row.line: row for row in before}
+    origin = _origins(change)
+    found = []
+    for index, row in enumerate(after):
+        if row.line not in origin or row.score is None:
+            continue
+        source = origin[row.line]
+        was = old[source].score if source is not None and source in old else None
+        delta = row.score - (was or 0.0)
+        extra = {
+            **row.extra,
+            "change": "new" if source is None else "modified",
+            "score_after": row.score,
+            "score_before": was,
+            "line_before": source,
+        }
+        found.append((index, replace(row, score=delta, extra=extra)))
+    return found
+
+
+def _origins(change: Change) -> dict[int, int | None]:
+    """1-based number of each line that came, to that of the line it was before; None for a new one."""
+    if change.after is None:
+        return {}
+    new = change.after.split("\n")
+    old = change.before.split("\n") if change.before is not None else []
+    origins: dict[int, int | None] = {}
+    for hunk in change.hunks:
+        gone, came = hunk.changed()
+        origins |= dict.fromkeys(came)
+        if old:
+            texts = [old[number - 1] for number in gone], [new[number - 1] for number in came]
+            origins |= {came[b]: gone[a] for a, b in paired(*texts)}
+    return origins
+
+
+def paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
+    """Which line became which: the pairs, in order on both sides, that are most alike together.
+
+    Beyond `_MOST_PAIRS` comparisons (a rewritten file) lines are paired by their number.
+    """
+    rows, columns = len(before), len(after)
+    if rows * columns > _MOST_PAIRS:
+        return [(i, i) for i in range(min(rows, columns))]
+    likeness = np.zeros((rows, columns))
+    for j, text in enumerate(after):
+        matcher = SequenceMatcher(None, b=text.strip(), autojunk=False)
+        for i, other in enumerate(before):
+            matcher.set_seq1(other.strip())
+            if matcher.quick_ratio() >= _LIKE:
+                likeness[i, j] = matcher.ratio()
+    likeness[likeness < _LIKE] = 0.0
+    best = np.zeros((rows + 1, columns + 1))
+    for i in range(rows):
+        for j in range(columns):
+            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + likeness[i, j])
+    pairs = []
+    i, j = rows, columns
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+    return pairs[::-1]
+
+
+# Unified diffs
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
@@ -208,266 +504,3 @@ def _name(text: bytes, prefix: bytes) -> str | None:
 def _unescaped(match: re.Match[bytes]) -> bytes:
     found = match.group(1)
     return bytes([int(found, 8) & 255]) if len(found) == 3 else _ESCAPED.get(found, found)
-
-
-# What changed in a folder of source code: since a revision of its git history, or by a unified diff.
-#
-# Files are told as the reader of work trees tells them: those of known languages that somebody wrote by hand;
-# the rest is counted and skipped. Untracked files are no part of `git diff`, and none of this.
-
-Status = Literal["added", "modified", "renamed", "deleted"]
-_TIMEOUT = 300  # seconds for one git command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One changed source file.
-
-    Args:
-        path: its name below the folder, with "/"; the old one of a file that is gone.
-        old_path: its name before; None where it is new.
-        status: what happened to it; "renamed" also where lines changed as well.
-        before, after: its text; None where there is none, or none worth reading.
-        hunks: the changed places, ascending.
-    """
-
-    path: str
-    old_path: str | None
-    status: Status
-    before: SourceText | None
-    after: SourceText | None
-    hunks: tuple[Hunk, ...]
-
-
-def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterator[Change]:
-    """What the work tree has that a revision has not.
-
-    Args:
-        root: a git work tree or a folder in one: what lies outside the folder is left out.
-        revision: a commit, branch or tag ("main", "HEAD~3").
-        problems: counts what is skipped, receives what cannot be decoded.
-
-    Raises:
-        UsageError: no git, no work tree, or no such revision.
-    """
-    folder = Path(root)
-    commit = _commit(folder, revision)
-    options = ["--no-color", "--no-ext-diff", "--no-textconv", "--relative", "--find-renames", "--unified=0"]
-    options += ["--src-prefix=a/", "--dst-prefix=b/", "--diff-filter=AMDR", "--ignore-submodules"]
-    patches = parse_patch(_git(folder, "diff", *options, commit, "--", "."), f"git diff {revision}")
-    for patch in patches:
-        if _is_source(patch, problems):
-            old = None if patch.old is None else _git(folder, "cat-file", "blob", f"{commit}:./{patch.old}")
-            new = None if patch.new is None else (folder / patch.new).read_bytes()
-            yield _change(patch, old, new, problems)
-
-
-def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Problems) -> Iterator[Change]:
-    """What a unified diff changes, whether the files of the folder have it already or not.
-
-    Args:
-        root: the folder that names in the diff start from.
-        diff: as `git diff` or `diff -u` writes it.
-        source: its name, for errors.
-        problems: see `changes_since`; also receives files that the diff does not fit.
-
-    Raises:
-        DataError: no unified diff.
-    """
-    folder = Path(root).resolve()
-    for patch in parse_patch(diff, source):
-        if not _is_source(patch, problems):
-            continue
-        try:
-            old, new = _sides(folder, patch, source)
-        except DataError as error:
-            problems.bad(error)
-            continue
-        yield _change(patch, old, new, problems)
-
-
-def _commit(folder: Path, revision: str) -> str:
-    try:
-        return (
-            _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-            .decode()
-            .strip()
-        )
-    except subprocess.CalledProcessError:
-        pass
-    try:
-        _git(folder, "rev-parse", "--is-inside-work-tree")
-    except subprocess.CalledProcessError:
-        raise UsageError(f"{folder} is no git work tree; give one, or a unified diff") from None
-    raise UsageError(f"the git work tree {folder} has no revision {revision!r}; see git log --oneline")
-
-
-def _git(folder: Path, *arguments: str) -> bytes:
-    # A file-system monitor is a program the repository names; none is run here.
-    command = [
-        "git",
-        "-C",
-        str(folder),
-        "-c",
-        "core.fsmonitor=false",
-        "-c",
-        "core.quotePath=false",
-        *arguments,
-    ]
-    try:
-        return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(
-            f"git could not be run in {folder}: {error}; install it, or give a unified diff"
-        ) from None
-
-
-def _is_source(patch: FilePatch, problems: Problems) -> bool:
-    path = PurePosixPath(patch.new or patch.old or "")
-    if not language_of(path.name):
-        problems.note("a changed file that is no source code, skipped")
-        return False
-    if is_vendored(path):
-        problems.note("a vendored file, skipped")
-        return False
-    return True
-
-
-def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, bytes | None]:
-    """The bytes of a file before and after a patch, from the file as it is."""
-    for name, backwards in ((patch.new, True), (patch.old, False)):
-        if name is None:
-            continue
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder):
-            raise DataError("a diff of a file outside the folder", source=source, remedy="leave it out")
-        if path.is_file():
-            found = path.read_bytes()
-            made = patch.apply(found, backwards=backwards)
-            if made is not None:
-                return (made, found) if backwards else (found, made)
-    if patch.old is None or patch.new is None:  # all of it stands in the diff
-        made = patch.apply(b"", backwards=patch.new is None)
-        if made is not None:
-            return (None, made) if patch.old is None else (made, None)
-    raise DataError(
-        f"{patch.new or patch.old} fits neither side of the diff",
-        source=source,
-        remedy="check out the revision that the diff was made of, or name its folder",
-    )
-
-
-def _change(patch: FilePatch, old: bytes | None, new: bytes | None, problems: Problems) -> Change:
-    path = patch.new or patch.old or ""
-    status: Status = "modified"
-    if patch.old is None or patch.new is None:
-        status = "added" if patch.old is None else "deleted"
-    elif patch.old != patch.new:
-        status = "renamed"
-    return Change(
-        path=path,
-        old_path=patch.old,
-        status=status,
-        before=None if patch.old is None else _text(old, patch.old, problems),
-        after=None if patch.new is None else _text(new, path, problems),
-        hunks=patch.hunks,
-    )
-
-
-def _text(data: bytes | None, path: str, problems: Problems) -> SourceText | None:
-    if not data:
-        return None
-    reason = "a binary file, skipped" if b"\0" in data else ""
-    reason = reason or ("a file larger than the limit, skipped" if len(data) > LARGEST else "")
-    if reason:
-        problems.note(reason, source=path)
-        return None
-    return text_of_bytes(data, path, problems, language=language_of(path), generated=False)
-
-
-# Changed lines of code: how much more unusual each became, s(after) - s(before).
-#
-# A line that was changed is compared with the one it came from; a new one with an average line, whose z is 0.
-
-_LIKE = 0.4  # share of common characters from which one line is a version of another
-_MOST_PAIRS = 10_000  # of lines compared within one hunk
-
-
-def changed_rows(change: Change, before: Sequence[Row], after: Sequence[Row]) -> list[tuple[int, Row]]:
-    """The rows of changed lines, scored by their change.
-
-    Args:
-        change: of one file.
-        before, after: rows of the level `line` of both versions; none of one that there is not.
-
-    Returns:
-        (index in `after`, row) in order; `extra` tells both scores, the line it came from, and whether it is
-        "new" or "modified".
-    """
-    old = {row.line: row for row in before}
-    origin = _origins(change)
-    found = []
-    for index, row in enumerate(after):
-        if row.line not in origin or row.score is None:
-            continue
-        source = origin[row.line]
-        was = old[source].score if source is not None and source in old else None
-        delta = row.score - (was or 0.0)
-        extra = {
-            **row.extra,
-            "change": "new" if source is None else "modified",
-            "score_after": row.score,
-            "score_before": was,
-            "line_before": source,
-        }
-        found.append((index, replace(row, score=delta, extra=extra)))
-    return found
-
-
-def _origins(change: Change) -> dict[int, int | None]:
-    """1-based number of each line that came, to that of the line it was before; None for a new one."""
-    if change.after is None:
-        return {}
-    new = change.after.split("\n")
-    old = change.before.split("\n") if change.before is not None else []
-    origins: dict[int, int | None] = {}
-    for hunk in change.hunks:
-        gone, came = hunk.changed()
-        origins |= dict.fromkeys(came)
-        if old:
-            texts = [old[number - 1] for number in gone], [new[number - 1] for number in came]
-            origins |= {came[b]: gone[a] for a, b in paired(*texts)}
-    return origins
-
-
-def paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Which line became which: the pairs, in order on both sides, that are most alike together.
-
-    Beyond `_MOST_PAIRS` comparisons (a rewritten file) lines are paired by their number.
-    """
-    rows, columns = len(before), len(after)
-    if rows * columns > _MOST_PAIRS:
-        return [(i, i) for i in range(min(rows, columns))]
-    likeness = np.zeros((rows, columns))
-    for j, text in enumerate(after):
-        matcher = SequenceMatcher(None, b=text.strip(), autojunk=False)
-        for i, other in enumerate(before):
-            matcher.set_seq1(other.strip())
-            if matcher.quick_ratio() >= _LIKE:
-                likeness[i, j] = matcher.ratio()
-    likeness[likeness < _LIKE] = 0.0
-    best = np.zeros((rows + 1, columns + 1))
-    for i in range(rows):
-        for j in range(columns):
-            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + likeness[i, j])
-    pairs = []
-    i, j = rows, columns
-    while i and j:
-        if best[i, j] == best[i - 1, j]:
-            i -= 1
-        elif best[i, j] == best[i, j - 1]:
-            j -= 1
-        else:
-            i, j = i - 1, j - 1
-            pairs.append((i, j))
-    return pairs[::-1]

@@ -1,9 +1,17 @@
-"""How surprising tokens of a class usually are, so that rare names are not all that a scan of code finds.
+"""How unusual lines, tokens and functions of source code are: norms by token class, scopes, and the rows.
+
+Rare names are always surprising, so a token is compared with its like:
 
     z = (s - mean of its class) / (standard deviation of its class)
 
 with s in bits; a class is the lexer's (operator, call, string ...) and how many sub-words the unit takes.
-Learnt from scored normal files without labels.
+The norms are learnt from scored normal files without labels, so these levels need a calibration; the level
+`file` does not.
+
+A line is judged by the mean of its three most unusual tokens, a function by the 90th percentile of its own:
+most of code is punctuation that tells nothing. Beside it stands the largest z, since a single wrong token
+moves no percentile. All of them grow with the number of tokens; what is unusual for a length, calibration
+says.
 """
 
 from __future__ import annotations
@@ -122,11 +130,11 @@ def _shrunk(moments: Doubles) -> tuple[Doubles, Doubles]:
     return found[..., 1], np.maximum(spread, _LEAST_SPREAD)
 
 
-# Where the functions and classes of a source text stand, so that a finding can name the one it is in.
-#
-# Python by its syntax tree; other languages by braces and what stands in front of them, which takes no parser
-# and is right where code is laid out as usual. Languages without braces, and Python that does not parse, have
-# one scope: the module.
+# Scopes
+
+# Python has a syntax tree. In other languages braces are read, and what stands in front of them: that takes
+# no parser and is right where code is laid out as usual. Languages without braces, and Python that does not
+# parse, have one scope: the module.
 
 Kind = Literal["module", "class", "function"]
 MODULE = "<module>"
@@ -266,15 +274,11 @@ def _balanced(words: list[str]) -> bool:
     return opened == sum(word in _CLOSING for word in words)
 
 
-# Levels of source code: line, token, function, by surprisal against what is usual for a token's class.
-#
-# A line is the mean of its three most unusual tokens, a function the 90th percentile of its own (an inner
-# function's tokens are that one's alone): most of code is punctuation that tells nothing. Beside it, of
-# both, stands the largest: a single wrong token moves no percentile. All of them grow with the number of
-# tokens; what is unusual for its length, calibration says.
+# Rows
 
 TOP_TOKENS = 3
 PERCENTILE = 90.0
+PEAK = {"peak": "the largest z of a token"}
 
 
 class SourceUnits:
@@ -345,7 +349,6 @@ class CodeLevel(Level):
     """What the levels of code share: the norms of classes, and how a place in a file is named."""
 
     background: ClassVar[type[Background] | None] = ClassNorms
-    pictures = ("source",)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         if not isinstance(background, ClassNorms):
@@ -366,7 +369,7 @@ class LineLevel(CodeLevel):
     """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
 
     name = "line"
-    channels = ("line", "peak")
+    statistics: ClassVar[Mapping[str, str]] = {"line": "mean of the line's three largest z", **PEAK}
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []
@@ -387,7 +390,7 @@ class TokenLevel(CodeLevel):
     """Lexer tokens (words, in strings and comments): the z of each."""
 
     name = "token"
-    channels = ("token",)
+    statistics: ClassVar[Mapping[str, str]] = {"token": "surprisal against tokens of the same class, as z"}
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []
@@ -407,7 +410,7 @@ class FunctionLevel(CodeLevel):
     """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
 
     name = "function"
-    channels = ("function", "peak")
+    statistics: ClassVar[Mapping[str, str]] = {"function": "90th percentile of its tokens' z", **PEAK}
 
     def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
         rows = []

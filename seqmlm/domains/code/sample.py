@@ -1,9 +1,9 @@
-"""The functions of the built-in code sample: idioms with fixed slots, and what a bug puts into each slot.
+"""The built-in code sample: small Python packages, a few of whose functions have a bug that was put there.
 
-A slot is written `<kind:right|wrong|wrong>`. What is right follows from the rest of the function, always by
-the same rule (a sum adds up, an absent key is a KeyError, a length is end - start), so that a model can know
-it; what is wrong comes from the four kinds of CuBERT's benchmarks (Kanade et al. 2020): operator, operands,
-variable and exception.
+Functions are idioms with fixed slots. A slot is written `<kind:right|wrong|wrong>`. What is right follows
+from the rest of the function, always by the same rule (a sum adds up, an absent key is a KeyError, a length
+is end - start), so that a model can know it; what is wrong comes from the four kinds of CuBERT's benchmarks
+(Kanade et al. 2020): operator, operands, variable and exception.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def filled(template: str, noun: str, verb: str) -> tuple[str, list[Slot]]:
     return "".join([*pieces, text[done:]]), slots
 
 
-# The built-in code sample: small Python packages, a few of whose functions have a bug that was put there.
+# Modules
 
 DEFAULT_COUNT = 400
 FOLDER = "code"

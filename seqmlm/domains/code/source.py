@@ -1,4 +1,8 @@
-"""Which source files are worth learning from, and which of them belong together."""
+"""One file of source code as a record: which files are worth reading, and which belong together.
+
+Vendored, generated, minified, binary and very large files are skipped and counted, because they would teach
+what nobody wrote; packages are split keys, because files of one package repeat its names.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +116,7 @@ def _bare(name: str) -> str:
     return name.removeprefix("test_").removesuffix("_test").removesuffix("_tests") or name
 
 
-# One file of source code is a record: decoded as it says, skipped where there is nothing to learn.
+# Reading a file
 
 LARGEST = 1 << 20
 """Bytes of the largest file that somebody wrote by hand."""

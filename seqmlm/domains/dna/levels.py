@@ -1,24 +1,31 @@
-"""What composition alone says of DNA: an interpolated Markov chain of bases, the same for both strands."""
+"""How unusual windows, bases and records of DNA are, beyond what composition explains, on both strands.
+
+A stretch rich in GC is not odd in itself. The score is therefore what the model's surprisal has above that
+of the place's own composition; an interpolated Markov chain, the same for both strands, says beside it what
+k-mers alone find unusual. Every record is scored on both strands and averaged, which doubles the cost: a
+model trained on strands drawn at random answers a little differently on each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import Background, Level, part_row, record_row
-from seqmlm.anomaly.values import Bools, Row, Scored
+from seqmlm.anomaly.levels import Background, Level, SecondReading, Track, part_row, record_row
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
-Doubles = NDArray[np.float64]
-Longs = NDArray[np.int64]
+# Composition
 
 ORDER = 5
 """Bases of the longest context: six of them tell codons apart, and 4^6 counts need little data."""
@@ -48,8 +55,8 @@ def base_codes(text: str) -> Longs:
     >>> base_codes("ACgtN").tolist()
     [0, 1, 2, 3, 4]
     """
-    letters = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
-    return _CODES[letters].astype(np.int64)
+    symbols = np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)
+    return _CODES[symbols].astype(np.int64)
 
 
 class Composition:
@@ -158,60 +165,62 @@ def _words(codes: Longs, order: int) -> Iterable[tuple[int, Longs, NDArray[np.bo
         yield k, words, known
 
 
-# A record read from both ends: the scores of DNA's two strands as one.
+# Both strands
 
 
-def both_ways(one: Scored, mirrored: Scored) -> Scored:
-    """`one` with surprisals, and the values that `mirrored` has, averaged over it and its mirror image.
+class BothStrands(SecondReading):
+    """The reverse complement: what can be divided among bases is averaged over both strands.
 
-    Place i of the raw text is place length - 1 - i of the mirrored one. A unit of several letters which the
-    mirrored record divides otherwise gets the sum of their shares; one that the mirrored record does not
-    score in full keeps its own. All other values stay those of `one`.
-
-    Args:
-        one: a record's scores, of some or all units.
-        mirrored: those of the same record read from its other end, of the same stretch at least; with values
-            that can be divided among letters, such as entropies.
+    Place i of the raw text is place length - 1 - i of the other strand's.
     """
-    length = len(str(one.record.raw))
 
-    def averaged(own: Doubles, other: Doubles) -> Doubles:
-        sums = _sums(_spread(mirrored, other, length)[::-1], one)
-        return np.where(np.isnan(sums), own, (own + sums) / 2)
+    def record(self, record: Record) -> Record:
+        return Record(
+            id=record.id,
+            raw=reverse_complement(str(record.raw)),
+            source=record.source,
+            line=record.line,
+            document=record.document,
+            meta=record.meta,
+        )
 
-    values = {
-        name: averaged(one.values[name], other)
-        for name, other in mirrored.values.items()
-        if name in one.values
-    }
-    surprisal = averaged(one.surprisal, mirrored.surprisal)
-    return replace(one, surprisal=surprisal, values={**one.values, **values})
+    def wanted(
+        self, encoding: Encoding, wanted: Bools, again: Encoding, rule: Units, record: Record
+    ) -> Bools:
+        length = len(str(record.raw))
+        change = np.zeros(length + 1, dtype=np.int64)
+        chosen = rule.spans(encoding)[wanted[rule.places(encoding)]]
+        np.add.at(change, length - chosen[:, 1], 1)
+        np.add.at(change, length - chosen[:, 0], -1)
+        covered = np.concatenate([[0], np.cumsum(np.cumsum(change)[:-1] > 0)])
+        spans = rule.spans(again)
+        units = covered[spans[:, 1]] > covered[spans[:, 0]]
+        groups = again.groups[rule.places(again)[units]]
+        return np.isin(again.groups, groups) & (again.groups >= 0)
 
+    def combined(self, first: Scored, second: Scored) -> Scored:
+        """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
 
-def wanted_in_mirror(
-    encoding: Encoding, wanted: Bools, mirrored: Encoding, rule: Units, length: int
-) -> Bools:
-    """Which tokens of the mirrored record show the units that are wanted of a record.
+        A unit of several bases which the other strand divides otherwise gets the sum of their shares; one
+        that the other strand does not score in full keeps its own values.
+        """
+        length = len(str(first.record.raw))
 
-    Args:
-        encoding, mirrored: both ways of a record.
-        wanted: (L,) True at tokens of `encoding` whose units are wanted.
-        rule: how units are read.
-        length: characters of the raw text.
-    """
-    letters = np.zeros(length + 1, dtype=np.int64)
-    chosen = rule.spans(encoding)[wanted[rule.places(encoding)]]
-    np.add.at(letters, length - chosen[:, 1], 1)
-    np.add.at(letters, length - chosen[:, 0], -1)
-    covered = np.concatenate([[0], np.cumsum(np.cumsum(letters)[:-1] > 0)])
-    spans = rule.spans(mirrored)
-    units = covered[spans[:, 1]] > covered[spans[:, 0]]
-    groups = mirrored.groups[rule.places(mirrored)[units]]
-    return np.isin(mirrored.groups, groups) & (mirrored.groups >= 0)
+        def averaged(own: Doubles, other: Doubles) -> Doubles:
+            sums = _sums(_spread(second, other, length)[::-1], first)
+            return np.where(np.isnan(sums), own, (own + sums) / 2)
+
+        values = {
+            name: averaged(first.values[name], other)
+            for name, other in second.values.items()
+            if name in first.values
+        }
+        surprisal = averaged(first.surprisal, second.surprisal)
+        return replace(first, surprisal=surprisal, values={**first.values, **values})
 
 
 def _spread(scored: Scored, values: Doubles, length: int) -> Doubles:
-    """(length,) each unit's value in equal parts on its letters, NaN between units."""
+    """(length,) each unit's value in equal parts on its bases, NaN between units."""
     found = np.full(length, np.nan)
     starts, ends = scored.spans.T
     sizes = ends - starts
@@ -221,15 +230,15 @@ def _spread(scored: Scored, values: Doubles, length: int) -> Doubles:
     return found
 
 
-def _sums(letters: Doubles, scored: Scored) -> Doubles:
-    """(U,) the sum over the letters of each unit, NaN where one of them has no value."""
-    total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(letters))])
-    holes = np.concatenate([[0], np.cumsum(np.isnan(letters))])
+def _sums(bases: Doubles, scored: Scored) -> Doubles:
+    """(U,) the sum over the bases of each unit, NaN where one of them has no value."""
+    total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bases))])
+    holes = np.concatenate([[0], np.cumsum(np.isnan(bases))])
     starts, ends = scored.spans.T
     return np.where(holes[ends] == holes[starts], total[ends] - total[starts], np.nan)
 
 
-# Levels of DNA: windows along a contig, bases, records; both strands, composition subtracted.
+# Rows
 
 WINDOW, STEP = 100, 50
 """Bases of a window, and from one window to the next."""
@@ -260,16 +269,8 @@ class GenomeBackground(Background):
         return cls(Composition([arrays[f"order-{k}"] for k in range(len(arrays))]))
 
 
-class Place(NamedTuple):
-    """Where a stretch of a record lies: contig, and half-open 0-based bases of its forward strand."""
-
-    contig: str
-    start: int
-    end: int
-
-
 def place(record: Record, start: int, end: int) -> Place:
-    """Where letters start to end of a record lie in their contig, as its reader says in `meta`."""
+    """Where bases start to end of a record lie in their contig, as its reader says in `meta`."""
     first = int(record.meta.get("start", 0))
     if record.meta.get("strand") == "-":
         start, end = len(record.raw) - end, len(record.raw) - start
@@ -296,26 +297,21 @@ class _Values:
 class DnaLevel(Level):
     """What the levels of DNA share.
 
-    Channels:
+    Statistics:
         excess: bits per base of the model above those of the place's own composition
             (`Composition.own_bits`): the score.
         composition: bits per base of the training data's composition alone, a Markov chain: what k-mers say.
     """
 
-    channels = ("excess", "composition")
+    statistics: ClassVar[Mapping[str, str]] = {
+        "excess": "surprisal beyond what the composition explains",
+        "composition": "surprisal by composition alone",
+    }
     background: ClassVar[type[Background] | None] = GenomeBackground
-    pictures = ("track",)
-    placed = True
+    second = BothStrands()
 
-    def mirrored(self, record: Record) -> Record | None:
-        return Record(
-            id=record.id,
-            raw=reverse_complement(str(record.raw)),
-            source=record.source,
-            line=record.line,
-            document=record.document,
-            meta=record.meta,
-        )
+    def track(self, path: Path, *, name: str, private: bool) -> Track:
+        return GenomeTrack(path, name=name, private=private)
 
     def values(self, scored: Scored, background: Background | None) -> _Values:
         """The three prices of every unit; a unit of several bases has their sum."""
@@ -383,21 +379,21 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
 
 def _whole(scored: Scored, values: _Values) -> Row:
     row = record_row(scored, values.statistics(slice(None)))
-    return replace(row, extra=_extra(scored.record, 0, len(str(scored.record.raw))))
+    return _placed(row, scored.record, 0, len(str(scored.record.raw)))
 
 
 def _part(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
-    extra = _extra(scored.record, start, end)
     row = part_row(scored, units, f"{start}-{end}", statistics)
-    return replace(row, start=start, end=end, extra=extra)
+    return _placed(replace(row, start=start, end=end), scored.record, start, end)
 
 
-def _extra(record: Record, start: int, end: int) -> dict[str, Any]:
-    """Where it lies, and which share of it is soft-masked (a repeat, in lower case)."""
-    letters = str(record.raw)[start:end]
-    masked = sum(map(letters.count, "acgt")) / max(1, len(letters))
-    contig, first, stop = place(record, start, end)
-    return {"contig": contig, "contig_start": first, "contig_end": stop, "soft_masked": round(masked, 3)}
+def _placed(row: Row, record: Record, start: int, end: int) -> Row:
+    """The row with its place, and the share of it that is soft-masked (a repeat, in lower case)."""
+    bases = str(record.raw)[start:end]
+    masked = sum(map(bases.count, "acgt")) / max(1, len(bases))
+    contig, first, stop = at = place(record, start, end)
+    extra = {"contig": contig, "contig_start": first, "contig_end": stop, "soft_masked": round(masked, 3)}
+    return replace(row, place=at, extra=extra)
 
 
 def _per_unit(bases: Doubles, spans: Longs) -> Doubles:

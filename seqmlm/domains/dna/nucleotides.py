@@ -1,6 +1,8 @@
-"""From the letters of any DNA or RNA file to records: one spelling, and blocks cut from long contigs.
+"""Genomes in FASTA, and what every format of DNA shares: one spelling, and blocks cut from long contigs.
 
-Case stays (lower case is a soft-masked repeat). `U` becomes `T`; the IUPAC codes of several bases become `N`.
+Case stays (lower case is a soft-masked repeat). `U` becomes `T`; the IUPAC codes of several bases become
+`N`. A contig may be larger than memory, so it is cut as it is read; the price is that a window never
+reaches across two blocks.
 """
 
 from __future__ import annotations
@@ -159,7 +161,7 @@ def _runs_of_n(longest: int) -> re.Pattern[bytes]:
     return re.compile(rb"[Nn]{%d,}" % (longest + 1))
 
 
-# Genomes in FASTA: contigs of any length in bounded memory.
+# FASTA
 
 _SPILL = 1 << 18
 

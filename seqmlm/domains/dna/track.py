@@ -80,21 +80,21 @@ class GenomeTrack:
         """Add a row; one without a score is left out.
 
         Args:
-            row: `extra` has `contig`, `contig_start`, `contig_end`.
+            row: with a `place`.
             record: what it is a part of (its `Scored`): one object for all its rows, which come together.
 
         Raises:
             UsageError: the row has no place in a contig.
         """
-        contig = row.extra.get("contig")
-        if contig is None:
+        if row.place is None:
             raise UsageError("a track shows scores along a genome, and these rows have no place in one")
         if row.score is None:
             return
+        contig, start, end = row.place
         if record is not self._record or contig != self._contig:
             self._flush()
-            self._record, self._contig = record, str(contig)
-        self._rows.append((row.extra["contig_start"], row.extra["contig_end"], row.score))
+            self._record, self._contig = record, contig
+        self._rows.append((start, end, row.score))
 
     def close(self) -> None:
         """Write the file, whole or not at all.

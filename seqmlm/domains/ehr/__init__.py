@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.domains.ehr.levels import LEVELS
 from seqmlm.domains.ehr.readers import (
     is_diabetes130,
@@ -32,6 +32,9 @@ from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
 
+if TYPE_CHECKING:
+    from seqmlm.reports.pictures import Picture
+
 
 class EHRDomain(Domain):
     """Electronic health records: one record a subject, a `History` (`readers.histories`) its raw form.
@@ -42,6 +45,7 @@ class EHRDomain(Domain):
     """
 
     name: ClassVar[str] = "ehr"
+    planted_in: ClassVar[str] = "subject"
     title: ClassVar[str] = "Patient histories: MEDS, Synthea, OMOP, FHIR, event tables"
     unit: ClassVar[str] = "event"
     sensitive: ClassVar[bool] = True
@@ -55,6 +59,7 @@ class EHRDomain(Domain):
         "wide": Format(read=read_wide),
         "diabetes130": Format(read=read_diabetes130, folder=is_diabetes130),
     }
+    dataset: ClassVar[Format] = dataset_format(read_long)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="events.v1",
         masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
@@ -67,6 +72,19 @@ class EHRDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Visit (what a clinician reviews), event and patient; each as it was known then, or in hindsight."""
         return LEVELS
+
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Rows over time, and each patient visit by visit."""
+        from seqmlm.domains.ehr.picture import History
+        from seqmlm.reports.pictures import Timeline
+
+        return Timeline(), History()
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """A visit is the anomaly's; of an event, also the code: only rows of visits say what is missing."""
+        if row.get("visit_id") != anomaly["visit"]:
+            return False
+        return "missing" in row or anomaly["code"] in [unit["unit"] for unit in row["top"]]
 
     def split_key(self, record: Record) -> str:
         """The subject: no patient is on both sides of a split."""

@@ -1,4 +1,7 @@
-"""What is in a collection of patient histories, in figures that can be shown: no count of few people."""
+"""What is in a collection of patient histories, in figures that can be shown: no count of few people.
+
+Counts from 1 to 10 are withheld, together with what they could be computed from; see `seqmlm.data.privacy`.
+"""
 
 from __future__ import annotations
 

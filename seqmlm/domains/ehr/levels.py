@@ -1,4 +1,17 @@
-"""How common each code is in the training data: what is odd of a rare code is more than that it is rare."""
+"""How unusual visits, events and patients are: by default against what was known before the visit.
+
+`visit`, `event` and `patient` see a visit with what came before it alone: what a reviewer could have known
+that day. The model sees the background, the visits before (the most recent ones, where all are too long),
+when the visit was and of which class, and how many codes it has, all of them [MASK]: what it says of them
+is p(code | history). Asked one by one beside the others of the visit they would be nearly certain, for a
+diagnosis comes with its drugs. It takes one pass a visit, so the modes of scoring make no difference.
+`visit-whole` and so on see the whole record: what does not fit in hindsight, and what coding errors stand
+out by.
+
+A visit's score is the largest surprisal of its codes: one wrong code among ten hardly moves the mean.
+Beside it stand the mean, the largest that a code has by its frequency alone, which a history of few visits
+says little beyond, and the codes too rare to be in the vocabulary, of which a model can say nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +27,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import WHOLE, Background, Level, View, part_row, record_row
+from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.engine.query import Query
@@ -84,12 +97,7 @@ def _lasts(groups: NDArray[np.int32], places: Longs) -> Longs:
     return lasts
 
 
-# Patient histories as they were known at the time: a visit is asked with nothing but what came before it.
-#
-# The model sees the background, the visits before (the most recent ones, where all are too long), when the
-# visit was and of which class, and how many codes it has, all of them [MASK]: what it says of them is
-# p(code | history). Asked one by one beside the others of the visit they would be nearly certain, for a
-# diagnosis comes with its drugs. One pass a visit, so that the modes of scoring make no difference.
+# What was known before a visit
 
 Places = NDArray[np.intp]
 
@@ -217,17 +225,7 @@ def visits(encoding: Encoding, positions: Longs) -> Longs:
     return np.searchsorted(visit_starts(encoding.ids), positions, side="right").astype(np.int64) - 1
 
 
-# Levels of patient histories: visit, event, patient; by default against what was known before the visit.
-#
-# `visit`, `event` and `patient` see a visit with what came before it alone (`seqmlm.domains.ehr.levels`):
-# what a reviewer could have known that day. `visit-whole` and so on see the whole record, the other codes
-# of the visit and all later ones included: what does not fit a life in hindsight, and what coding errors
-# stand out by.
-#
-# A visit's score is the largest surprisal of its codes in bits: one wrong code among ten hardly moves the
-# mean. That stands beside it, as do the largest that a code has by its frequency alone, which a history of
-# few visits says little beyond; and the codes too rare to be in the vocabulary, of which a model can say
-# nothing.
+# Rows
 
 EXPECTED = 10
 """Alternatives of an event that missing codes are looked for among."""
@@ -235,6 +233,11 @@ MISSING = 0.5
 """Probability from which the absence of a code is told."""
 
 _EPOCH = datetime(1970, 1, 1)
+
+_MEAN = {"mean": "mean surprisal of the codes"}
+_MAX = {"max": "largest surprisal of a code"}
+_RARITY = {"rarity": "the rarest code, by frequency alone"}
+_UNKNOWN = {"unknown": "codes that the vocabulary does not have"}
 
 
 class PatientUnits:
@@ -319,7 +322,6 @@ class PatientLevel(Level):
     """
 
     background: ClassVar[type[Background] | None] = CodeCounts
-    pictures = ("timeline", "history")
     want = top(EXPECTED)
     kind: ClassVar[str]
 
@@ -344,7 +346,7 @@ class VisitLevel(PatientLevel):
     """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes not known."""
 
     kind = "visit"
-    channels = ("max", "mean", "rarity", "unknown")
+    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_UNKNOWN}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -365,7 +367,7 @@ class EventLevel(PatientLevel):
     """Events: the surprisal of each, and what it would be by the code's frequency alone."""
 
     kind = "event"
-    channels = ("surprisal", "rarity")
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_RARITY}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -382,7 +384,13 @@ class HistoryLevel(PatientLevel):
     """Patients: mean and largest surprisal of all events, the most unusual visit, rare and unknown codes."""
 
     kind = "patient"
-    channels = ("mean", "max", "worst_visit", "rarity", "unknown")
+    statistics: ClassVar[Mapping[str, str]] = {
+        **_MEAN,
+        **_MAX,
+        "worst_visit": "the most unusual visit",
+        **_RARITY,
+        **_UNKNOWN,
+    }
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored = patient.scored

@@ -1,6 +1,9 @@
-"""What the built-in patients suffer from, and why: the planted graph of conditions, drugs and measurements.
+"""The built-in patient sample: lives drawn from a planted graph of conditions, drugs and measurements.
 
-Invented for this sample: the codes are real (ICD-10, ATC, LOINC), the figures only have the right direction.
+A person gets conditions by chance (more or less often by sex and year of birth) and through others, after a
+lag; each is found at a visit of its own and, if chronic, recorded again at later ones, with its drugs and
+measurements. Some have one wrong code. All is invented: the codes are real (ICD-10, ATC, LOINC), the
+figures only have the right direction.
 """
 
 from __future__ import annotations
@@ -167,11 +170,7 @@ def indirect() -> list[tuple[str, str]]:
     return sorted(found)
 
 
-# The built-in patient sample: lives drawn from a planted graph of diseases, some with one wrong code.
-#
-# The graph is that of `ehr_graph`. A person gets conditions by chance (more or less often by sex and year
-# of birth) and through others, after a lag; each is found at a visit of its own and, if chronic, recorded
-# again at later ones, with its drugs and measurements.
+# Lives
 
 DEFAULT_COUNT = 2000
 WRONG = 0.08  # share of patients with one wrong code
@@ -383,7 +382,7 @@ def _spoil(patient: Patient, rng: _Random) -> dict[str, Any]:
     }
 
 
-# The drawn patients as files: one folder in the Medical Event Data Standard, one in Synthea's tables.
+# Files
 
 MEDS, SYNTHEA = "meds", "synthea"
 

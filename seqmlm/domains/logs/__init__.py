@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format, whole
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 
 if TYPE_CHECKING:
+    from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -30,12 +31,15 @@ class LogsDomain(Domain):
     """
 
     name: ClassVar[str] = "logs"
+    planted_in: ClassVar[str] = "session"
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
     formats: ClassVar[Mapping[str, Format]] = {
         name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
         for name, read in READERS.items()
     }
+    dataset: ClassVar[Format] = dataset_format(READERS["jsonl"])
+    columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="templates.v1",
         masking=MaskingConfig(masker="whole_unit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
@@ -57,6 +61,16 @@ class LogsDomain(Domain):
         """As `Domain.level`; a window is judged as a session is, and goes by that name too."""
         return super().level("session" if name == "window" else name)
 
+    def pictures(self, level: Level) -> Sequence[Picture]:
+        """Lines on colours, and the scores of sessions or lines over time."""
+        from seqmlm.reports.pictures import Coloured, Timeline
+
+        return Coloured(), Timeline()
+
+    def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
+        """A line of the file is one of the fault's."""
+        return whole(row.get("line")) in anomaly["lines"]
+
     def identity(self, record: Record) -> str:
         """The lines with their times; sessions of event ids, many of which are equal, also by id."""
         if isinstance(record.raw, LogLines) and record.raw.keys:
@@ -72,6 +86,10 @@ class LogsDomain(Domain):
         raw = record.raw
         known = isinstance(raw, LogLines) and raw.times
         return raw.times[0] if known else record.line
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The lines of the session or window, and the time of each where times are known."""
+        return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """As `Domain.show`, with a mark where a line ends."""

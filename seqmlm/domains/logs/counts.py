@@ -1,4 +1,9 @@
-"""The lines of log records as arrays: what each says, laid end to end, so that channels need no loop."""
+"""What counting says of normal logs, without a model: events, pairs of neighbours, count vectors, lengths.
+
+Lines are arrays laid end to end, a key for what each says, so that statistics need no loop over records.
+Counts are gathered in one pass; where there are more events or count vectors than fit, the rarest are
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from seqmlm.anomaly.values import Doubles, Longs
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.base import Tokenizer
 
-Longs = NDArray[np.int64]
-Doubles = NDArray[np.float64]
-
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _STIR = np.uint64(0xD6E8FEB86659FD93)
+
+
+# Lines as arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +110,7 @@ def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, c
     return (sums >> np.uint64(1)).astype(np.int64)
 
 
-# What counting says of normal logs: events, pairs of events, count vectors, lengths; and how far records
-# are from it.
+# Counts of the training records, and how far records are from them
 
 _USUAL = 0.9
 _CELLS = 1 << 22  # of the table of distances held at a time
@@ -295,7 +300,7 @@ def row_name(counts: Any, row: int) -> bytes:
     return bytes(columns.astype(np.int64).tobytes() + values.astype(np.int64).tobytes())
 
 
-# Counts the training records of logs, in one pass and bounded memory.
+# Counting
 
 VECTORS = 20_000
 """Most distinct count vectors kept: those of most records, of equals the earlier."""

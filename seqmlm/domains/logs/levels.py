@@ -1,38 +1,58 @@
-"""The statistics of log records that a detector fuses, for many records at once; higher is more unusual."""
+"""How unusual sessions and lines of a log are: by the model's surprisals, by LogBERT's rule, and by counting.
+
+A fault moves few of a session's many statistics, and no one of them finds all kinds, so all are kept and
+fused. Those that need no model (`COUNTED`) screen in a cascade. Statistics are computed for many records at
+once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import Background, Level, part_row, record_row
-from seqmlm.anomaly.values import Bools, Row, Scored
-from seqmlm.domains.logs.counts import Doubles, Lines, LogCounts, Longs, counts_of, line_at, lines_of
+from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 
+# Statistics
+
 TOP = 5
 """Lines that `pll_top` averages over."""
 
-COUNTED = ("unseen", "missing", "neighbour", "bigram_max", "bigram_mean", "length")
-"""Channels that need no model."""
+UNSEEN = "lines that training never had"
 
-ASKED = ("pll_mean", "pll_max", "pll_top")
-"""Channels of the pseudo-log-likelihood."""
+COUNTED = {
+    "unseen": UNSEEN,
+    "missing": "lines that nearly all training records have, and this one has not",
+    "neighbour": "distance of the counts of lines to the nearest training record",
+    "bigram_max": "the rarest pair of neighbouring lines",
+    "bigram_mean": "mean rarity of pairs of neighbouring lines",
+    "length": "far from the usual number of lines",
+}
+"""Statistics that need no model."""
+
+ASKED = {
+    "pll_mean": "mean surprisal of the lines",
+    "pll_max": "largest surprisal of a line",
+    "pll_top": "mean of the largest surprisals",
+}
+"""Statistics of the pseudo-log-likelihood."""
 
 MISSES = "misses"
-"""The channel of LogBERT's rule, over a partition."""
+"""The statistic of LogBERT's rule, over a partition."""
 
 
 def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
-    """The channels of `COUNTED`, each (R,).
+    """The statistics of `COUNTED`, each (R,).
 
     unseen: infinite with a line that no training record had, else the number of lines without a template.
     missing: bits of surprise that events which nearly all training records have are not there.
@@ -67,7 +87,7 @@ def unseen(lines: Lines, events: Longs, counts: LogCounts) -> Doubles:
 
 
 def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str, Doubles]:
-    """The channels of `ASKED`, each (R,); NaN for records without lines.
+    """The statistics of `ASKED`, each (R,); NaN for records without lines.
 
     Args:
         bits: (N,) surprisal of each line.
@@ -123,7 +143,7 @@ def largest(values: Doubles, offsets: Longs) -> Doubles:
     return found
 
 
-# What normal logs look like to counting, as a level keeps it with the model; what it says of one record.
+# What is known of normal logs
 
 RECORDS = 200_000
 """Most training records that are counted, spread evenly over all of them."""
@@ -137,7 +157,7 @@ class Counted:
     """What counting says of one record of n lines.
 
     Args:
-        statistics: the channels of `logs_channels.COUNTED`.
+        statistics: those of `COUNTED`.
         events: (n,) event of each line, as `LogCounts` numbers them.
         follows: (n + 1,) surprisal in bits of each line after the one before it, and of the end.
         missing: what nearly all training records have and this one lacks, the least expected first, and the
@@ -221,7 +241,7 @@ class LogBackground(Background):
         return self.tokenizer.surface(key) if self.tokenizer.unit == "line" else f"line {key:016x}"
 
 
-# Levels of logs: the session or window as a whole, by many channels; and the line alone.
+# Rows
 
 PARTITION = Mode("partition", 2)
 """Passes of LogBERT's rule: half of the lines hidden, as LogBERT hides them, and then the others."""
@@ -236,9 +256,9 @@ class SessionLevel(Level):
     A session may come in several records (`max_session`, `session_gap`, rotated files): they have one id, and
     each is judged alone, so events that are in another of them are missing here.
 
-    Its channels say much the same, and a fault moves few of them: they are fused by the harmonic mean. All
-    lengths are compared with each other (rows have length 1): length is a channel of its own, and bins leave
-    too few of like length to tell how rare a value is. Both were chosen on planted faults.
+    Its statistics say much the same, and a fault moves few of them: they are fused by the harmonic mean. All
+    lengths are compared with each other (rows have length 1): length is a statistic of its own, and bins
+    would leave too few of like length to tell how rare a value is. Both were chosen on planted faults.
 
     JSON fields of its rows beside the usual ones, each where there is something to say:
         odd_lines: lines of the file that surprise most, the most surprising first.
@@ -250,11 +270,14 @@ class SessionLevel(Level):
         name: what `--level` takes.
     """
 
-    channels = (*ASKED, MISSES, *COUNTED)
+    statistics: ClassVar[Mapping[str, str]] = {
+        **ASKED,
+        MISSES: "lines that are not among the most probable ones of their place",
+        **COUNTED,
+    }
     fusion = "harmonic"
     also, also_want = (PARTITION,), (Rank(),)
     background = LogBackground
-    pictures = ("coloured", "timeline")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -288,9 +311,12 @@ class LineLevel(Level):
         name: what `--level` takes.
     """
 
-    channels = ("surprisal", "unseen", "bigram")
+    statistics: ClassVar[Mapping[str, str]] = {
+        **SURPRISAL,
+        "unseen": UNSEEN,
+        "bigram": "how rarely training had this line after the one before it",
+    }
     background = LogBackground
-    pictures = ("coloured", "timeline")
 
     def __init__(self, name: str) -> None:
         self.name = name

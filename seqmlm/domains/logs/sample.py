@@ -1,4 +1,9 @@
-"""The state machine behind the built-in log sample: what a small shop's service says, and when."""
+"""The built-in log sample: requests to a shop's service, interleaved, one in twenty with a labelled fault.
+
+A request walks through a state machine and writes a line per state; several are under way at a time. A
+fault leaves a line out, adds one, swaps two, waits long before one, or adds one that nothing else writes.
+Each breaks the machine's rules (or, if slow, its pauses), so a model that knows the machine can find it.
+"""
 
 from __future__ import annotations
 
@@ -132,12 +137,7 @@ def allowed(templates: list[str]) -> bool:
     return all(pair in FOLLOWS for pair in zip([START, *templates], [*templates, END], strict=True))
 
 
-# The built-in log sample: requests to a service, interleaved, one in twenty with a labelled fault.
-#
-# A request walks through a state machine (`seqmlm.domains.logs.sample`) and writes a line per state;
-# several are under way at a time. A fault leaves a line out, adds one,
-# swaps two, waits long before one, or adds one that nothing else writes; each breaks the machine's rules (or,
-# if slow, its pauses), so a model that knows the machine can find it.
+# Requests
 
 DEFAULT_COUNT = 2000
 KINDS = ("missing", "extra", "reordered", "slow", "unseen")

@@ -1,4 +1,9 @@
-"""Levels of proteins: the protein whole, with a z-score by length, and each residue."""
+"""How unusual proteins and residues are: surprisal, and what of it the model did not expect.
+
+Some chains are harder to predict than others, whatever is wrong with them. Surprisal minus entropy is near
+0 wherever the model is right about its own uncertainty, so it finds foreign pieces that bits per residue
+hide; a further field `z` sets those against normal proteins of the same length.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import Background, Level, excess, highest_mean, mean, part_row, record_row
+from seqmlm.anomaly.levels import (
+    BITS_PER_UNIT,
+    SURPRISAL,
+    UNEXPECTED,
+    Background,
+    Level,
+    excess,
+    highest_mean,
+    mean,
+    part_row,
+    record_row,
+)
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
@@ -72,7 +88,7 @@ class LengthReference(Background):
 class ProteinLevel(Level):
     """A protein whole.
 
-    Channels:
+    Statistics:
         bits_per_unit: bits per residue, the score; a further field `z` sets it against normal proteins of
             that length.
         unexpected: mean surprisal above entropy: a chain that is not what the model takes it to be.
@@ -80,10 +96,13 @@ class ProteinLevel(Level):
     """
 
     name = "protein"
-    channels = ("bits_per_unit", "unexpected", "segment")
+    statistics: ClassVar[Mapping[str, str]] = {
+        **BITS_PER_UNIT,
+        **UNEXPECTED,
+        "segment": "the most unexpected stretch",
+    }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
-    pictures = ("coloured", "track")
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         statistics = {"bits_per_unit": mean(scored)}
@@ -100,9 +119,8 @@ class ResidueLevel(Level):
     """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
 
     name = "residue"
-    channels = ("unexpected", "surprisal")
+    statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL}
     want = (Entropy(),)
-    pictures = ("coloured", "track")
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         above = excess(scored)

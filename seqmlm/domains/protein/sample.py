@@ -1,9 +1,12 @@
-"""Potts models whose couplings form paths: exact marginals, exact information, exact independent draws.
+"""The built-in protein sample: three families whose strands pair into sheets, with their contacts.
 
-A Potts model gives a sequence x the probability exp(sum_i h_i(x_i) + sum_ij J_ij(x_i, x_j)) / Z. In general
-it can only be drawn from by a Markov chain. Where the coupled pairs form disjoint paths (positions across the
-strands of a sheet do), sums of products along each path give everything exactly, so what a sample plants is
-known and not estimated.
+Every family is a Potts model: a sequence x has the probability exp(sum_i h_i(x_i) + sum_ij J_ij(x_i, x_j))
+/ Z. Positions that face each other in neighbouring strands are coupled by the same rule (opposite charges
+attract, likes of size and greasiness prefer each other, each residue has a favourite partner), everything
+else varies on its own. In general a Potts model can only be drawn from by a Markov chain. Where the coupled
+pairs form disjoint paths, as here, sums of products along each path give marginals, information and
+independent draws exactly, so what the sample plants is known and not estimated. It comes from constants and
+one fixed seed.
 
     A  alphabet size    L  positions    N  sequences
 """
@@ -144,12 +147,7 @@ def _choose(p: Doubles, rng: np.random.Generator) -> NDArray[np.int64]:
     return chosen
 
 
-# The built-in protein sample: three families whose strands pair into sheets, with their contacts.
-#
-# Every family is a Potts model: positions that face each other in neighbouring strands are coupled by the
-# same rule (opposite charges attract, likes of size and greasiness prefer each other, each residue has a
-# favourite partner), everything else varies on its own. What is planted comes from constants and one fixed
-# seed.
+# Families
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 DEFAULT_COUNT = 3000

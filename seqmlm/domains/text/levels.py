@@ -1,4 +1,9 @@
-"""Levels of text: the sentence (or whatever a record is), and each word."""
+"""How unusual sentences (or whatever a record is) and words are.
+
+A sentence of rare words is not odd for that, so `slor` sets its surprisal against the words' frequencies,
+and `unexpected` against the entropy of each place; the plain mean stays the score, as it needs nothing but
+the model.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,17 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import Background, Level, excess, mean, part_row, record_row
+from seqmlm.anomaly.levels import (
+    BITS_PER_UNIT,
+    SURPRISAL,
+    UNEXPECTED,
+    Background,
+    Level,
+    excess,
+    mean,
+    part_row,
+    record_row,
+)
 from seqmlm.anomaly.values import Doubles, Row, Scored
 from seqmlm.engine.reductions import Entropy
 from seqmlm.engine.types import Sequences
@@ -21,7 +36,7 @@ class Frequencies(Background):
     """How frequent each token is in the training split.
 
     Args:
-        log_probs: (K,) natural logarithm of the add-one unigram of the letters units are spelled in.
+        log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
     """
 
     def __init__(self, log_probs: Doubles) -> None:
@@ -57,7 +72,7 @@ class Frequencies(Background):
 class SentenceLevel(Level):
     """A sentence whole.
 
-    Channels:
+    Statistics:
         bits_per_unit: bits per word, the score.
         slor: bits per word above those of the words' frequencies (Lau et al. 2017, their sign turned): rare
             words do not make a sentence odd.
@@ -65,7 +80,11 @@ class SentenceLevel(Level):
     """
 
     name = "sentence"
-    channels = ("bits_per_unit", "slor", "unexpected")
+    statistics: ClassVar[Mapping[str, str]] = {
+        **BITS_PER_UNIT,
+        "slor": "surprisal beyond what the frequency of the words explains",
+        **UNEXPECTED,
+    }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
@@ -82,13 +101,13 @@ class SentenceLevel(Level):
 class WordLevel(Level):
     """Each word.
 
-    Channels:
+    Statistics:
         surprisal: bits of the word, the score.
         unexpected: that above the entropy of its place.
     """
 
     name = "word"
-    channels = ("surprisal", "unexpected")
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **UNEXPECTED}
     want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:

@@ -1,6 +1,10 @@
-"""The words of the built-in text sample: who can do what to whom, in the singular and the plural.
+"""The built-in text sample: sentences from a probabilistic grammar, with their dependency trees.
 
-Constants only. Words earlier in a list are more frequent (weight 1 / rank).
+Determiners and verbs agree in number with their noun, also across a relative clause or a prepositional
+phrase whose noun has the other number; verbs, adjectives and prepositions choose the class of their nouns.
+The grammar is unambiguous, so the probability of a sentence is that of its one derivation, recorded
+exactly. Trees follow Universal Dependencies (the copula and its subject hang on the adjective). Words
+earlier in a list are more frequent (weight 1 / rank).
 """
 
 from __future__ import annotations
@@ -95,12 +99,7 @@ def plural(noun: str) -> str:
     return PLURALS.get(noun, noun + "s")
 
 
-# The built-in text sample: sentences from a probabilistic grammar, with their dependency trees.
-#
-# Determiners and verbs agree in number with their noun, also across a relative clause or a prepositional
-# phrase whose noun has the other number; verbs, adjectives and prepositions choose the class of their
-# nouns. The grammar is unambiguous, so the probability of a sentence is that of its one derivation,
-# recorded exactly. Trees follow Universal Dependencies (the copula and its subject hang on the adjective).
+# The grammar
 
 DEFAULT_COUNT = 6000
 NUMBERS = ("singular", "plural")

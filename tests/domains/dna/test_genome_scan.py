@@ -11,10 +11,12 @@ import pytest
 from tiny_fields import random_model
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.levels import WindowLevel
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
@@ -31,10 +33,10 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     genome.write_text("".join(f">{name} some words\n{bases}\n" for name, bases in contigs.items()))
     model = random_model("dna", BaseTokenizer(), max_length=32)
     records = model.domain.read([genome], Problems(), block=BLOCK, max_n=10)
-    report = ScoreReport("g", pictures=WindowLevel.pictures, unit="base")
+    report = ScoreReport("g", pictures=DNA.pictures(WindowLevel()), unit="base")
     over: dict[tuple[str, int], list[float]] = defaultdict(list)
     with GenomeTrack(tmp_path / "t.bedgraph") as track:
-        for one in Detector(RecordScorer(model), WindowLevel()).judged(records, Problems()):
+        for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
             track.add(one.row, one.scored)
             report.add(one)
             extra, score = one.row.extra, one.row.score

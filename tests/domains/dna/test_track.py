@@ -8,18 +8,16 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from seqmlm.anomaly.values import Row
+from seqmlm.anomaly.values import Place, Row
 from seqmlm.domains.dna.track import GenomeTrack, averaged
 from seqmlm.errors import StateError, UsageError
 
 
 def row(contig: str | None, start: int, end: int, score: float | None) -> Row:
-    extra: dict[str, Any] = {"contig": contig, "contig_start": start, "contig_end": end}
     return Row(
         id="r",
         source="g.fa",
@@ -30,7 +28,7 @@ def row(contig: str | None, start: int, end: int, score: float | None) -> Row:
         length=end - start,
         statistics={},
         score=score,
-        extra={} if contig is None else extra,
+        place=None if contig is None else Place(contig, start, end),
     )
 
 

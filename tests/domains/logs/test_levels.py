@@ -19,6 +19,7 @@ from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.log_words import LogWordTokenizer
@@ -47,7 +48,7 @@ def known(model: LoadedModel) -> LogBackground:
 
 
 def scored(model: LoadedModel, record: Record) -> Scored:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     batch = [Encoded(record, model.tokenizer.encode(record.raw))]
     [found] = scorer.scored(batch, EXACT)
     [again] = scorer.scored(batch, PARTITION, want=[Rank()])
@@ -60,7 +61,7 @@ def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
     level = SessionLevel("session")
     found = scored(model, session(NORMAL))
     [row] = level.rows(found, known)
-    assert tuple(row.statistics) == level.channels
+    assert tuple(row.statistics) == tuple(level.statistics)
     assert row.score == row.statistics["pll_mean"] == pytest.approx(found.surprisal.mean())
     assert (row.length, row.time, row.line) == (1, 100.0, 10)
     assert (row.start, row.end) == (0, len(found.record.raw.text))
@@ -89,7 +90,7 @@ def test_misses_are_those_of_the_partition(model: LoadedModel, known: LogBackgro
     assert level.rows(low, known)[0].statistics["misses"] == 0
     assert level.rows(bad, known)[0].statistics["misses"] == 1
     screened = level.rows(replace(found, also={}), known)[0].statistics
-    assert set(screened) == set(level.screen) == set(level.channels) - {"misses"}
+    assert set(screened) == set(level.screen) == set(level.statistics) - {"misses"}
 
 
 def test_an_alarm_names_lines_and_what_was_expected(model: LoadedModel, known: LogBackground) -> None:
@@ -112,7 +113,7 @@ def test_a_line_is_judged_by_its_neighbours_too(model: LoadedModel, known: LogBa
     assert [text[row.start : row.end] for row in rows] == list(lines)
     assert [row.line for row in rows] == [10, 12, 14, 16]
     assert [row.time for row in rows] == [100.0, 101.0, 102.0, 103.0]
-    assert all(tuple(row.statistics) == level.channels for row in rows)
+    assert all(tuple(row.statistics) == tuple(level.statistics) for row in rows)
     usual = level.rows(scored(model, session(NORMAL)), known)
     assert min(row.statistics["bigram"] for row in rows) > max(r.statistics["bigram"] for r in usual)
     strange = level.rows(scored(model, session((*NORMAL[:2], "disk on fire"))), known)

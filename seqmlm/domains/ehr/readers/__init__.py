@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# What codes mean, in words, for showing them to people; a training never needs it.
+# Descriptions of codes
 
 
 def descriptions(path: str | Path) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Synthea's CSV export: a folder of tables, of any version (column names differ in capitals and order)."""
+"""Exports of whole systems as folders of tables: Synthea's CSV, MIMIC-III, OMOP's common data model.
+
+Each is a list of tables (`relational.Table`) and how its codes are spelled; one loop reads them all. Column
+names differ in capitals and order between versions, so they are found by name.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,7 @@ def is_synthea(folder: Path) -> bool:
     return {"id", "birthdate"} <= names
 
 
-# MIMIC-III's tables: diagnoses and procedures belong to stays, prescriptions have days of their own.
+# MIMIC-III: diagnoses and procedures belong to stays, prescriptions have days of their own
 
 _MIMIC_PEOPLE = People(
     name="patients", subject=("subject_id",), birth=("dob",), death=("dod",), static={"SEX": ("gender",)}
@@ -172,7 +176,7 @@ def is_mimic3(folder: Path) -> bool:
     return folder.is_dir() and {"patients", "admissions"} <= table_files(folder).keys()
 
 
-# OMOP's common data model, CSV or parquet: concepts become codes of their vocabularies, where known.
+# OMOP: concepts become codes of their vocabularies, where known
 
 _PERSON, _VISIT = ("person_id",), ("visit_occurrence_id",)
 _SEX = {"8507": "M", "8532": "F"}

@@ -1,4 +1,8 @@
-"""A long table: an event a row, with patient, time and code, in columns of any name and rows of any order."""
+"""Patients in one table of any columns: long (an event a row) or wide (an encounter a row).
+
+The columns are named by options, or found by their usual names. UCI's diabetes data is a wide table whose
+columns are known.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +125,7 @@ def _spelled(code: str, system: str | None, default: str) -> str:
     return f"{cells.words(system) or default}//{code}"
 
 
-# Wide tables: an encounter a row, with a column for each thing known of it (UCI's diabetes data is one).
+# Wide tables
 
 UNDATED = "an encounter without date, placed a day after the one before"
 

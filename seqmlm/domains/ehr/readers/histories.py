@@ -1,4 +1,10 @@
-"""What is known of a patient: events in time, from whatever system they came, one history a subject."""
+"""What is known of a patient, events in time, and how rows of many tables become one history a subject.
+
+Rows come in any order, and there may be more than memory holds. A Grace hash partition (Kitsuregawa et al.
+1983) puts them into 256 parts by a hash of the subject, all in one unnamed temporary file that nobody else
+can open; then each part is grouped by itself. The price is that everything is written and read once more.
+What is odd in the history of a subject is counted, not fatal.
+"""
 
 from __future__ import annotations
 
@@ -122,10 +128,7 @@ def _line(event: Event) -> str:
     return f"{iso(event.time)}\t{event.code}\t{value}\t{event.text or ''}\t{event.visit or ''}\t{event.kind}"
 
 
-# Rows of many tables, in any order, brought together by subject; what memory cannot hold waits on disk.
-#
-# A Grace hash partition (Kitsuregawa et al. 1983): rows go to one of 256 parts by a hash of the subject, all
-# parts in one unnamed temporary file that nobody else can open; then each part is grouped by itself.
+# Rows by subject
 
 # subject, time or None, code, value or None, text or None, visit or None, kind, number of the source, line
 # in it. A plain tuple, because there are hundreds of millions of them.
@@ -233,7 +236,7 @@ def _schema() -> Any:
     return pa.schema([(str(i), kind) for i, kind in enumerate(types)])
 
 
-# The rows of one subject become one history; what is odd in them is counted, not fatal.
+# Histories
 
 NO_BIRTH = "a subject without date of birth"
 NO_EVENTS = "a subject without dated events, left out"

@@ -1,4 +1,8 @@
-"""Which field of a JSON object or column of a table is the message, the time, the session, the label."""
+"""Logs whose lines have named fields: JSON objects and rows of tables.
+
+Which field is the message, the time, the session or the label is found by its usual names, since every
+system has its own; options name others.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,7 @@ def read_time(value: Any, clock: Clock) -> float:
     return epoch(float(value))
 
 
-# Logs as JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object.
+# JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object
 
 ObjectRow = tuple[int, dict[str, Any]]
 
@@ -170,9 +174,7 @@ def events_of(
             numbers=[number for number, _ in kept],
             messages=messages,
             times=[_time(row, found.times, clock) for row in values] if found.times else None,
-            sessions=None
-            if found.session is None
-            else [_object_ids(row.get(found.session)) for row in values],
+            sessions=None if found.session is None else [_ids(row.get(found.session)) for row in values],
             labels=None if found.label is None else [str(row.get(found.label)) for row in values],
             whole=messages,
         )
@@ -222,7 +224,7 @@ def _time(row: dict[str, Any], names: tuple[str, ...], clock: Clock) -> float:
     return NAN if None in parts else clock[" ".join(map(str, parts))]
 
 
-def _object_ids(value: Any) -> tuple[str, ...]:
+def _ids(value: Any) -> tuple[str, ...]:
     return () if value is None or value == "" else (str(value),)
 
 
@@ -230,7 +232,7 @@ def _raw(row: dict[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-# Logs as CSV or TSV: a line a row, or a session a row.
+# Tables: a line a row, or a session a row
 
 TableRow = tuple[int, list[str]]
 
@@ -376,10 +378,6 @@ class Table:
                 yield None
             elif fields and fields != [""]:
                 yield self._feed.start, fields
-
-
-def _ids(value: str) -> tuple[str, ...]:
-    return (value,) if value else ()
 
 
 class _Feed:

@@ -1,4 +1,8 @@
-"""What kind of log a file is, by its first lines: names say little (app.log may be anything)."""
+"""One log file on its way from lines to records: its format, its events, its sessions or windows.
+
+The format is found by the first lines, because names say little (app.log may be anything); a stream that
+begins unlike the rest has to be given its format.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from seqmlm.domains.logs.readers.events import (
     unsplit,
 )
 from seqmlm.domains.logs.readers.headers import fitting
-from seqmlm.domains.logs.readers.objects import LISTS, Fields, Found, Table, delimiter_of
+from seqmlm.domains.logs.readers.objects import LISTS, Fields, Found, Table, delimiter_of, read_time
 from seqmlm.domains.logs.readers.sessions import (
     Ids,
     Piece,
@@ -76,7 +80,7 @@ def _is_object(line: str) -> bool:
         return False
 
 
-# One log file on its way from lines to records: its format, its events, its sessions or windows.
+# From lines to records
 
 _INDENTED = re.compile(r"\s|Caused by: |\.\.\. \d+ more")
 
@@ -268,7 +272,13 @@ class Reading:
             meta: dict[str, object] = {"lines": (line,) * len(texts)}
             if found.label is not None and row.get(found.label) is not None:
                 meta["label"] = str(row[found.label])
-            raw = LogLines(lines=tuple(map(str, texts)), keys=all(str(t).isdecimal() for t in texts))
+            times = row.get(found.times[0]) if len(found.times) == 1 else None
+            known = isinstance(times, list) and len(times) == len(texts)
+            raw = LogLines(
+                lines=tuple(map(str, texts)),
+                times=tuple(read_time(one, self._clock) for one in times or ()) if known else None,
+                keys=all(str(t).isdecimal() for t in texts),
+            )
             name = None if session is None else str(session)
             yield self._made(raw, name, line, f"{self._name}:{line}", meta)
 

@@ -1,4 +1,8 @@
-"""Events to the pieces that become records: windows by count, windows by time."""
+"""Events to the pieces that become records: windows by count or time, or the sessions of an id.
+
+The lines of a session lie between those of others, and its end is rarely said. Sessions wait in bounded
+memory; what had to be ended early is counted.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +191,7 @@ class _Held:
         )
 
 
-# Events to sessions: the lines of one id, gathered from between the others in bounded memory.
+# Sessions
 
 Ids = Callable[[Events], Sequence[Sequence[str]]]
 
