@@ -128,6 +128,11 @@ class CodeTokenizer(BpeTokenizer):
         return _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
 
     @classmethod
+    def _post_processor(cls) -> Any:
+        # Without the trimming of byte-level BPE: spans here include the space in front, see `_encoding`.
+        return super(BpeTokenizer, cls)._post_processor()
+
+    @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
         return None
 
