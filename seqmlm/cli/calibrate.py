@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seqmlm.cli import options as opt
+
+if TYPE_CHECKING:
+    from seqmlm.tasks.calibrate import CalibrateResult
 
 
 def calibrate(
@@ -43,7 +46,7 @@ def calibrate(
     """
     import sys
 
-    from seqmlm.cli.output import number, print_json, print_table
+    from seqmlm.cli.output import print_json
     from seqmlm.config import from_dict, parse_options
     from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 
@@ -67,7 +70,15 @@ def calibrate(
     result = calibrate_files(config, lambda text: print(text, file=sys.stderr))
     if json_output:
         print_json(result.to_dict())
-        return
+    else:
+        _show(result, alpha)
+
+
+def _show(result: CalibrateResult, alpha: float | None) -> None:
+    import sys
+
+    from seqmlm.cli.output import number, print_table
+
     for reason, count in result.problems.items():
         print(f"{count} x {reason}", file=sys.stderr)
     if result.left_out:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console as RichConsole
 from rich.progress import (
@@ -26,13 +26,32 @@ SECONDS_BETWEEN_LINES = 5.0
 _REFRESH = 0.1  # seconds between two updates of the live line
 
 
-class TrainingConsole:
+class _Console:
+    """A progress display on stderr, entered and left as a context; messages go above it."""
+
+    _rich: RichConsole
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def message(self, text: str) -> None:
+        """Print one line above the progress display."""
+        self._rich.print(text, markup=False, soft_wrap=True)
+
+
+class TrainingConsole(_Console):
     """Shows the progress of a training; implements `seqmlm.tasks.observers.Console`."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self) -> None:
         self._rich = RichConsole(stderr=True, highlight=False)
-        self._quiet = quiet
-        self._live = self._rich.is_terminal and not quiet
+        self._live = self._rich.is_terminal
         self._last_line = 0.0
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -47,25 +66,11 @@ class TrainingConsole:
         )
         self._task: TaskID | None = None
 
-    def __enter__(self) -> TrainingConsole:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def message(self, text: str) -> None:
-        """Print one line above the bar."""
-        if not self._quiet:
-            self._rich.print(text, markup=False, soft_wrap=True)
-
     def step(self, report: StepReport, total: float | None) -> None:
         """Show the current step; `total` is the expected number of steps, None if unknown."""
         if self._live:
             self._show(report, total)
-        elif not self._quiet and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             of = f"/{total:.0f}" if total else ""
             print(
@@ -92,7 +97,7 @@ def _eta(report: StepReport, total: float | None) -> str:
     return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
 
 
-class ScoringConsole:
+class ScoringConsole(_Console):
     """Shows the progress of a scoring; implements `seqmlm.tasks.score.Console`."""
 
     def __init__(self) -> None:
@@ -111,19 +116,6 @@ class ScoringConsole:
         self._task = self._progress.add_task("scoring", total=None, rate=0.0, alarms="")
         self._began: tuple[float, int] | None = None
         self._shown = 0.0
-
-    def __enter__(self) -> ScoringConsole:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def message(self, text: str) -> None:
-        """Print one line above the live one."""
-        self._rich.print(text, markup=False, soft_wrap=True)
 
     def progress(self, records: int, rows: int, alarms: int) -> None:
         """Show records done and alarms; the rate is the mean since the first call."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seqmlm.cli import options as opt
+
+if TYPE_CHECKING:
+    from seqmlm.tasks.evaluate import Evaluation
 
 
 def evaluate(
@@ -74,18 +77,9 @@ def evaluate(
     Example: seqmlm evaluate scores.jsonl --labels anomaly_label.csv --label-id BlockId --label-field Label
     --positive Anomaly --prevalence 0.029
     """
-    import sys
-
-    from seqmlm.cli.output import escape, number, print_json, print_table
+    from seqmlm.cli.output import print_json
     from seqmlm.config import from_dict
-    from seqmlm.tasks.evaluate import (
-        EvaluateConfig,
-        alarm_table,
-        evaluate_scores,
-        notes,
-        ranking_table,
-        write_report,
-    )
+    from seqmlm.tasks.evaluate import EvaluateConfig, evaluate_scores, write_report
 
     config = from_dict(
         EvaluateConfig,
@@ -115,7 +109,16 @@ def evaluate(
         write_report(evaluated, config.report)
     if json_output:
         print_json(result.to_dict())
-        return
+    else:
+        _show(result)
+
+
+def _show(result: Evaluation) -> None:
+    import sys
+
+    from seqmlm.cli.output import escape, number, print_table
+    from seqmlm.tasks.evaluate import alarm_table, notes, ranking_table
+
     columns, rows = ranking_table(result)
     print_table(
         columns,

@@ -122,7 +122,7 @@ def train(
 
         typer.echo(yaml.safe_dump(request_config(request), sort_keys=False), nl=False)
         return
-    with TrainingConsole(quiet=False) as console:
+    with TrainingConsole() as console:
         if dry_run:
             report = estimate(request, console)
         else:

@@ -1,7 +1,7 @@
 """Normal records to calibrations: what is usual for a model, at a level and in a mode, kept in its folder.
 
 `seqmlm calibrate` takes normal data of the user, `seqmlm train` the records it set aside. Neither may hold
-what the model was trained on: a model that knows a record by heart shows nothing about what is usual. The
+what the model was trained on: scores of memorized records are lower than those of new ones. The
 same records give the same calibrations; a training spends a bounded share of its time on them, and of more
 records those it can afford are taken, spread evenly.
 """
@@ -129,7 +129,7 @@ def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> C
     if not config.paths:
         raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
     if config.alpha is not None and not 0 < config.alpha < 1:
-        raise UsageError(f"--alpha is a rate of false alarms between 0 and 1, not {config.alpha}")
+        raise UsageError(f"--alpha is a false positive rate between 0 and 1, not {config.alpha}")
     session = Session.open(
         config.model,
         domain=config.domain,
@@ -294,8 +294,8 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
         some = "some" if model.card.sensitive else f"{left_out}"
         count = "" if model.card.sensitive else f"{left_out + fresh} "
         raise DataError(
-            f"the model was trained on {some} of the {count}records, this one first: what it "
-            "knows by heart does not show what is usual",
+            f"the model was trained on {some} of the {count}records, this one first: scores of "
+            "memorized records are not those of normal data",
             source=first.source,
             line=first.line,
             remedy="give other normal data, or continue without these records (--on-error skip)",

@@ -21,6 +21,7 @@ PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
 )
 
 LIMITS = ("max_steps", "max_time", "epochs")
+DEFAULT_STEPS = 1000  # without any limit
 
 # Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
 LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4}
@@ -141,8 +142,29 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
     Raises:
         UsageError: an unknown key or name, or values that exclude each other.
     """
-    defaults = domain.defaults
     asked = merge({}, *layers)
+    values = merge(_domain_defaults(domain, asked), asked)
+    for section, key, kind in PLUGGED:
+        if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
+            values[section][key] = plugins.versioned(kind, values[section][key])
+    config = from_dict(PretrainConfig, values)
+    if domain.sensitive and not config.data.sensitive:
+        raise UsageError(
+            f"data.sensitive cannot be switched off in the {domain.name} domain: its data concern people"
+        )
+    discreet = plugins.tokenizer_class(config.tokenizer.name).sensitive_options
+    if config.data.sensitive and discreet:
+        options = {**discreet, **config.tokenizer.options}
+        values["tokenizer"] = merge(values["tokenizer"], {"options": options})
+    plugins.load("maskers", config.masking.masker)
+    if all(getattr(config.train, limit) is None for limit in LIMITS):
+        values["train"] = merge(values.get("train", {}), {"max_steps": DEFAULT_STEPS})
+    return from_dict(PretrainConfig, values)
+
+
+def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The domain's settings; options of its tokenizer and masker only where `asked` names no other one."""
+    defaults = domain.defaults
     base: dict[str, Any] = {
         "domain": domain.name,
         "tokenizer": {"name": defaults.tokenizer, "vocabulary_size": defaults.vocabulary_size},
@@ -156,37 +178,12 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
             "sensitive": domain.sensitive,
         },
     }
-    defaults_of = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
+    options = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
     for section, key, kind in PLUGGED:
         name = asked[section].get(key) if isinstance(asked.get(section), dict) else None
-        # Options of the default tokenizer or masker do not apply to another one.
         same = not isinstance(name, str) or plugins.versioned(kind, name) == base[section][key]
-        base[section]["options"] = dict(defaults_of[section]) if same else {}
-    values = merge(base, asked)
-    for section, key, kind in PLUGGED:
-        if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
-            values[section][key] = plugins.versioned(kind, values[section][key])
-    config = from_dict(PretrainConfig, values)
-    if domain.sensitive and not config.data.sensitive:
-        raise UsageError(
-            f"data.sensitive cannot be switched off in the {domain.name} domain: its data concern people"
-        )
-    discreet = plugins.tokenizer_class(config.tokenizer.name).sensitive_options
-    if config.data.sensitive and discreet:
-        options = {**discreet, **config.tokenizer.options}
-        values["tokenizer"] = merge(values["tokenizer"], {"options": options})
-        config = from_dict(PretrainConfig, values)
-    plugins.load("maskers", config.masking.masker)
-    if (
-        sum(
-            limit is not None
-            for limit in (config.train.max_steps, config.train.max_time, config.train.epochs)
-        )
-        == 0
-    ):
-        values["train"] = merge(values.get("train", {}), {"max_steps": 1000})
-        config = from_dict(PretrainConfig, values)
-    return config
+        base[section]["options"] = dict(options[section]) if same else {}
+    return base
 
 
 def seconds(text: str | float) -> float:

@@ -92,15 +92,13 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
         if agreed.config.train.sharding != "none" and processes.world > 1:
             parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
         version, values = finalize(agreed, domain, workspace, parts, outcome, run, say)
+        bits, unigram = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"]
         say(
-            f"finished at step {outcome.steps}: {values['eval/bits_per_unit']:.3f} bits per {domain.unit} "
-            f"(unigram {values['eval/unigram_bits_per_unit']:.3f}); model {agreed.name}:{version}"
+            f"finished at step {outcome.steps}: {bits:.3f} bits per {domain.unit} (unigram {unigram:.3f}); "
+            f"model {agreed.name}:{version}"
         )
-        if values["eval/bits_per_unit"] >= values["eval/unigram_bits_per_unit"]:
-            say(
-                f"no better than the unigram baseline (how often each {domain.unit} occurs): "
-                "train longer or on more data"
-            )
+        if bits >= unigram:
+            say("no better than the unigram baseline: train longer or on more data")
         result = make_result(
             agreed,
             outcome,

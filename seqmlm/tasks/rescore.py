@@ -54,7 +54,9 @@ class RescoreConfig:
 
     def __post_init__(self) -> None:
         if not self.weights or any(not 0 <= weight < float("inf") for weight in self.weights):
-            raise UsageError("--weights must be numbers from 0, apart by commas, as 0,0.1,0.3")
+            raise UsageError(
+                "--weights must be numbers of at least 0, separated by commas, such as 0,0.1,0.3"
+            )
         if not self.temperature > 0:
             raise UsageError(f"--temperature must be above 0, not {self.temperature}")
         if self.dev is not None and not 0 < self.dev < 1:

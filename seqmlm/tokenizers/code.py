@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, pre_tokenizers, processors
+from tokenizers import Regex, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids
 from seqmlm.errors import DataError, UsageError
@@ -129,11 +129,8 @@ class CodeTokenizer(BpeTokenizer):
 
     @classmethod
     def _post_processor(cls) -> Any:
-        return processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-        )
+        # Without the trimming of byte-level BPE: spans here include the space in front, see `_encoding`.
+        return super(BpeTokenizer, cls)._post_processor()
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
