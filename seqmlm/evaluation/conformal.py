@@ -7,10 +7,11 @@ statistics' ranks were estimated on (split conformal prediction: Vovk, Gammerman
 exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
 extrapolated by a generalized Pareto tail (`seqmlm.evaluation.ranks`) and marked as such.
 
-Fewer than 200 rows are too few to be divided and are cross-fitted: each fifth is ranked by statistics estimated
-on the other four; a new row is ranked by all five, and the largest of a statistic's five p-values counts. That
-keeps alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and is conservative. A
-single statistic needs no fusion and no division: it is ranked among all rows of its length bin.
+Fewer than 200 rows are too few to be divided and are cross-fitted: each fifth is ranked by statistics
+estimated on the other four; a new row is ranked by all five, and the largest of a statistic's five p-values
+counts. That keeps alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and is
+conservative. A single statistic needs no fusion and no division: it is ranked among all rows of its length
+bin.
 
 The fusion of each level was chosen on faults planted in normal records, without labels. Fisher's sum suits a
 few statistics that measure different things. Ten correlated statistics, of which a fault moves two or three,
