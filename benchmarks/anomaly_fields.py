@@ -24,8 +24,10 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.evaluation.ngram import NGram
+from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import Encoded, RecordScorer
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -99,7 +101,7 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
 
     `pairs_won` is the share of pairs whose faulty copy has more than its original; ties are lost.
     """
-    scorer = RecordScorer(model, tokens_per_batch=8192)
+    scorer = RecordScorer(Session(model, tokens_per_batch=8192))
     both = [one.normal for one in pairs] + [one.faulty for one in pairs]
     bits = {
         "model": [one.surprisal for one in scorer.scored(both)],

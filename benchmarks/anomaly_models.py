@@ -17,10 +17,12 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.evaluation.conformal import FUSIONS, Calibration, Fusion, Judgement
 from seqmlm.inference import model_folder
+from seqmlm.inference.batches import batches
 from seqmlm.inference.detector import Detector as ModelDetector
 from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer, batches
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
@@ -94,7 +96,7 @@ class Detector:
         found = model.domain.level(level)
         if found.background is None:
             return cls(model, found, None)
-        encoded = RecordScorer(model).encoded(train, Problems("skip"))
+        encoded = RecordScorer(Session(model)).encoded(train, Problems("skip"))
         return cls(model, found, found.background.fit([e.encoding for e in encoded], model.tokenizer, seed=0))
 
     def statistics(self, records: Sequence[Record]) -> tuple[Statistics, Longs]:
@@ -110,13 +112,13 @@ class Detector:
 
     def judged(self, records: Sequence[Record]) -> list[tuple[Scored, list[Any]]]:
         """Each record with its rows."""
-        judge = ModelDetector(
-            RecordScorer(self.model, tokens_per_batch=8192), self.level, background=self.background
+        detector = ModelDetector(
+            RecordScorer(Session(self.model, tokens_per_batch=8192)), self.level, background=self.background
         )
         found: list[tuple[Scored, list[Any]]] = []
         for batch in batches(iter(records)):
-            scored = judge.scored(judge.scorer.encoded(batch, Problems("skip")))
-            found += zip(scored, judge.rows(scored), strict=True)
+            scored = detector.scored(detector.scorer.encoded(batch, Problems("skip")))
+            found += zip(scored, detector.rows(scored), strict=True)
         return found
 
 

@@ -28,6 +28,7 @@ from seqmlm.domains.ehr.levels import CodeCounts
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 
 Doubles = NDArray[np.float64]
 
@@ -46,7 +47,7 @@ def patient_rows(
     model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
     train, held = (list(model.domain.read([str(folder)], Problems("skip"))) for folder in folders)
     planted = list(_planted(train, held, seed))[: records or RECORDS]
-    encoded = RecordScorer(model).encoded(train, Problems("skip"))
+    encoded = RecordScorer(Session(model)).encoded(train, Problems("skip"))
     counts = CodeCounts.fit([one.encoding for one in encoded], model.tokenizer, seed=0)
     company = Company([_codes(record) for record in train])
     return [row for level in LEVELS for row in _compared(level, model, counts, company, planted)]
@@ -100,14 +101,16 @@ def _compared(
     company: Company,
     planted: Sequence[tuple[int, WrongCode]],
 ) -> list[dict[str, Any]]:
-    judge = Detector(RecordScorer(model, tokens_per_batch=8192), model.domain.level(level), background=counts)
+    detector = Detector(
+        RecordScorer(Session(model, tokens_per_batch=8192)), model.domain.level(level), background=counts
+    )
     records = [
         Record(id=str(i), raw=wrong.history, source="planted", line=i + 1)
         for i, (_, wrong) in enumerate(planted)
     ]
-    found = judge.scored(judge.scorer.encoded(records, Problems("skip")))
+    found = detector.scored(detector.scorer.encoded(records, Problems("skip")))
     patient, labels, values = [], [], []
-    for scored, rows in zip(found, judge.rows(found), strict=True):
+    for scored, rows in zip(found, detector.rows(found), strict=True):
         number, wrong = planted[int(scored.record.id)]
         for row in rows:
             floors = _floors(row, wrong, company, past=level == "visit")

@@ -35,13 +35,14 @@ from seqmlm.evaluation.intervals import mean_difference
 from seqmlm.evaluation.ngram import NGram
 from seqmlm.evaluation.pairs import accuracy, outcomes
 from seqmlm.inference import model_folder
+from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.one_pass import correction_for, fitted, keep
+from seqmlm.inference.session import Session
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
-from seqmlm.tasks.pairs import score_pairs
+from seqmlm.tasks.pairs import PairScorer
 from seqmlm.tasks.pretrain import pretrain
-from seqmlm.tasks.texts import TextScorer
 from seqmlm.workspace import Workspace
 
 ORDER = 5
@@ -84,8 +85,12 @@ def masked_scores(
     model: model_folder.LoadedModel, pairs: Sequence[Pair], mode: str, correction: Correction | None
 ) -> tuple[Scores, Scores]:
     """Sums of log-probabilities and means per unit of both sentences of each pair."""
-    scorer = TextScorer(model, mode=Mode.parse(mode), correction=correction)
-    found = list(score_pairs(scorer, iter(pairs), "sum"))
+    scorer = PairScorer(Session(model, correction=correction), mode=Mode.parse(mode))
+    found = [
+        one
+        for start in range(0, len(pairs), BATCH_RECORDS)
+        for one in scorer.scored(pairs[start : start + BATCH_RECORDS])
+    ]
     both = []
     for metric in ("sum", "mean"):
         values = np.round([one.value(metric) for one in found], 5)
@@ -95,7 +100,7 @@ def masked_scores(
 
 def corrected(model: model_folder.LoadedModel, corpus: Corpus) -> Correction:
     """What one-pass scores take: derived from the masking, else fitted to exact conditionals."""
-    found = fitted(model, corpus.validation)
+    found = fitted(model, Session(model).conditionals(), corpus.validation)
     if found is not None:
         keep(model, found)
     return correction_for(model)

@@ -1,9 +1,9 @@
 """How fast files become records, records become encodings, and whether memory stays flat as files grow.
 
 For every domain there is: each of its readers on real files (unpacked first, so that unpacking is not
-    measured), its tokenizers on the records, and peak memory over an input and the same input many times
-    over. Then raw log lines to template ids, on one process and on two. A row whose domain, format, tokenizer
-    or files are not there is passed over with a note.
+    measured), beside Biopython where that reads them too, its tokenizers on the records, and peak memory over
+    an input and the same input many times over. Then raw log lines to template ids, on one process and on
+    two. A row whose domain, format, tokenizer or files are not there is passed over with a note.
 
     python benchmarks/ingest.py --data ../shared/data           # about 10 minutes
     python benchmarks/ingest.py --data ../shared/data --quick   # about 3: less input, memory 20-fold
@@ -54,6 +54,7 @@ class Source:
         memory: whether this source, repeated, is the domain's memory test.
         vary: what a repetition (its number) has instead of the same bytes: other days and ids.
         folder: the format is a whole folder.
+        peer: a format of Bio.SeqIO that is read for comparison.
     """
 
     domain: str
@@ -64,6 +65,7 @@ class Source:
     memory: bool = False
     vary: Callable[[bytes, int], bytes] = lambda piece, number: piece
     folder: bool = False
+    peer: str = ""
 
     @property
     def name(self) -> str:
@@ -88,7 +90,10 @@ def later(piece: bytes, number: int) -> bytes:
 
 
 SOURCES = (
-    Source("protein", "fasta", below("protein/pretrain", "*.faa.gz"), {}, ("residue.v1",), memory=True),
+    Source(
+        "protein", "fasta", below("protein/pretrain", "*.faa.gz"), {},
+        ("residue.v1",), memory=True, peer="fasta",
+    ),
     Source(
         "text", "txt", below("text/books", "*.txt.gz"), {},
         ("bpe.v1", "wordpiece.v1", "unigram.v1"), memory=True,
@@ -97,8 +102,11 @@ SOURCES = (
     Source("text", "tsv", below("text/sst2", "train.tsv.gz"), {"column": "sentence"}),
     Source(
         "dna", "fasta", below("dna/genomes", "*.f*a.gz"), {},
-        ("base.v1", "kmer.v1", "kmer_block.v1", "dna_bpe.v1"), memory=True,
+        ("base.v1", "kmer.v1", "kmer_block.v1", "dna_bpe.v1"), memory=True, peer="fasta",
     ),
+    Source("dna", "fastq", below("made", "*.fastq"), peer="fastq"),
+    Source("dna", "genbank", below("made", "*.gbk"), peer="genbank"),
+    Source("dna", "embl", below("made", "*.embl")),
     Source("code", "source", library, {}, ("code.v1",), memory=True),
     Source("ehr", "diabetes130", below("ehr/diabetes130", "*.csv.gz"), {}, ("events.v1",), memory=True),
     Source("ehr", "synthea", below("ehr/synthea_small_full", "*.csv.gz"), folder=True),
@@ -129,6 +137,8 @@ class Bench:
     def files(self, source: Source) -> list[Path]:
         """The source's files, unpacked."""
         folder = self.out / "data" / source.name.replace(" ", "-")
+        if source.domain == "dna":
+            made_flat(self.data, self.out / "data")
         if source.domain == "logs":
             made_logs(self.data, self.out / "data")
         found = source.files(self.data) or source.files(self.out / "data")
@@ -188,6 +198,31 @@ def unpacked(path: Path, folder: Path) -> Path:
     return target
 
 
+def made_flat(data: Path, out: Path) -> None:
+    """The genome of E. coli with its genes in GenBank and EMBL, as reads in FASTQ."""
+    from Bio import SeqIO
+    from Bio.SeqFeature import SeqFeature, SimpleLocation
+
+    folder, stem = out / "made", data / "dna/genomes/ecoli_k12_GCF_000005845.2"
+    if (folder / "reads.fastq").exists() or not Path(f"{stem}.fna.gz").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(f"{stem}.fna.gz", "rt") as file:
+        genome = next(SeqIO.parse(file, "fasta"))
+    genome.annotations["molecule_type"] = "DNA"
+    with gzip.open(f"{stem}.gff.gz", "rt") as file:
+        rows = [line.split("\t") for line in file if "\tgene\t" in line]
+    for row in rows:
+        place = SimpleLocation(int(row[3]) - 1, int(row[4]), 1 if row[6] == "+" else -1)
+        genome.features.append(SeqFeature(place, type="gene", qualifiers={"note": row[8].strip()}))
+    for format, ending in (("genbank", "gbk"), ("embl", "embl")):
+        SeqIO.write(genome, folder / f"genome.{ending}", format)
+    letters = str(genome.seq)
+    with (folder / "reads.fastq").open("w") as file:
+        for at in range(0, len(letters) - 150, 50):
+            file.write(f"@read{at}\n{letters[at : at + 150]}\n+\n{'I' * 150}\n")
+
+
 def made_logs(data: Path, out: Path) -> None:
     """Two files of raw lines: HDFS as its name node and data nodes wrote it, and six other systems in
     turn."""
@@ -217,6 +252,8 @@ def measure(bench: Bench, source: Source) -> list[dict[str, Any]]:
     files = bench.files(source)
     asked = bench.asked(source, files)
     rows = [bench.run(f"{source.name}", kind="reader", **asked)]
+    if source.peer:
+        rows.append(bench.run(f"{source.name} by Biopython", kind="peer", **asked, peer=source.peer))
     for name in source.tokenizers:
         if name not in plugins.names("tokenizers"):
             bench.notes.append(f"{source.name}: there is no tokenizer {name} yet")
@@ -305,6 +342,12 @@ def show(rows: list[dict[str, Any]], notes: list[str]) -> None:
             f"{row['name']:<34}{count:>10,}{row['mib']:>8.1f}{row['seconds']:>8.2f}{own:>8}{rate:>12,.0f}"
             f"{speed:>8.1f}   {goal.strip()}"
         )
+    by_name = {row["name"]: row for row in rows}
+    for name, theirs in by_name.items():
+        own = by_name.get(name.partition(" by ")[0])
+        if name.endswith(" by Biopython") and own is not None:
+            ratio = theirs["cpu_seconds"] / own["cpu_seconds"]
+            print(f"{own['name']:<34}{ratio:.1f} times as fast as Bio.SeqIO")
     peaks = [row for row in rows if "start_mib" in row]
     for small, large in zip(peaks[::2], peaks[1::2], strict=True):
         flat = "flat" if large["peak_mib"] - small["peak_mib"] < FLAT_MIB else "GROWN"

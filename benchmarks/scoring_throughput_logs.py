@@ -94,23 +94,26 @@ def calibrated(model: Any, path: Path) -> tuple[Any, Any]:
     from seqmlm.evaluation.conformal import CascadeCalibration, Screening
     from seqmlm.inference.detector import Detector, table
     from seqmlm.inference.scorer import RecordScorer
+    from seqmlm.inference.session import Session
 
     records = list(model.domain.read([path], Problems(), **READER))
     half = len(records) // 2
     encodings = model.tokenizer.encode_batch([record.raw for record in records[:half]])
     level = model.domain.level(None)
     known = LogBackground(counts_of(encodings, model.tokenizer), model.tokenizer)
-    judge = Detector(RecordScorer(model, correction=Correction()), level, mode=ONE_PASS, background=known)
-    batch = judge.scorer.encoded(records[half:], Problems())
-    found = judge.scored(batch, further=False)
-    rows = [row for own in judge.rows(found) for row in own]
+    detector = Detector(
+        RecordScorer(Session(model, correction=Correction())), level, mode=ONE_PASS, background=known
+    )
+    batch = detector.scorer.encoded(records[half:], Problems())
+    found = detector.scored(batch, further=False)
+    rows = [row for own in detector.rows(found) for row in own]
     screened, lengths = table(rows, level.screen)
     screening = Screening.fit(screened, lengths, escalate=ESCALATE, seed=0)
     near = np.flatnonzero(screening.judge(screened, lengths)[1]).tolist()
     if near:
         chosen = [batch[i] for i in near], [found[i] for i in near], [rows[i].units for i in near]
-        for place, one in zip(near, judge.refine(*chosen), strict=True):
-            rows[place] = judge.rows([one])[0][0]
+        for place, one in zip(near, detector.refine(*chosen), strict=True):
+            rows[place] = detector.rows([one])[0][0]
     exact, _ = table(rows, level.statistics)
     return known, CascadeCalibration.fit(screening, screened, exact, lengths, seed=0)
 
@@ -123,30 +126,28 @@ def row(asked: dict[str, Any]) -> dict[str, Any]:
     from seqmlm.engine.correction import Correction
     from seqmlm.engine.units import ONE_PASS
     from seqmlm.inference import model_folder
-    from seqmlm.inference.batches import encoded_batches
+    from seqmlm.inference.batches import Input, encoded_batches
     from seqmlm.inference.detector import Detector
     from seqmlm.inference.scorer import RecordScorer
-    from seqmlm.tasks.score_output import EXPECTED, line
+    from seqmlm.inference.session import Session
+    from seqmlm.tasks.score_output import line
+    from seqmlm.tasks.score_plan import EXPECTED
 
     torch.set_num_threads(1)
     model = model_folder.load(asked["model"])
     known, cascade = calibrated(model, Path(asked["normal"]))
-    scorer = RecordScorer(model, correction=Correction())
+    scorer = RecordScorer(Session(model, correction=Correction()))
     level = model.domain.level(None)
     how = {"mode": ONE_PASS, "want": EXPECTED}
-    judge = Detector(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
+    detector = Detector(scorer, level, background=known, cascade=cascade, alpha=ALPHA, **how)
     problems = Problems()
     start, own = time.perf_counter(), time.process_time()
     found = {"windows": 0, "lines": 0, "alarms": 0}
     with Path(asked["target"]).open("w", encoding="utf-8") as out:
-        for batch in encoded_batches(
-            lambda told: model.domain.read([asked["file"]], told, **READER),
-            model.domain,
-            model.tokenizer,
-            problems,
-            ahead=asked["processes"] == 2,
-        ):
-            for one in judge.encoded(batch):
+        read = scorer.session.reader([asked["file"]], options=READER)
+        given = Input(read, model.domain, model.tokenizer)
+        for batch in encoded_batches(given, problems, ahead=asked["processes"] == 2):
+            for one in detector.encoded(batch):
                 out.write(json.dumps(line(one, model.tokenizer)) + "\n")
                 found["windows"] += 1
                 found["lines"] += len(one.row.units)

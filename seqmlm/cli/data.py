@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,9 @@ from seqmlm.cli import options as opt
 
 _SHOWN = 12  # file name endings listed per format
 
-app = typer.Typer(no_args_is_help=True, help="List file formats; inspect data before training on it.")
+app = typer.Typer(
+    no_args_is_help=True, help="List file formats; inspect data before training on it; export it."
+)
 
 
 @app.command("formats")
@@ -50,6 +53,51 @@ def formats(
         for option in one.options:
             line = f"{option.name}={option.default}  {option.meaning}"
             typer.echo(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="        "))
+
+
+@app.command("export")
+def export(
+    domain: opt.Domain,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not exist yet.")],
+    paths: opt.Paths = None,
+    data: opt.Data = None,
+    format: opt.Format = None,
+    option: opt.Option = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of a saved tokenizer or model. Default: the domain's own, fitted to the data."
+        ),
+    ] = None,
+    on_error: Annotated[str, typer.Option(help="Bad records: raise (stop) or skip.")] = "raise",
+    sensitive: Annotated[
+        bool, typer.Option("--sensitive", help="Data are confidential: refuse to export them.")
+    ] = False,
+    json_output: opt.Json = False,
+) -> None:
+    """Write records, with token ids and groups, as a folder that datasets.load_from_disk loads.
+
+    Splits are those of a training. Read the folder again, as files or as hf:FOLDER:SPLIT, with the options
+    id_column=id and document_column=document. Sensitive data are refused.
+
+    Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.config import from_dict, parse_options
+    from seqmlm.tasks.export import ExportConfig
+    from seqmlm.tasks.export import export as write
+
+    given = {"paths": opt.merged(paths, data), "options": parse_options(option or [])}
+    chosen = {"domain": domain, "out": out, "format": format, "tokenizer": tokenizer, "on_error": on_error}
+    found = write(from_dict(ExportConfig, {**given, **chosen, "sensitive": sensitive}))
+    if json_output:
+        print_json(found.to_dict())
+        return
+    for name, count in found.splits.items():
+        typer.echo(f"{name:<26} {count:,}")
+    typer.echo(f"{'columns':<26} {', '.join(found.columns)}")
+    for reason, count in found.problems.items():
+        typer.echo(f"{count:,} x {reason}", err=True)
 
 
 @app.command("inspect")

@@ -22,7 +22,10 @@ Model = Annotated[
 
 Paths = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PATH|-]...", help="Files or folders to read; - is standard input."),
+    typer.Argument(
+        metavar="[PATH|-]...",
+        help="Files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to read; - is standard input.",
+    ),
 ]
 Data = Annotated[
     list[str] | None, typer.Option("--data", metavar="PATH", help="Same as a positional PATH; repeatable.")

@@ -15,7 +15,8 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="[PATH|-]...",
-            help="Files or folders to train on; - is standard input. Default: the domain's built-in sample.",
+            help="Files, folders or Hugging Face data sets (hf:NAME[:SPLIT]) to train on; - is standard "
+            "input. Default: the domain's built-in sample.",
         ),
     ] = None,
     domain: opt.OptionalDomain = None,

@@ -1,4 +1,11 @@
-"""Exact duplicates among any number of records, by 128-bit hashes in one flat table."""
+"""Exact duplicates by 128-bit hashes in one flat table, and near duplicates of texts by MinHash.
+
+Copied files are common in collections of source code (Allamanis 2019, "The adverse effects of code
+duplication"): they get too much weight, and when they are on both sides of a split they make a model look
+better than it is. Both kinds are found in one pass over a stream in bounded memory. Near duplicates have
+signatures that are looked up by bands (Broder 1997; Leskovec et al.). Own code, because the usual library
+(datasketch) keeps a Python object for each text and band, where this keeps two flat arrays of bounded size.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,7 @@ _TOGETHER = 512
 
 
 def hash128(raw: Any) -> bytes:
-    """16 bytes that stand for a raw sequence; two that differ share them with probability 2^-128."""
+    """A 16-byte hash of a raw sequence; two that differ collide with probability 2^-128."""
     if isinstance(raw, str):
         data = raw.encode("utf-8", "surrogatepass")
     elif isinstance(raw, bytes):
@@ -32,7 +39,7 @@ class SeenHashes:
     """A set of 128-bit hashes: open addressing in one array, 16 bytes a slot, at most 3/4 full.
 
     Args:
-        slots: to begin with; doubles when needed.
+        slots: initial number; doubles when needed.
     """
 
     def __init__(self, slots: int = 1 << 12) -> None:
@@ -64,7 +71,7 @@ class SeenHashes:
         while len(waiting):
             at = slots[waiting]
             free = ~self._table[at].any(axis=1)
-            # Of several keys that want one free slot, the last one written stays; the others see it taken.
+            # Of several keys for one free slot the last one written stays; the others find it occupied.
             self._table[at[free]] = keys[waiting[free]]
             here = (self._table[at] == keys[waiting]).all(axis=1)
             fresh[waiting[here & free]] = True
@@ -74,20 +81,12 @@ class SeenHashes:
 
 
 def distinct(records: Iterable[Record]) -> Iterator[Record]:
-    """The first of records whose raw text is exactly the same."""
+    """The first of all records with exactly the same raw text."""
     seen, stream = SeenHashes(), iter(records)
     while batch := list(islice(stream, _TOGETHER)):
         fresh = seen.add([hash128(record.raw) for record in batch])
         yield from (record for record, new in zip(batch, fresh.tolist(), strict=True) if new)
 
-
-# Near duplicates among any number of texts: MinHash signatures, looked up by bands (Broder 1997; Leskovec
-# et al.).
-#
-# Copied files are the rule in collections of source code (Allamanis 2019, "The adverse effects of code
-# duplication"): they weigh more than they should, and on both sides of a split they make a model look
-# better than it is. Own code of a page, because the usual library (datasketch) keeps a Python object for
-# each text and band, where this keeps two flat arrays of bounded size.
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _SEED = 20260101
@@ -99,17 +98,17 @@ Signature = NDArray[np.uint32]
 
 
 class NearDuplicates:
-    """Tells of each text of a stream whether one like it came before; the first one stays.
+    """Whether a similar text occurred earlier in a stream; the first one is kept.
 
-    A text is the set of its runs of `shingle` words; two are alike if the share of runs they have in common
+    A text is the set of its runs of `shingle` words; two are similar if the share of runs they have in common
     (Jaccard) is at least `threshold`, estimated from `permutations` hash minima (standard error at most
-    .5 / sqrt(permutations)). Texts that share a band of 8 minima are compared; at a likeness of .85 that
+    .5 / sqrt(permutations)). Texts that share a band of 8 minima are compared; at a similarity of .85 that
     finds 99 in 100.
 
     Args:
         threshold: in (0, 1].
         permutations: a multiple of 8.
-        shingle: words of a run; texts with fewer words are never called alike.
+        shingle: words of a run; texts with fewer words are never similar.
         capacity: texts remembered, 512 bytes each; beyond it the oldest are forgotten.
     """
 
@@ -139,7 +138,7 @@ class NearDuplicates:
         return self._count
 
     def seen(self, text: str) -> bool:
-        """Whether a text like this one was given before; if not, it is remembered."""
+        """Whether a similar text was given before; if not, this one is remembered."""
         signature = self.signature(text)
         if signature is None:
             return False
@@ -151,7 +150,7 @@ class NearDuplicates:
         return False
 
     def signature(self, text: str) -> Signature | None:
-        """(permutations,) hash minima; None for a text too short to be like another."""
+        """(permutations,) hash minima; None for a text shorter than a shingle."""
         words = _WORD.findall(text)
         runs = len(words) - self._shingle + 1
         if runs < 1:
@@ -180,7 +179,7 @@ class NearDuplicates:
 
     def _likeness(self, signature: Signature, keys: NDArray[np.int64]) -> float:
         found = self._slots[np.arange(self._bands), keys]
-        # A text that has been written over in the ring is forgotten.
+        # The ring has overwritten this text.
         found = found[(found >= 0) & (found > self._count - 1 - len(self._kept))]
         if not len(found):
             return 0.0

@@ -1,4 +1,9 @@
-"""Inputs to blocks of bytes and lines of text: any size, gz and zst transparent, faults with their place."""
+"""Inputs to blocks of bytes and lines of text: any size, gzip and Zstandard transparent, faults with line.
+
+Formats and compression are recognised by their first bytes, since names are often wrong. "-" is standard
+input; a live one is a `Source` that readers are given, and one that has to be read twice, or named by its
+content, is saved to a file first.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +23,10 @@ from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError
 
 MAGIC_BYTES = 6
-"""So many bytes tell what a file is."""
+"""Bytes needed to recognise a file type."""
 
 RESAVE = "convert it to UTF-8, for example with iconv"
-"""What to do about text in another encoding."""
+"""Remedy for text in another encoding."""
 
 _BLOCK = 1 << 20
 _INPUT = {"gzip": 1 << 16, "Zstandard": 1 << 13}  # compressed bytes at a time bound what one step expands to
@@ -39,20 +44,20 @@ _FOREIGN = {
 
 
 def compression(head: bytes) -> str | None:
-    """How a file that begins like this is compressed: "gzip", "Zstandard", or None."""
+    """Compression of a file that begins with these bytes: "gzip", "Zstandard", or None."""
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
 def may_begin(head: bytes) -> bool:
-    """Whether so few bytes could become the mark of a compressed or foreign file."""
+    """Whether these few bytes could be the beginning of a compressed or foreign file."""
     return any(len(head) < len(magic) and magic.startswith(head) for magic in (*_MAGIC, *_FOREIGN))
 
 
 def refuse_foreign(head: bytes, source: str) -> None:
-    """Refuse what begins like no text and no compression that can be read.
+    """Refuse a file that is neither text nor compressed in a known way.
 
     Raises:
-        DataError: it does; says what the file is.
+        DataError: says what the file is.
     """
     for magic, (what, remedy) in _FOREIGN.items():
         if head.startswith(magic):
@@ -63,13 +68,13 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
     """Decompress member after member; zero bytes may follow the last one, as tape padding does.
 
     Args:
-        read: gives up to so many further bytes of the file, b"" at its end.
-        data: the bytes that were read before.
+        read: returns up to so many further bytes, b"" at the end.
+        data: the bytes read so far.
         source: for messages.
         kind: what `compression` says.
 
     Raises:
-        DataError: the data is broken or cut off; what came before has been yielded.
+        DataError: the data are damaged or truncated; what came before has been yielded.
     """
     import zstandard
 
@@ -96,9 +101,9 @@ def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str
         yield b"".join(out)
     if not whole:
         raise DataError(
-            f"the {kind} data is broken or cut off",
+            f"the {kind} data are damaged or truncated",
             source=source,
-            remedy="fetch or pack the file again; --on-error skip keeps what came before",
+            remedy="download or compress the file again; --on-error skip keeps what came before",
         )
 
 
@@ -115,7 +120,10 @@ def _pieces(member: Any, data: bytes) -> Iterator[bytes]:
 
 
 MAX_BYTES = 64 << 20
-"""Longest line, or longest record of several lines, that is taken for data rather than for a mistake."""
+"""Longest line, or record of several lines, that is accepted."""
+
+REFERENCE = "hf:"
+"""What a data set of the Hugging Face hub, or a folder that `datasets` can load, begins with: hf:NAME."""
 
 COMPRESSED = (".gz", ".bgz", ".zst")
 
@@ -162,14 +170,15 @@ def live_of(source: str | Path) -> Live | None:
 
 
 def expand(paths: Iterable[str | Path]) -> list[str]:
-    """Turn what the user named into files: folders are walked (sorted, hidden names left out), "-" stays.
+    """Expand paths into files: folders recursively (sorted, without hidden names); "-" and references to data
+    sets (hf:NAME) unchanged.
 
     Raises:
         DataError: a path that does not exist, or a folder without files.
     """
     files: list[str] = []
     for path in map(source_of, paths):
-        if path == "-":
+        if path == "-" or is_reference(path):
             files.append(path)
         elif Path(path).is_dir():
             found = sorted(
@@ -177,7 +186,7 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
             )
             if not found:
                 raise DataError(
-                    "the folder holds no files", source=path, remedy="name a file or another folder"
+                    "the folder contains no files", source=path, remedy="name a file or another folder"
                 )
             files += found
         elif Path(path).exists():
@@ -187,8 +196,13 @@ def expand(paths: Iterable[str | Path]) -> list[str]:
     return files
 
 
+def is_reference(path: str | Path) -> bool:
+    """Whether a path names a data set (hf:NAME) rather than a file."""
+    return str(path).startswith(REFERENCE)
+
+
 def stem_suffix(source: str | Path) -> str:
-    """The suffix that tells the format, in lower case: ".fasta" of "a.fasta.gz", "" of "-"."""
+    """The suffix that indicates the format, in lower case: ".fasta" of "a.fasta.gz", "" of "-"."""
     path = Path(source)
     if path.suffix.lower() in COMPRESSED:
         path = path.with_suffix("")
@@ -198,7 +212,7 @@ def stem_suffix(source: str | Path) -> str:
 def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, in blocks of about 1 MiB; "-" is standard input.
 
-    gzip (also of several members, as bgzip writes it) and Zstandard are known by their first bytes.
+    gzip (also of several members, as bgzip writes it) and Zstandard are recognised by their first bytes.
 
     Args:
         source: the file, or a `Source`.
@@ -217,7 +231,7 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
             head += (part := _read(handle, 1 << 13, str(source)))
         if not head:
             raise DataError(
-                "the file is empty", source=str(source), remedy="give a file with sequences in it"
+                "the file is empty", source=str(source), remedy="give a file that contains sequences"
             )
         refuse_foreign(head, str(source))
         if (kind := compression(head)) is not None:
@@ -250,7 +264,7 @@ def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
     if head:
         yield head
     elif head == b"" and not live.stopped:
-        raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
+        raise DataError("the file is empty", source=source, remedy="give a file that contains sequences")
 
 
 def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int, str]]:
@@ -305,7 +319,7 @@ class TextBlocks:
         line: called when a fault is met after the first block; gives the line reached.
         pauses: see `blocks`.
 
-    After the iteration `broken` tells whether it ended early, so that the last line or record is a torso.
+    After the iteration `broken` says whether it ended early, so that the last line or record is incomplete.
     """
 
     def __init__(
@@ -426,9 +440,6 @@ def _hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
-# Standard input as a file: what has to be read twice, or named by its content, is written down first.
-
-
 def save_stdin(folder: Path, suffix: str = "") -> Path:
     """Write standard input, as it is, into a file named by its content, and return its path.
 
@@ -450,7 +461,9 @@ def save_stdin(folder: Path, suffix: str = "") -> Path:
                 digest.update(block)
                 out.write(block)
             if not out.tell():
-                raise DataError("nothing came in", source="-", remedy="pipe sequences in, or name a file")
+                raise DataError(
+                    "standard input is empty", source="-", remedy="pipe sequences in, or name a file"
+                )
         path = folder / f"stdin-{digest.hexdigest()[:32]}{suffix}"
         move_into_place(Path(name), path)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Which records a model was trained on, as keyed hashes: enough to recognise one, not to tell what it was."""
+"""Which records a model was trained on, as keyed hashes: a record can be recognised, but not recovered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDENTITIES = "identities.bin"  # plain numbers of all records, until the rows ar
 TRAINED_ON, SALT = "trained_on.npy", "trained_on_salt.npy"
 
 MOST = 4_000_000
-"""Hashes kept. Of more records, those with the smallest hashes."""
+"""Most hashes kept: of more records, those with the smallest hashes."""
 
 _CHUNK = 1 << 20  # records handled at a time
 
@@ -23,18 +23,18 @@ Hashes = NDArray[np.uint64]
 
 
 def new_salt() -> NDArray[np.uint8]:
-    """(16,) random bytes that key the hashes, so that no table of known records helps to look them up."""
+    """(16,) random bytes that key the hashes, so that a precomputed table of records is useless."""
     return np.frombuffer(os.urandom(16), dtype=np.uint8)
 
 
 def identity_hash(identity: str, salt: bytes) -> int:
-    """An unsigned 64-bit hash of what makes a record the same one, keyed."""
+    """A keyed, unsigned 64-bit hash of a record's identity."""
     data = identity.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=salt).digest(), "little")
 
 
 def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
-    """Keep the identities of the records that train, sorted and thinned; those of all records go.
+    """Write the sorted hashes of the training records (at most `MOST`); delete those of all records.
 
     Args:
         folder: holds what `seqmlm.data.store.RecordWriter` left.
@@ -51,7 +51,7 @@ def write_trained_on(folder: Path, trains: NDArray[np.bool_]) -> None:
 
 
 class TrainedOn:
-    """Tells whether a model was trained on a record.
+    """Whether a model was trained on a record.
 
     Args:
         corpora: (K,) sorted hashes and the 16 bytes of their key, of each corpus.
@@ -62,7 +62,7 @@ class TrainedOn:
 
     @classmethod
     def of_prepared(cls, folders: Iterable[Path]) -> TrainedOn:
-        """Of the entries that `seqmlm.data.prepare.prepare` made."""
+        """From entries that `seqmlm.data.prepare.prepare` made."""
         return cls((np.load(one / TRAINED_ON), np.load(one / SALT).tobytes()) for one in folders)
 
     def __contains__(self, identity: object) -> bool:
@@ -84,6 +84,6 @@ class TrainedOn:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TrainedOn:
-        """What `to_arrays` gave."""
+        """Restore what `to_arrays` gave."""
         names = sorted({name.split("/")[0] for name in arrays}, key=int)
         return cls((arrays[f"{name}/hashes"], arrays[f"{name}/salt"].tobytes()) for name in names)

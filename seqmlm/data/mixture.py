@@ -1,4 +1,4 @@
-"""Several corpora as one: small ones more often, large ones less, by q_i ~ p_i^alpha.
+"""Several corpora mixed into one: small ones more often, large ones less, by q_i ~ p_i^alpha.
 
 p_i is a corpus's share of the whole; alpha 1 leaves the shares as they are, 0 makes them equal, 0.3 is what
 multilingual models settled on (Lample & Conneau 2019; Conneau et al. 2020). The same rule serves the text
@@ -34,17 +34,17 @@ def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64
         UsageError: alpha out of range, or an empty corpus.
     """
     if not 0 <= alpha <= 1:
-        raise UsageError(f"alpha of a mixture lies between 0 and 1; got {alpha}")
+        raise UsageError(f"alpha of a mixture must be between 0 and 1, not {alpha}")
     sizes = np.asarray(amounts, dtype=np.float64)
     if not len(sizes) or not (sizes > 0).all():
-        raise UsageError("a mixture needs corpora, and something in each of them")
+        raise UsageError("a mixture needs at least one corpus, and none may be empty")
     powers = (sizes / sizes.sum()) ** alpha
     result: NDArray[np.float64] = powers / powers.sum()
     return result
 
 
 def rates(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
-    """(C,) how often each corpus's records are to be taken, on average, so that the total stays as it is."""
+    """(C,) how often to take each corpus's records, on average, so that the total stays the same."""
     sizes = np.asarray(amounts, dtype=np.float64)
     result: NDArray[np.float64] = shares(amounts, alpha) * sizes.sum() / sizes
     return result
@@ -70,9 +70,9 @@ class Mixture:
     often, give or take one; where an epoch holds less than a whole dataset, it holds an even sample of it.
 
     Args:
-        datasets: what is mixed.
+        datasets: the corpora.
         alpha: see `shares`; the shares are of tokens.
-        epoch_size: sequences of one epoch; None is the least with which every item comes up at least once.
+        epoch_size: sequences of one epoch; None is the smallest in which every item occurs at least once.
         seed: of the samples.
 
     Raises:
@@ -120,7 +120,7 @@ class Mixture:
         return self._datasets[corpus][item]
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Which dataset an index stands for, and which item of it."""
+        """The dataset of an index, and the item in it."""
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)

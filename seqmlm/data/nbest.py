@@ -21,7 +21,7 @@ from seqmlm.errors import DataError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """One proposal: its text, and the first pass's log-probability (higher is better)."""
+    """One hypothesis: its text, and the first pass's log-probability (higher is better)."""
 
     text: str
     score: float
@@ -29,7 +29,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NBest:
-    """The proposals for one input, in the file's order, and what is right where that is known."""
+    """The hypotheses for one input, in the file's order, and the reference, if known."""
 
     id: str
     hypotheses: tuple[Hypothesis, ...]
@@ -57,7 +57,7 @@ def read_nbest(path: str, references: str | None = None) -> list[NBest]:
     else:
         raise UsageError(f"{path}: n-best lists are read from .json, .jsonl and .tsv files")
     if not found:
-        raise DataError("no n-best lists", source=path, remedy="give a file with lists in it")
+        raise DataError("no n-best lists", source=path, remedy="give a file that contains lists")
     return found if references is None else _with_references(found, references, path)
 
 
@@ -89,7 +89,7 @@ def _number(item: tuple[str, Any]) -> int:
 
 
 def _plain(text: Any) -> Any:
-    """ESPnet leaves its own marks in what it recognised."""
+    """The text without ESPnet's own markers."""
     if not isinstance(text, str):
         return text
     marked = text.replace("<eos>", "").replace("<space>", " ").replace("▁", " ")
@@ -117,11 +117,11 @@ def _table(path: str) -> list[NBest]:
             score = float(row["score"])
         except ValueError:
             raise DataError(
-                f"{row['score']!r} is no number",
+                f"{row['score']!r} is not a number",
                 source=path,
                 line=line,
                 field="score",
-                remedy="a row is ID, score, text, apart by tabs and without a header",
+                remedy="a row is ID, score, text, separated by tabs and without a header",
             ) from None
         lists.setdefault(row["id"], []).append((row["text"], score))
     return [_checked(name, texts, None, path, None) for name, texts in lists.items()]
@@ -129,12 +129,12 @@ def _table(path: str) -> list[NBest]:
 
 def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str, line: int | None) -> NBest:
     if not texts:
-        raise DataError(f"list {name!r} has no hypotheses", source=path, line=line, remedy="leave it out")
+        raise DataError(f"list {name!r} has no hypotheses", source=path, line=line, remedy="remove it")
     for text, score in texts:
         number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
         if not isinstance(text, str) or not number:
             raise DataError(
-                f"a hypothesis of {name!r} lacks a text or a finite score",
+                f"a hypothesis of {name!r} has no text or no finite score",
                 source=path,
                 line=line,
                 remedy="every hypothesis needs both; the score is a log-probability",
@@ -158,6 +158,6 @@ def _with_references(found: list[NBest], references: str, path: str) -> list[NBe
             f"no reference for {len(absent)} of the {len(found)} lists of {path}: {', '.join(absent[:5])}"
             f"{' ...' if len(absent) > 5 else ''}",
             source=references,
-            remedy="give a reference for each, or leave those lists out",
+            remedy="give a reference for each, or remove those lists",
         )
     return [replace(one, reference=texts[one.id]) for one in found]

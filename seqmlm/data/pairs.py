@@ -1,4 +1,4 @@
-"""Minimal pairs: two sequences that differ in little, of which one is as it should be."""
+"""Minimal pairs: two sequences that differ slightly, of which one is the better."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair:
         id: its name, else "<file name>:<line>".
         good, bad: the sequence that should be the more probable one, and the other.
         group: what it is one example of; "" where the file says nothing.
-        source, line: where it stands.
+        source, line: its file and 1-based line.
     """
 
     id: str
@@ -54,7 +54,7 @@ def read_pairs(
     Args:
         paths: files whose columns hold the two sequences.
         good, bad: names of those columns (default: the first of `COLUMNS` that are there); without `paths`,
-            two files with a sequence a line.
+            two files with one sequence per line.
         group: name of the column to group by; default: the first of `GROUPS` that is there.
         raw: what a field makes of a sequence and the other columns of its row.
 
@@ -93,7 +93,7 @@ def _columns(
     if found is None:
         known = "; ".join(" and ".join(pair) for pair in COLUMNS)
         raise DataError(
-            "the two sequences are not in columns of a known name",
+            "no columns with known names for the two sequences",
             source=path,
             line=line,
             remedy=f"name them with --good and --bad; known: {known}",
@@ -104,7 +104,7 @@ def _columns(
 def _text(value: Any, path: str, line: int, field: str) -> str:
     if not isinstance(value, str) or not value or value.isspace():
         raise DataError(
-            "no text in the field",
+            "the field has no text",
             source=path,
             line=line,
             field=field,
@@ -130,7 +130,7 @@ def _parallel(good: str, bad: str, raw: Callable[[str, Mapping[str, Any]], Any])
             raise DataError(
                 f"the file ends before line {longer[0]} of the other",
                 source=good if one is None else bad,
-                remedy="parallel files have a line for each pair",
+                remedy="parallel files need one line for each pair",
             )
         number, text = one
         yield Pair(

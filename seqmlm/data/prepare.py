@@ -1,4 +1,10 @@
-"""A name for everything that decides what prepared data holds: an entry is reused only where it fits."""
+"""Records to memory-mapped encodings, once: a cache entry that is either complete or absent.
+
+The entry's name is a hash of everything that decides its content (files, reader options, tokenizer, split),
+so an entry is reused only where it fits, and two processes that want the same one build it once. Large files
+are hashed by samples: a modified file of equal size and modification time would go unnoticed, in exchange for
+not reading hundreds of gigabytes twice.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from seqmlm.data.duplicates import SeenHashes, hash128
+from seqmlm.data.files import is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
@@ -26,25 +33,28 @@ from seqmlm.engine.windows import join, windows
 from seqmlm.errors import DataError, StateError
 
 WHOLE_BYTES = 64 << 20
-"""Files up to this size are hashed whole; of larger ones, size, time of change and samples count."""
+"""Files up to this size are hashed whole; larger ones by size, modification time and samples."""
 
 _SAMPLE = 1 << 20
 _SAMPLES = 16
 
 
 def file_fingerprint(paths: Iterable[str | Path]) -> str:
-    """SHA-256, in hex, of the contents of some files in their order; names and folders do not count.
+    """SHA-256, in hex, of the contents of some files in their order; names and folders are ignored.
 
-    A file above `WHOLE_BYTES` counts by its size, the time of its last change and 16 samples of 1 MiB spread
-    evenly over it, so that any size takes a moment.
+    A file above `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced samples
+    of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
 
     Raises:
-        DataError: a file is missing, or is "-": a stream has no fingerprint before it has been read.
+        DataError: a file is missing, or is "-": a stream cannot be hashed before it is read.
     """
     digest = hashlib.sha256()
     for path in map(str, paths):
         if path == "-":
             raise DataError("a stream has no fingerprint", source=path, remedy="save it to a file first")
+        if is_reference(path):
+            digest.update(path.encode())
+            continue
         try:
             digest.update(_one(Path(path)))
         except OSError as error:
@@ -55,7 +65,7 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
 
 
 def combined(**parts: Any) -> str:
-    """32 hex digits that name a combination of JSON values (file fingerprint, tokenizer hash, options).
+    """A hash (32 hex digits) of a combination of JSON values (file fingerprint, tokenizer hash, options).
 
     >>> combined(a=1, b="x") == combined(b="x", a=1) != combined(a=2, b="x")
     True
@@ -80,8 +90,6 @@ def _one(path: Path) -> bytes:
     return digest.digest()
 
 
-# Records to memory-mapped encodings, once: a cache entry that is either whole or not there.
-
 Cut = Callable[[Encoding, int], list[Encoding]]
 
 _BATCH_RECORDS = 512
@@ -89,7 +97,7 @@ _BATCH_CHARACTERS = 1 << 20
 
 
 class Encoder(Protocol):
-    """The part of a tokenizer that preparing data needs; units are counted by its `units`, if it has any."""
+    """The part of a tokenizer that preparing data needs; its `units`, if any, count the units."""
 
     def encode_batch(self, raws: list[Any], /) -> list[Encoding]: ...
 
@@ -110,12 +118,12 @@ def prepare(
     problems: Problems | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Prepared:
-    """Tokenize a stream of records into a cache entry, or open the entry that is already there.
+    """Tokenize a stream of records into a cache entry, or open the existing entry.
 
     The stream is read once and nothing is kept of it but 24 bytes a record (with `dedupe`: about 40 more).
 
     Args:
-        records: the stream; not touched when the entry is there.
+        records: the stream; not read if the entry exists.
         tokenizer: anything with `encode_batch`.
         space: the tokenizer's.
         cache: folder of all entries.
@@ -127,9 +135,9 @@ def prepare(
             and of one split group share windows.
         cut: (sequence, max_length) -> its windows, where it is not joined with others; default:
             `seqmlm.engine.windows.windows`.
-        identity: what makes two records the same one; by default the raw text.
+        identity: key by which two records are the same; by default the raw text.
         problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
-        progress: called now and then with the records and tokens so far.
+        progress: called from time to time with the records and tokens so far.
 
     Returns:
         Prepared, whose statistics hold: records, duplicates, characters, windows, tokens, units,
@@ -137,20 +145,20 @@ def prepare(
         calibration records, windows, tokens.
 
     Raises:
-        DataError: no record could be used.
-        StateError: the disk is full or refuses to be written; nothing half written stays.
+        DataError: no usable record.
+        StateError: the disk is full or read-only; nothing incomplete is left.
     """
     folder, problems = Path(cache) / fingerprint, problems or Problems()
     with _write_errors(folder), _only_one(folder):
         if not (folder / MANIFEST).exists():
             building = folder.with_name(f".{fingerprint}.building")
-            shutil.rmtree(building, ignore_errors=True)  # left by a process that died: the lock is ours
+            shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
                 rule = split if isinstance(split, Split) else Labelled(split)
                 maker = _Maker(building, tokenizer, space, max_length, rule, problems, cut, identity)
                 maker.run(records, dedupe, join_documents, progress)
-                shutil.rmtree(folder, ignore_errors=True)  # without a manifest it is no entry
+                shutil.rmtree(folder, ignore_errors=True)  # an entry without a manifest is incomplete
                 move_into_place(building, folder)
             except BaseException:
                 shutil.rmtree(building, ignore_errors=True)
@@ -214,7 +222,7 @@ class _Maker:
         }
         divided = divide(self._folder, self._split, self._space, self._max_length)
         statistics = {**counts, **divided, "problems": self._problems.counts}
-        # The manifest makes the entry whole.
+        # Written last: it marks the entry as complete.
         (self._folder / MANIFEST).write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
 
     def _encode(self, batch: list[Record]) -> list[tuple[Record, Encoding]]:
@@ -240,7 +248,7 @@ class _Maker:
                 self._sequences.add(part, number, window)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
-        """Share windows among neighbours of one document and one split group."""
+        """Join neighbours of one document and one split group in windows."""
         marked = [(record, encoding, self._split.mark(record)) for record, encoding in encoded]
         for _, run in groupby(marked, key=lambda m: (m[0].source, m[0].document, m[2][0])):
             members = list(run)
@@ -277,7 +285,7 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Let one process at a time build an entry; the others wait, then find it there."""
+    """Let one process at a time build an entry; the others wait and then find it complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -286,7 +294,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _write_errors(folder: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into one sentence."""
+    """Turn a full or read-only disk into a StateError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,8 @@
-"""Counts of few people are not told."""
+"""Aggregates of sensitive data: counts below 11 are withheld, and so are files about single records.
+
+The limit is that of US Medicare for published cells, common in health statistics. A suppressed count must not
+be derivable from a total that is shown, so one more part is withheld where needed.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,30 @@ from collections.abc import Mapping
 from typing import Any
 
 SMALLEST = 11
-"""Counts below it are not told: the rule of US Medicare for published cells, common in health statistics."""
+"""Smaller counts (except 0) are withheld."""
 
 Cell = int | str
 SMALL: Cell = f"<{SMALLEST}"
 
 
 def redacted_count(count: int) -> Cell:
-    """A count that may be shown: itself, or "<11" for 1 to 10."""
+    """The count, or "<11" for 1 to 10."""
     return count if count <= 0 or count >= SMALLEST else SMALL
 
 
 def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[str, Cell]:
-    """Counts that may be shown, by name.
+    """Counts with small ones withheld, by name.
 
     Args:
-        counts: any.
-        parts: they add up to a total that is shown too: where a single one is withheld, or several that are
-            few together, so is the next larger one, because the total would give them away.
+        counts: by name.
+        parts: they add up to a total that is shown too: if a single one is withheld, or several with a small
+            sum, the next larger one is withheld as well, because the total would reveal them.
 
-    >>> cells({"train": 56, "validation": 7}, parts=True)
+    >>> redacted_counts({"train": 56, "validation": 7}, parts=True)
     {'train': 'withheld', 'validation': '<11'}
-    >>> cells({"train": 56, "validation": 2, "calibration": 3}, parts=True)
+    >>> redacted_counts({"train": 56, "validation": 2, "calibration": 3}, parts=True)
     {'calibration': '<11', 'train': 'withheld', 'validation': '<11'}
-    >>> cells({"train": 56, "validation": 8, "calibration": 7}, parts=True)
+    >>> redacted_counts({"train": 56, "validation": 8, "calibration": 7}, parts=True)
     {'calibration': '<11', 'train': 56, 'validation': '<11'}
     """
     found = {name: redacted_count(count) for name, count in sorted(counts.items())}
@@ -40,11 +44,9 @@ def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[s
     return found
 
 
-# What may be told of sensitive data: aggregates, no count under eleven, no file of single records.
-
 PERSONAL = ("trained_on.safetensors", "calibration.safetensors", "background.safetensors")
-"""Files of a model folder that tell of single records: which ones trained, and the score of each that
-calibrated, or what it counted. Those of sensitive data stay where the model was made."""
+"""Files of a model folder about single records: which ones trained, and the score or counts of each that
+calibrated. For sensitive data they are not exported."""
 
 _EXTREMES = ("0.0", "1.0")
 
@@ -52,10 +54,10 @@ _EXTREMES = ("0.0", "1.0")
 def redact_small_counts(values: Mapping[str, Any], sensitive: bool) -> dict[str, Any]:
     """Counts as they may leave the workspace.
 
-    Of sensitive data a count from 1 to 10 becomes "<11", in nested mappings too, and the lowest and highest
-    quantile, each the value of one record, go.
+    For sensitive data a count from 1 to 10 becomes "<11", in nested mappings too, and the lowest and highest
+    quantile, each the value of one record, are removed.
 
-    >>> tellable({"records": 5, "tokens": 120, "problems": {"no time": 3}}, True)
+    >>> redact_small_counts({"records": 5, "tokens": 120, "problems": {"no time": 3}}, True)
     {'records': '<11', 'tokens': 120, 'problems': {'no time': '<11'}}
     """
     if not sensitive:

@@ -1,4 +1,4 @@
-"""What happens to input that cannot be read: raise, skip, or put aside with the reason and the place."""
+"""Bad input: raise, skip, or quarantine (skip and save to a file), counted by reason with its place."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from seqmlm.errors import DataError, UsageError
 
 OnError = Literal["raise", "skip", "quarantine"]
 
-_DISTINCT_REASONS = 1000  # counts stay small however inventive the input is
-_RAW_KEPT = 1 << 20  # characters of a bad record that go to the dead-letter file
+_DISTINCT_REASONS = 1000  # bounds memory when every bad record has a reason of its own
+_RAW_KEPT = 1 << 20  # characters of a bad record that are saved to the quarantine file
 
 
 class Problems:
-    """Collects what is wrong with an input; one object serves all files of a command.
+    """Collects the problems of an input; one object serves all files of a command.
 
     Args:
-        on_error: "raise" ends at the first bad record, "skip" counts it and goes on, "quarantine" also
-            appends it to the dead-letter file.
-        quarantine: the dead-letter file (JSON lines `source, line, field, reason, remedy, raw`).
-        sensitive: leave the raw text out, so that the dead-letter file holds no value of the data.
+        on_error: "raise" stops at the first bad record, "skip" counts it and continues, "quarantine" also
+            appends it to the quarantine file.
+        quarantine: the quarantine file (JSON lines `source, line, field, reason, remedy, raw`).
+        sensitive: omit the raw text, so that the quarantine file contains no value of the data.
 
     Attributes:
-        places: where each reason was met first, as "file:line".
-        remedies: what can be done about each reason, as the first error of it says.
+        places: the first place of each reason, as "file:line".
+        remedies: what to do about each reason, from its first error.
 
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
@@ -47,7 +47,7 @@ class Problems:
         if on_error not in get_args(OnError):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}; got {on_error!r}")
         if on_error == "quarantine" and quarantine is None:
-            raise UsageError("on_error 'quarantine' needs a file for the records it puts aside")
+            raise UsageError("on_error 'quarantine' needs a file for the quarantined records")
         self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
         self._bad: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
@@ -58,7 +58,7 @@ class Problems:
         self._one_at_a_time = threading.RLock()  # a live input is read in a thread of its own
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
-        """Deal with one bad record (or file) as `on_error` says.
+        """Handle one bad record (or file) as `on_error` says.
 
         Raises:
             DataError: `error` itself, under "raise".
@@ -66,7 +66,7 @@ class Problems:
         if self._replayed:
             return
         if self.on_error == "raise":
-            error.skippable = error.line is not None  # leaving a whole file out helps nobody
+            error.skippable = error.line is not None  # skipping a whole file would hide a wrong format
             raise error
         with self._one_at_a_time:
             reason = _count(self._bad, error.reason, 1)
@@ -78,7 +78,7 @@ class Problems:
                 self._put_aside(error, raw)
 
     def note(self, reason: str, n: int = 1, *, source: str | None = None, line: int | None = None) -> None:
-        """Count something odd that does not make a record unusable (a repeated id, a dropped line).
+        """Count an irregularity that leaves the record usable (a repeated id, a dropped line).
 
         Args:
             reason: a constant sentence.
@@ -95,19 +95,19 @@ class Problems:
 
     @property
     def bad_count(self) -> int:
-        """Records and files refused so far."""
+        """Bad records and files so far."""
         return self._bad.total()
 
     @property
     def counts(self) -> dict[str, int]:
-        """Every reason met so far, bad records and notes alike, with how often."""
+        """Number of occurrences of each reason, of bad records and notes."""
         return dict(sorted((self._bad + self._notes).items()))
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything met so far, and the bytes of the dead-letter file, put on the disk; JSON can hold it.
+        """All counts so far and the synced size of the quarantine file, as JSON values.
 
         Raises:
-            OSError: the dead-letter file cannot be written.
+            OSError: the quarantine file cannot be written.
         """
         if self._sink is not None:
             self._sink.flush()
@@ -123,12 +123,12 @@ class Problems:
 
     @property
     def quarantined(self) -> int:
-        """Bytes of the dead-letter file, 0 where there is none."""
+        """Size of the quarantine file in bytes, 0 if there is none."""
         file = self.quarantine
         return file.stat().st_size if file is not None and file.is_file() else 0
 
     def cut_quarantine(self, size: int) -> None:
-        """Forget what was put aside after the dead-letter file had `size` bytes."""
+        """Truncate the quarantine file to `size` bytes."""
         self.close()
         if self.quarantined > size:
             assert self.quarantine is not None
@@ -136,10 +136,10 @@ class Problems:
 
     @contextmanager
     def replaying(self, earlier: Mapping[str, Any]) -> Iterator[None]:
-        """While input is read that was dealt with before: nothing is raised, counted or put aside again.
+        """While input that was handled before is read again: nothing is raised, counted or quarantined twice.
 
         Args:
-            earlier: the `snapshot` taken when it was; counting goes on from it.
+            earlier: the `snapshot` taken then; counting continues from it.
         """
         self._replayed = True
         try:
@@ -150,7 +150,7 @@ class Problems:
         self.places, self.remedies = dict(earlier["places"]), dict(earlier["remedies"])
 
     def close(self) -> None:
-        """Close the dead-letter file; a later bad record opens it again."""
+        """Close the quarantine file; a later bad record opens it again."""
         if self._sink is not None:
             self._sink.close()
             self._sink = None
@@ -168,7 +168,7 @@ class Problems:
         if self._sink is None:
             self.quarantine.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.quarantine, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.fchmod(handle, 0o600)  # also when the file was there before
+            os.fchmod(handle, 0o600)  # open does not change the mode of an existing file
             self._sink = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
         line: dict[str, Any] = {
             "source": error.source,
@@ -180,11 +180,11 @@ class Problems:
         if raw is not None and not self.sensitive:
             line["raw"] = raw[:_RAW_KEPT]
         self._sink.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self._sink.flush()  # a killed process loses nothing that was already refused
+        self._sink.flush()  # a killed process loses no quarantined record
 
 
 def _count(counts: Counter[str], reason: str, n: int) -> str:
-    """Count a reason, under a common name where there are too many; returns the name."""
+    """Count a reason, under a common name if there are too many; returns the name."""
     name = reason if reason in counts or len(counts) < _DISTINCT_REASONS else "other reasons"
     counts[name] += n
     return name

@@ -1,4 +1,4 @@
-"""A record: one sequence as it stood in a user's file, with the way back to it."""
+"""A record: one sequence of a user's file, with its file and line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Record:
         raw: the sequence itself; a str wherever the field has text (sentence, protein, log line).
         source: the file it came from, "-" for standard input.
         line: 1-based line where it starts.
-        document: name of the larger thing it belongs to (article, session, patient), or None.
-        meta: whatever else the file says of it; never needed to train.
+        document: name of the document it belongs to (article, session, patient), or None.
+        meta: further fields of the file; not needed for training.
     """
 
     id: str
@@ -27,7 +27,7 @@ class Record:
     document: str | None
     meta: Mapping[str, Any]
 
-    # Written out: the one a frozen dataclass gets takes twice the time, most of what reading a line costs.
+    # Written by hand: the generated one takes twice the time, which is most of the cost of reading a line.
     def __init__(
         self,
         *,

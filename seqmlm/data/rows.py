@@ -1,6 +1,6 @@
 """Tables of named fields: JSON lines, CSV, TSV and parquet, row by row with the line each begins on.
 
-For files that are about sequences rather than made of them: scores, labels, minimal pairs, n-best lists.
+For files about sequences rather than of sequences: scores, labels, minimal pairs, n-best lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterato
 
     Args:
         source: a .jsonl, .csv, .tsv or .parquet file; "-" is JSON lines on standard input.
-        columns: names of a CSV or TSV file's columns where its first line is data; None reads them there.
+        columns: names of a CSV or TSV file's columns if its first line is data; None reads them from the
+            first line.
 
     Raises:
         UsageError: a file of another kind.
@@ -50,10 +51,10 @@ def read_rows(source: str, *, columns: tuple[str, ...] | None = None) -> Iterato
 
 
 def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
-    """The value of a field that must be there.
+    """The value of a required field.
 
     Raises:
-        DataError: it is not, naming those there are.
+        DataError: it is missing; the message lists the fields there are.
     """
     if name in row:
         return row[name]
@@ -73,7 +74,9 @@ def _json_lines(source: str) -> Iterator[FieldRow]:
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise DataError("not a JSON object", source=source, line=number, remedy="write one object a line")
+            raise DataError(
+                "not a JSON object", source=source, line=number, remedy="write one object per line"
+            )
         yield number, row
 
 
@@ -87,7 +90,7 @@ def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | Non
                 f"a row of {len(fields)} fields in a table of {len(names)} columns",
                 source=source,
                 line=line,
-                remedy="quote fields that hold the delimiter",
+                remedy="quote fields that contain the delimiter",
             )
         else:
             yield line, dict(zip(names, fields, strict=True))
@@ -107,8 +110,8 @@ def _parquet(source: str) -> Iterator[FieldRow]:
         raise DataError("no such file", source=source, remedy="check the path") from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"the file is not parquet, or damaged ({type(error).__name__})",
+            f"the file is not Parquet, or damaged ({type(error).__name__})",
             source=source,
             line=number or None,
-            remedy="write it again, or name it after the format it has",
+            remedy="write it again, or rename it to match its format",
         ) from None

@@ -1,9 +1,9 @@
-"""Which records train, which validate and which calibrate: whole groups, never siblings in two parts.
+"""Division of records into training, validation and calibration, by whole groups.
 
-A split works in two steps, so that it needs no record twice and little memory: `mark` gives a record two
-64-bit numbers (its group, its place in time) while the data streams by; `parts` decides once all marks are
-there. A group lies in one part whole, by construction. Where there are few groups, training gets one first,
-then validation, then calibration.
+A split works in two steps, so that records are read once and memory stays small: `mark` gives a record two
+64-bit numbers (its group, its place in time) while the data are streamed; `parts` divides once all marks are
+known. A group is in one part by construction. With few groups, training gets one first, then validation, then
+calibration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Marks = NDArray[np.int64]
 Parts = NDArray[np.int8]
 
 PARTS: tuple[Part, ...] = ("train", "validation", "calibration")
-"""The parts of the data; their places here are what `Split.parts` gives."""
+"""The parts of the data; `Split.parts` gives their indices here."""
 
 TRAIN, VALIDATION, CALIBRATION = range(3)
 
@@ -42,18 +42,18 @@ def hash64(text: str, seed: int = 0) -> int:
 
 
 def assign(key: str, seed: int, validation: float) -> Part:
-    """The split of a key by its hash alone: the same key always lands in the same split.
+    """The split of a key by its hash alone, always the same for the same key.
 
     Args:
         key: the group (a subject, an article, a cluster).
         seed: another seed, another split.
-        validation: share of keys that validate, in [0, 1].
+        validation: share of keys held out for validation, in [0, 1].
     """
     return "validation" if _share(np.array([hash64(key, seed)]))[0] < validation else "train"
 
 
 def neighbours(record: Record, lines: int = 1000) -> str:
-    """A key that keeps neighbours together where records name no document: stretches of a file's lines.
+    """A key that keeps neighbouring lines together if records name no document: blocks of a file's lines.
 
     Sequences share windows within one split group only, so joining lines of a plain text needs such a key.
     """
@@ -73,7 +73,7 @@ class Split(Protocol):
         ...
 
 
-_GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2}
+_GIVEN: dict[str | None, int] = {None: 0, "train": 1, "validation": 2, "calibration": 3}
 
 
 def _no_label(record: Record) -> str | None:
@@ -86,11 +86,12 @@ class ByKey:
 
     Args:
         key: the domain's group of a record.
-        seed: another seed, another split.
-        share: of the groups, that validates; 0 keeps none for it.
-        calibration: share of the groups that calibrates; 0 keeps none for it.
-        given: the split the data itself names for a record ("train" or "validation"), or None. As soon as it
-            puts any record into validation, only those are held out: half of their groups calibrate.
+        seed: of the hash.
+        share: share of the groups for validation; 0 for none.
+        calibration: share of the groups for calibration; 0 for none.
+        given: the split the data itself names for a record ("train", "validation" or "calibration"), or None.
+            If any record is in validation, only the records named so are held out; if none is named for
+            calibration, half of the validation groups calibrate.
     """
 
     key: Callable[[Record], str]
@@ -108,7 +109,10 @@ class ByKey:
         if not held_out.any():
             return _by_share(groups, (self.share, self.calibration))
         parts = held_out.astype(np.int8) * np.int8(VALIDATION)
-        if self.calibration:
+        named = labels == _GIVEN["calibration"]
+        if named.any():
+            parts[named] = CALIBRATION
+        elif self.calibration:
             calibrates = _by_share(groups[held_out], (0.5, 0.0)) == VALIDATION
             parts[np.flatnonzero(held_out)[calibrates]] = CALIBRATION
         return np.asarray(parts, dtype=np.int8)
@@ -124,7 +128,7 @@ def _ordered(value: Any) -> int:
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     number = float(value)
     if math.isnan(number):
-        raise ValueError("not a number has no place")
+        raise ValueError("NaN has no place in an order")
     # The bits of a double, read as an integer, keep the order of positive and reverse that of negative ones.
     bits = int(np.float64(number + 0.0).view(np.int64))
     return bits if bits >= 0 else bits ^ 0x7FFFFFFFFFFFFFFF
@@ -143,7 +147,7 @@ def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
     parts = _IN_ORDER[np.digitize(shares, ends)]
     if all((parts == part).any() for part, share in enumerate((1.0, *wanted)) if share > 0):
         return parts
-    # A part is empty: the groups nearest to it cross over, as long as there are enough of them.
+    # A part is empty: the nearest groups move to it, as long as there are enough of them.
     distinct, member = np.unique(shares, return_inverse=True)
     first, second = np.searchsorted(distinct, ends).tolist()
     validate, calibrate = _enough(len(distinct), (first, second - first), wanted)
@@ -152,7 +156,7 @@ def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
 
 
 def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) -> tuple[int, int]:
-    """Groups that validate and that calibrate: one at least where wanted, training served first."""
+    """Numbers of validation and calibration groups: at least one each if wanted, after training has one."""
     validate = max(asked[0], int(wanted[0] > 0))
     calibrate = max(asked[1], int(wanted[1] > 0))
     validate = max(0, min(validate, groups - 1 - int(wanted[1] > 0 and groups > 2)))
@@ -168,8 +172,8 @@ class Chronological:
     Args:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
         order: the record's place in time: a number, a date, or ISO 8601 text.
-        share: of the records that should validate; each part gets a group as soon as there are enough.
-        calibration: of the records that should calibrate; 0 for none.
+        share: share of the records for validation; each part gets a group if there are enough.
+        calibration: share of the records for calibration; 0 for none.
     """
 
     key: Callable[[Record], str]
@@ -200,7 +204,7 @@ class Chronological:
         latest = np.lexsort((groups, begins))[::-1]
         ends = np.cumsum(records[latest])
         parts = np.full(len(groups), TRAIN, dtype=np.int8)
-        # Training keeps a group, then validation one.
+        # Training keeps one group, then validation.
         kept = {CALIBRATION: 2 if self.share > 0 else 1, VALIDATION: 1}
         taken = done = 0
         for part, share in ((CALIBRATION, self.calibration), (VALIDATION, self.share)):
@@ -214,14 +218,14 @@ class Chronological:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A split somebody else has decided: a function from record to one of `PARTS`."""
+    """A given split: a function from record to one of `PARTS`."""
 
     label: Callable[[Record], str]
 
     def mark(self, record: Record) -> tuple[int, int]:
         label = self.label(record)
         if label not in PARTS:
-            raise ValueError(f"a split is one of {', '.join(PARTS)}, not {label!r}")
+            raise ValueError(f"a split must be one of {', '.join(PARTS)}, not {label!r}")
         return PARTS.index(label), 0
 
     def parts(self, marks: Marks) -> Parts:

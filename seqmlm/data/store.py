@@ -1,9 +1,10 @@
-"""Encodings on disk: an Arrow stream that `datasets` can load and that numpy views without copying.
+"""Prepared data on disk: encodings in an Arrow stream, divided into splits, read through a memory map.
 
 `sequences.arrow` has a row per window and a list per column: ids, groups, spans (start, end), and classes,
-positions, weights, symbols, `channel:<name>` where the tokenizer gives them; `record` and `window` number its
-origin.
-All batches but the last have the same number of rows, so that row i is found by division.
+positions, weights, symbols, `channel:<name>` if the tokenizer gives them; `record` and `window` number its
+origin. `datasets` can load it and numpy views it without copying, so memory does not grow with the data. All
+batches but the last have the same number of rows, so that row i is found by division. Rows are divided into
+splits only once all are on disk: a chronological split cannot know its parts earlier.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class _ArrowStream:
 
 
 class SequenceWriter:
-    """Appends windows to `sequences.arrow` and keeps beside it, as plain numbers, their lengths and records.
+    """Appends windows to `sequences.arrow`, and their lengths and records to binary files next to it.
 
     Args:
         folder: an existing folder.
@@ -128,17 +129,17 @@ class SequenceWriter:
         return found
 
     def close(self) -> None:
-        """Write what is held and close the files, all of them even if one fails."""
+        """Write what is buffered and close all files, even if one fails."""
         with self._files:
             self._flush()
 
 
 class RecordWriter:
-    """Appends to `records.arrow` where each record came from, and beside it a keyed hash of what it is.
+    """Appends the origin of each record to `records.arrow`, and a keyed hash of it to a file next to it.
 
     Args:
         folder: an existing folder.
-        identity: what makes two records the same one (`Domain.identity`).
+        identity: key by which two records are the same (`Domain.identity`).
     """
 
     def __init__(self, folder: Path, identity: Callable[[Record], str]) -> None:
@@ -174,7 +175,7 @@ class RecordWriter:
             self._held = []
 
     def close(self) -> None:
-        """Write what is held and close the files, all of them even if one fails."""
+        """Write what is buffered and close all files, even if one fails."""
         with self._files:
             self._flush()
 
@@ -184,7 +185,7 @@ class ArrowRows:
 
     Attributes:
         table: all of it.
-        batches: how many there are.
+        batches: number of batches.
         size: rows of each of them but the last.
     """
 
@@ -217,8 +218,6 @@ def _lists(offsets: NDArray[np.int32], values: NDArray[Any]) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), inner)
 
 
-# Rows to splits, once all are on disk: which rows train, how long they are, which tokens they hold.
-
 TOKEN_COUNTS = "token_counts.npy"
 CALIBRATES = "calibration_records.npy"
 
@@ -227,13 +226,13 @@ _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> dict[str, Any]:
-    """Write the rows and lengths of all parts, the token counts of the training one, and what it was made of.
+    """Write rows and lengths of all splits, and token counts and record hashes of the training split.
 
-    The numbers of the records that calibrate are kept, so that these can be read again.
+    The numbers of the calibration records are kept, so that these can be read again.
 
     Args:
         folder: holds what the writers of `seqmlm.data.store` left; their plain files are removed.
-        split: decides by the records' marks.
+        split: divides by the records' marks.
         space: of the tokenizer.
         max_length: no window is longer.
 
@@ -293,14 +292,14 @@ def _count_tokens(
     """(V,) token counts of the train split; unknown tokens of all parts."""
     counts = np.zeros((2, space.size), dtype=np.int64)
     start = 0
-    # Read, not mapped: mapped pages would count as memory of the process until somebody needs them.
+    # Read, not mapped: mapped pages would count as memory of this process.
     with pa.OSFile(str(folder / SEQUENCES)) as source, pa.ipc.open_stream(source) as batches:
         for batch in batches:
             rows = slice(start, start + len(batch))
             start += len(batch)
             ids = batch.column("ids").values.to_numpy()
             held_out = np.repeat(parts[owners[rows]] != TRAIN, lengths[rows])
-            # Ordinary tokens that belong to no unit are never asked: a unigram with them would look worse.
+            # Ordinary tokens without a unit are never predicted: a unigram that counts them would look worse.
             counted = (batch.column("groups").values.to_numpy() >= 0) | space.is_special[ids]
             ids, held_out = ids[counted], held_out[counted]
             for part in (0, 1):
@@ -316,11 +315,9 @@ def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
 
 
 def _plain(path: Path, kind: type[np.generic]) -> NDArray[Any]:
-    """A file of plain numbers as an array in a memory map."""
+    """A binary file of numbers as a memory-mapped array."""
     return np.memmap(path, dtype=kind, mode="r").view(np.ndarray)
 
-
-# Prepared data as the engine reads it: encodings by number, straight out of a memory map.
 
 MANIFEST = "prepared.json"
 
@@ -414,7 +411,7 @@ class EncodedDataset:
         )
 
     def origin(self, index: int) -> Origin:
-        """The record, file and line that window `index` came from."""
+        """Record, file and line of window `index`."""
         batch, row = divmod(int(self._rows[index]), self._arrow.size)
         record, window = (self._arrow.table.column(n).chunk(batch)[row].as_py() for n in ("record", "window"))
         table = self._records.table
@@ -432,7 +429,7 @@ class EncodedDataset:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What `prepare` made.
+    """A finished cache entry of `prepare`.
 
     Args:
         folder: the cache entry; `sequences.arrow` in it is loadable as `datasets.Dataset.from_file`.
@@ -453,18 +450,20 @@ class Prepared:
         """Open a finished cache entry.
 
         Raises:
-            StateError: the folder holds none, or a part of it is missing.
+            StateError: the folder is not a complete entry.
         """
         try:
             statistics = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             counts = np.load(folder / TOKEN_COUNTS)
             train, validation, calibration = (EncodedDataset(folder, part) for part in PARTS)
         except (OSError, ValueError) as error:
-            raise StateError(f"{folder} holds no prepared data ({error}); delete it and run again") from error
+            raise StateError(
+                f"{folder} is not a complete cache entry ({error}); delete it and run again"
+            ) from error
         return cls(folder, train, validation, calibration, statistics, counts)
 
     def calibrating(self, limit: int) -> list[tuple[str, str, int]]:
-        """Id, file and line of the records that calibrate, in order; at most `limit`, spread evenly.
+        """Id, file and line of the calibration records, in order; at most `limit`, spread evenly.
 
         Raises:
             StateError: a part of the entry is missing.
@@ -484,5 +483,5 @@ def _mapped(path: Path) -> NDArray[Any]:
     """A .npy file as a read-only array in a memory map (plain, for indexing a memmap object is slow)."""
     try:
         return np.load(path, mmap_mode="r").view(np.ndarray)  # type: ignore[no-any-return]
-    except ValueError:  # nothing in it to map
+    except ValueError:  # an empty file cannot be mapped
         return np.load(path)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Times as logs write them to seconds since 1970-01-01 UTC: one parser, a dictionary that remembers.
+"""Times in log formats to seconds since 1970-01-01 UTC, with a cache.
 
 Logs repeat their seconds, so a `Clock` is a dictionary from the text of a time to its value: a time seen
 before costs one look-up, and a new one no datetime object unless its zone has summer time.
@@ -43,16 +43,16 @@ _NUMBER = re.compile(r"\d{9,19}(?:\.\d+)?", re.ASCII)
 
 
 class Clock(dict[str, float]):
-    """Text of a time to seconds since 1970-01-01 UTC; not a number where it cannot be read.
+    """Text of a time to seconds since 1970-01-01 UTC; NaN if it cannot be read.
 
     Understood are ISO 8601 (with T or a space, a comma or point before the fraction, Z or an offset),
     RFC 3164 ("Jun 14 15:16:01"), HDFS ("081109 203615"), BGL, Spark, Apache access and error logs, and the
-    seconds, milli-, micro- or nanoseconds of the epoch. Times are to be asked for in the order of the lines:
-    where they have no year, December to January begins a new one.
+    seconds, milli-, micro- or nanoseconds of the epoch. Look times up in the order of the lines: if
+    they have no year, December to January starts the next one.
 
     Args:
-        zone: of times that name none: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").
-        year: of the first time without a year; None takes the latest that does not lie after `latest`.
+        zone: of times without one: "UTC", an offset ("+02:00") or a name ("Europe/Berlin").
+        year: of the first time without a year; None takes the latest that is not after `latest`.
         latest: seconds; when the log was last written to. None for now.
 
     Raises:
@@ -67,7 +67,7 @@ class Clock(dict[str, float]):
         self._zone = find_zone(zone)
         self._year, self._month = year, 0
         self._latest = latest
-        self._last = 0  # the shape that fitted last is tried first
+        self._last = 0  # the format that matched last is tried first
         self._regular = False  # whether the last text ended in its clock, and all days have 24 hours
         self._days: dict[str, float] = {}  # text before the hour to midnight, where no zone moves the clock
 
@@ -149,7 +149,8 @@ def _within(clock: str) -> float:
 
 
 def epoch(value: float) -> float:
-    """A number of seconds, milli-, micro- or nanoseconds of the epoch as seconds; told by its size.
+    """Seconds from a number of seconds, milli-, micro- or nanoseconds since the epoch, recognised by its
+    size.
 
     >>> epoch(1117838570), epoch(1117838570_000), epoch(1117838570_000_000_000)
     (1117838570.0, 1117838570.0, 1117838570.0)
@@ -162,7 +163,7 @@ def epoch(value: float) -> float:
 def days(year: int, month: int, day: int) -> int:
     """Days from 1970-01-01 to a date of the Gregorian calendar (Hinnant, days_from_civil).
 
-    A day the month does not have runs on into the next.
+    A day beyond the end of the month continues into the next one.
     """
     year -= month <= 2
     era, of_era = divmod(year, 400)
@@ -195,7 +196,7 @@ def find_zone(name: str) -> float | tzinfo:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of "90s", "5m", "1.5h", "2d", "500ms"; None where it is no duration.
+    """Seconds of "90s", "5m", "1.5h", "2d", "500ms"; None if it is not a duration.
 
     >>> duration("5m")
     300.0

@@ -17,13 +17,14 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from seqmlm.anomaly.levels import Level, RecordLevel, UnitLevel
 from seqmlm.anomaly.values import Row
-from seqmlm.data.files import expand, stem_suffix
+from seqmlm.data.files import expand, is_reference, stem_suffix
+from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.record import Record
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer, Unknown
 
+DATASET = "huggingface"
+"""Name of the format of data sets, which every field has."""
 
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
@@ -60,6 +63,11 @@ class Format:
         """Names of the options the reader takes."""
         parameters = inspect.signature(self.read).parameters.values()
         return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+
+
+def dataset_format(read: Reader) -> Format:
+    """The format of data sets, for a reader of one split of them (see `Domain.dataset`)."""
+    return Format(read=read, suffixes=(".parquet",), folder=is_saved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +137,9 @@ class Domain(ABC):
         title: a line for people.
         unit: what the field counts (singular).
         formats: format name to `Format`; the first is assumed where a file's name says nothing.
+        dataset: how the rows of a Hugging Face data set (hf:NAME), of a folder that `datasets` saved and of
+            Parquet files are read: a format that every field has, by the name "huggingface".
+        columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
         defaults: see `DomainDefaults`.
         sensitive: records concern people: no values in errors, samples or artifacts.
         hidden: how a masked place is shown to a person.
@@ -140,11 +151,18 @@ class Domain(ABC):
     title: ClassVar[str]
     unit: ClassVar[str]
     formats: ClassVar[Mapping[str, Format]]
+    dataset: ClassVar[Format] = dataset_format(read_parquet)
+    columns: ClassVar[Mapping[str, str]] = {"text": "string"}
     defaults: ClassVar[DomainDefaults]
     sensitive: ClassVar[bool] = False
     hidden: ClassVar[str] = "[MASK]"
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
+
+    @property
+    def all_formats(self) -> dict[str, Format]:
+        """The field's own formats by name, and that of data sets."""
+        return {**self.formats, DATASET: self.dataset}
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -180,7 +198,8 @@ class Domain(ABC):
         """Stream the records of files and folders, in the order given; memory stays bounded.
 
         Args:
-            paths: files, folders (walked; only files with a known ending are taken) or "-" for stdin.
+            paths: files, folders (walked; only files with a known ending are taken), data sets (hf:NAME) or
+                "-" for stdin.
             problems: what to do with a record that cannot be read.
             format: read every file as this format, whatever its name.
             options: options of the readers (`field` of a JSON line, `column` of a table); each reader
@@ -194,9 +213,10 @@ class Domain(ABC):
         return self._stream(paths, problems, format, options)
 
     def _check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
-        if format is not None and format not in self.formats:
-            raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, self.formats)}")
-        asked = [self.formats[format]] if format else list(self.formats.values())
+        formats = self.all_formats
+        if format is not None and format not in formats:
+            raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, formats)}")
+        asked = [formats[format]] if format else list(formats.values())
         known = {name for one in asked for name in one.options()}
         for name in options:
             if name not in known:
@@ -209,13 +229,30 @@ class Domain(ABC):
     def _stream(
         self, paths: Sequence[Path | str], problems: Problems, format: str | None, options: Mapping[str, Any]
     ) -> Iterator[Record]:
-        for path, from_folder in self._files(paths, self.formats[format] if format else None):
-            chosen = self.formats[format] if format else self.format_of(path)
-            if chosen is None and from_folder:
-                continue  # a README or a truth.json beside the data is not data
+        named = self.all_formats[format] if format else None
+        for path, from_folder in self._files(paths, named):
+            chosen = named or self.format_of(path)
+            if named is None and from_folder and chosen in (None, self.dataset):
+                continue  # a README, a truth.json or a table of scores beside the data is not data
             chosen = chosen or next(iter(self.formats.values()))
-            known = chosen.options()
-            yield from chosen.read(path, problems, **{k: v for k, v in options.items() if k in known})
+            known = {k: v for k, v in options.items() if k in chosen.options()}
+            if chosen is self.dataset and (is_reference(path) or Path(path).is_dir()):
+                yield from self._splits(path, problems, known)
+            elif is_reference(path):
+                raise UsageError(f"{path} has the format {DATASET!r}, not {format!r}; leave --format out")
+            else:
+                yield from chosen.read(path, problems, **known)
+
+    def _splits(self, path: Path | str, problems: Problems, options: Mapping[str, Any]) -> Iterator[Record]:
+        """The records of a data set, with the part of the data that each of its splits is meant to be."""
+        try:
+            splits = by_split(path)
+        except DataError as error:
+            problems.bad(error)
+            return
+        for source, part in splits:
+            for record in self.dataset.read(source, problems, **options):
+                yield record if part is None else replace(record, meta={**record.meta, "split": part})
 
     def _files(self, paths: Sequence[Path | str], chosen: Format | None) -> Iterator[tuple[Path | str, bool]]:
         """Every file, and whether it was found in a folder; folders that are read as a whole, as they are."""
@@ -227,7 +264,7 @@ class Domain(ABC):
                 continue
             found = False
             for file in expand([path]):
-                found = found or not folder or self.format_of(file) is not None
+                found = found or not folder or self.format_of(file) not in (None, self.dataset)
                 yield file, folder
             if not found:
                 endings = ", ".join(sorted(s for one in self.formats.values() for s in one.suffixes))
@@ -242,9 +279,12 @@ class Domain(ABC):
     ) -> list[str]:
         """The files that decide what `read` gives: those named, those in folders, those that options name."""
         found: list[str] = []
-        for path, _ in self._files(paths, self.formats[format] if format else None):
-            chosen = self.formats[format] if format else self.format_of(path)
-            if str(path) != "-" and Path(path).is_dir() and chosen is not None and chosen.files is not None:
+        named = self.all_formats[format] if format else None
+        for path, _ in self._files(paths, named):
+            chosen = named or self.format_of(path)
+            if is_reference(path):
+                found += decides(path)
+            elif str(path) != "-" and Path(path).is_dir() and chosen is not None and chosen.files is not None:
                 known = {key: value for key, value in options.items() if key in chosen.options()}
                 found += map(str, chosen.files(Path(path), **known))
             else:
@@ -253,11 +293,17 @@ class Domain(ABC):
 
     def format_of(self, path: Path | str) -> Format | None:
         """The format a file's name, or a folder's content, speaks of; None where it says nothing."""
+        if is_reference(path):
+            return self.dataset
+        own = self.formats.values()
         if Path(path).is_dir():
-            folders = (one for one in self.formats.values() if one.folder is not None)
-            return next((one for one in folders if one.folder is not None and one.folder(Path(path))), None)
+            if is_saved(Path(path)):
+                return self.dataset
+            found = next((one for one in own if one.folder is not None and one.folder(Path(path))), None)
+            shards = found is None and not any(".parquet" in one.suffixes for one in own)
+            return self.dataset if shards and is_shards(Path(path)) else found
         suffix = stem_suffix(path)
-        return next((one for one in self.formats.values() if suffix in one.suffixes), None)
+        return next((one for one in self.all_formats.values() if suffix in one.suffixes), None)
 
     def check(self, record: Record, tokenizer: Tokenizer, problems: Problems) -> bool:
         """Whether the tokenizer can spell the record; what it cannot is handed to `problems`.
@@ -286,6 +332,10 @@ class Domain(ABC):
             f"{self.name} data, or go on without such records (--on-error skip)",
         )
 
+    def row(self, record: Record) -> dict[str, Any]:
+        """The sequence of a record as `columns`, from which `dataset` reads the same record."""
+        return {"text": str(record.raw)}
+
     def training_text(self, record: Record) -> Any:
         """What a tokenizer learns its vocabulary from."""
         return record.raw
@@ -298,9 +348,9 @@ class Domain(ABC):
         return record.document if record.document is not None else str(record.raw)
 
     def given_split(self, record: Record) -> str | None:
-        """The split the data itself puts the record in: "train", "validation" or "test"; None if it does not.
+        """The split the data itself puts the record in: "train", "validation", "calibration" or "test".
 
-        Test records are left out of a training.
+        None if it does not. Test records are left out of a training.
         """
         label = record.meta.get("split")
         return None if label is None else str(label)

@@ -1,17 +1,20 @@
-"""Attention over packed rows: one function, registered with transformers, that never looks across documents.
+"""Attention over packed rows: one function, registered with transformers, that never attends across
+documents.
 
-A packed row (1, T) holds D documents one after another. The encoders of transformers know nothing of that:
+A packed row (1, T) contains D documents one after another. The encoders of transformers do not know that:
 given `position_ids` alone they let every token attend to the whole row. `packed_attention` is registered
-under the name "seqmlm" with transformers' `AttentionInterface`; a `Layout`, built once per batch and handed
-down through the model's keyword arguments, tells it where the documents are.
+under the name "seqmlm" with transformers' `AttentionInterface`; a `RowLayout`, built once per batch and
+passed down through the model's keyword arguments, says where the documents are.
 
 Two kernels compute the same numbers:
 
 * "varlen": `torch.nn.attention.varlen.varlen_attn` (flash), on CUDA in bf16 or fp16;
 * "grouped": everywhere else. Documents of similar length are gathered into one padded (N, heads, M, head
-  size) block and go through `scaled_dot_product_attention` together. One call per document spends its time
-  on call overhead where documents are short (25 tokens: 3 times the time of grouped calls); one call for
-  all of them spends it on padding where they are long. `grouping.group` balances the two.
+size)
+  block and go through `scaled_dot_product_attention` together. One call per document would spend its time on
+  call overhead where documents are short (25 tokens: 3 times the time of grouped calls); one call for all of
+  them would spend it on padding where lengths differ. `group` balances the two; its index tensors are built
+  once per batch.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ NAME = "seqmlm"
 
 
 class _Keys(torch.autograd.Function):
-    """Keys or values into the slots that read them; a token read by several sums their gradients."""
+    """Gathers keys or values into slots; the gradient of a token is the sum over its slots."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, plan: Grouping) -> Tensor:
@@ -48,7 +51,7 @@ class _Keys(torch.autograd.Function):
 
 
 class _Queries(torch.autograd.Function):
-    """Queries into their slots."""
+    """Gathers queries into their slots."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, plan: Grouping) -> Tensor:
@@ -61,7 +64,7 @@ class _Queries(torch.autograd.Function):
 
 
 class _Rows(torch.autograd.Function):
-    """Results out of their slots."""
+    """Gathers results from their slots."""
 
     @staticmethod
     def forward(ctx: Any, slots: Tensor, plan: Grouping) -> Tensor:
@@ -106,7 +109,7 @@ def grouped_attention(
     return rows
 
 
-# The loop over groups has another length for every batch: traced code would be compiled anew for each.
+# The loop over groups has another length for every batch: traced code would be recompiled for each.
 _grouped_eager: Callable[..., Tensor] = torch.compiler.disable(  # type: ignore[no-untyped-call]
     grouped_attention
 )
@@ -114,7 +117,7 @@ _grouped_eager: Callable[..., Tensor] = torch.compiler.disable(  # type: ignore[
 
 @cache
 def _varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
-    """torch's varlen kernel and the names of its arguments, or None where this torch has none."""
+    """torch's varlen kernel and the names of its arguments, or None if this torch has none."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -123,7 +126,7 @@ def _varlen() -> tuple[Callable[..., Any], frozenset[str]] | None:
 
 
 def attention_path(device: torch.device, dtype: torch.dtype, head_size: int = 64) -> str:
-    """Which kernel packed rows take, and why.
+    """Which kernel packed rows use, and why.
 
     Args:
         device, dtype: of queries, keys and values (under autocast: of what autocast yields).
@@ -169,7 +172,7 @@ def packed_attention(
     layout: RowLayout | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one packed row, exact within each document and blind across them.
+    """Attention of one packed row, exact within each document and none across them.
 
     The function transformers calls under the name "seqmlm".
 
@@ -180,13 +183,13 @@ def packed_attention(
         scaling: factor on the scores; None for head size ** -0.5.
         dropout: attention dropout probability (0 outside training).
         sliding_window: transformers' value: tokens to each side plus one; None for all.
-        layout: where the documents are.
+        layout: boundaries of the documents.
 
     Returns:
         (1, T, heads, head size), and None for the weights.
 
     Raises:
-        UsageError: no layout, padding, or dropout where the kernel cannot honour it.
+        UsageError: no layout, padding, or dropout that the kernel does not support.
     """
     if layout is None or attention_mask is not None:
         raise UsageError(
@@ -199,7 +202,7 @@ def packed_attention(
     if attention_path(v.device, v.dtype, v.shape[-1]).startswith("varlen"):
         if dropout > 0:
             raise UsageError(
-                f"attention dropout {dropout} cannot be honoured by the varlen kernel of this device; set "
+                f"the varlen kernel of this device does not support attention dropout ({dropout}); set "
                 "the model's attention dropout to 0, or train in fp32"
             )
         return _varlen_attention(q, k, v, layout, scaling=scaling, window=window)[None], None
@@ -210,13 +213,11 @@ def packed_attention(
 AttentionInterface.register(NAME, packed_attention)
 
 
-# How the documents of a packed row are grouped into attention calls; index tensors built once per batch.
-
 Longs = NDArray[np.int64]
 
-# What one more attention call costs, in the unit of `_cost`, for a width (heads x head size) of 256.
+# Cost of one more attention call, in the unit of `_cost`, for a width (heads x head size) of 256.
 _CALL_COST = 10_000
-# What gathering a row's queries, keys and values into slots costs, and its result out of them.
+# Cost of gathering a row's queries, keys and values into slots, and its results from them.
 _GATHER_COST = 30
 _FEWEST_QUERIES = 16
 _NONE = -1
@@ -229,7 +230,7 @@ class Group:
     Args:
         blocks: N.
         queries, keys: A and M, slots of each block.
-        mask: (N, 1, 1 or A, M) True where a query may look, or None where it may look everywhere.
+        mask: (N, 1, 1 or A, M) True where a query may attend, or None if it may attend everywhere.
     """
 
     blocks: int
@@ -239,7 +240,7 @@ class Group:
 
     @cached_property
     def bias(self) -> Tensor | None:
-        """The mask as fp32 terms to add to the scores: 0 where a query may look, else -inf."""
+        """The mask as fp32 terms to add to the scores: 0 where a query may attend, else -inf."""
         if self.mask is None:
             return None
         return torch.zeros(self.mask.shape, device=self.mask.device).masked_fill_(~self.mask, float("-inf"))
@@ -247,17 +248,17 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Which tokens take part in which call. P query slots and K key slots, over all groups in order.
+    """Which tokens are in which call. P query slots and K key slots, over all groups in order.
 
     Args:
         groups: the calls.
         queries: (P,) token read by each query slot; None: slot i reads token i.
         outputs: (R,) slot that holds the result of each row asked for.
-        rows: (P,) the row of each query slot (0 for padded ones): `outputs` turned round.
-        padding: query slots that hold no row.
+        rows: (P,) the row of each query slot (0 for padded ones): the inverse of `outputs`.
+        padding: query slots without a row.
         keys: (K,) token read by each key slot; None: slot i reads token i.
         sources: key slots that read token 0, then those that read token 1, and so on.
-        offsets: (T,) where each token's part of `sources` begins; None where every token has exactly one.
+        offsets: (T,) where each token's part of `sources` begins; None if every token has exactly one.
     """
 
     groups: tuple[Group, ...]
@@ -290,7 +291,7 @@ class Grouping:
 
 @dataclass(eq=False)
 class RowLayout:
-    """Where the documents of one packed row are; its plans are shared by all layers.
+    """The documents of one packed row; its plans are shared by all layers.
 
     Args:
         cu_seq_lens: (D + 1,) int32 offsets of the documents, on the model's device.
@@ -309,7 +310,7 @@ class RowLayout:
         """Calls for `width` (heads x head size) and `window` tokens to each side (None: all).
 
         Args:
-            asked: (R,) tokens whose attention is wanted; None for all, in order (such plans are kept).
+            asked: (R,) tokens whose attention is wanted; None for all, in order (such plans are cached).
         """
         if window is not None and self.max_length - 1 <= window:
             window = None
@@ -329,8 +330,8 @@ def _cost(queries: int, keys: int) -> int:
 def group(lengths: Sequence[int], width: int) -> list[list[int]]:
     """Split documents into groups of similar length: a group grows while its padding is cheaper than a call.
 
-    Documents that come sorted, longest first, and have few lengths get a group for each length: their slots
-    are the tokens in order, so that nothing has to be gathered.
+    Documents sorted by descending length with few lengths get a group for each length: their slots are the
+    tokens in order, so that nothing has to be gathered.
 
     Args:
         lengths: tokens of each document.
@@ -380,7 +381,7 @@ def _plan(
 
 
 def _worth_cutting(length: int, window: int) -> bool:
-    """Whether a document is cheaper as blocks of queries with their windows than as a whole under a mask."""
+    """Whether a document is cheaper as blocks of queries with their windows than whole with a mask."""
     step = max(window, _FEWEST_QUERIES)
     return -(-length // step) * _cost(step, step + 2 * window) < _cost(length, length)
 
@@ -464,26 +465,23 @@ def _assemble(
 
 
 def _mask(queries: Longs, keys: Longs, window: int | None) -> NDArray[np.bool_] | None:
-    """(N, 1, 1 or A, M) from tokens (N, A) and (N, M); None where every query may look everywhere."""
+    """(N, 1, 1 or A, M) from tokens (N, A) and (N, M); None if every query may attend everywhere."""
     real = keys != _NONE
     if window is None or keys.shape[1] - 1 <= window:
         return None if bool(real.all()) else real[:, None, None, :]
     near: NDArray[np.bool_] = np.abs(queries[:, :, None] - keys[:, None, :]) <= window
     allowed: NDArray[np.bool_] = near & real[:, None, :]
-    # A query that holds no token would see nothing and yield NaN: it sees the first key.
+    # A query slot without a token would attend to nothing and yield NaN: it gets the first key.
     allowed[:, :, 0] |= queries == _NONE
     return allowed[:, None]
-
-
-# `torch.compile` for packed rows: what does not depend on where documents begin.
 
 
 def compile_layers(module: nn.Module) -> None:
     """Compile each transformer layer in place, for rows of any number of tokens.
 
     Names of parameters stay as they are. Attention runs uncompiled in the middle of its layer: it is
-    organised by document lengths, Python integers that differ in every row, and code compiled for some of
-    them would be compiled anew for the next until the compiler gives up.
+    organised by document lengths, Python integers that differ in every row, and would be recompiled for each
+    row until the compiler gives up.
     """
     uncompiled = torch.compiler.disable(packed_attention)  # type: ignore[no-untyped-call]
     AttentionInterface.register(NAME, uncompiled)

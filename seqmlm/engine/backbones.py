@@ -1,4 +1,8 @@
-"""The encoders: ModernBERT from scratch in three sizes, or any supported masked LM from disk or hub."""
+"""The encoders: ModernBERT from scratch in three sizes, or any supported masked LM from disk or hub.
+
+What differs between architectures (head, positions, modules without gradients) is in one table, `HEADS`; an
+architecture that is not in it is refused, because packing it would give wrong numbers without an error.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ SIZES: dict[str, Size] = {
     "small": Size(layers=6, hidden=256, heads=4, intermediate=384),
     "base": Size(layers=12, hidden=768, heads=12, intermediate=1152),
 }
-# From this vocabulary on the padded size is a multiple of 64, which is what CUDA's matmul tiles like.
+# From this vocabulary size on it is padded to a multiple of 64, which suits CUDA's matrix tiles.
 _LARGE_VOCABULARY = 1024
 _RESERVED = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"}
 
@@ -51,8 +55,8 @@ class ModelConfig:
         init: folder or hub id of a masked LM to continue instead.
         max_length: longest sequence in tokens, special tokens included.
         dropout: probability for embeddings, MLP and attention, in [0, 1).
-        global_attention: every layer looks at the whole sequence (where order within a group means nothing,
-            as in visits); by default two layers of three look at 64 tokens to each side.
+        global_attention: every layer attends to the whole sequence (for groups without order, such as
+            visits); by default two layers of three attend to 64 tokens on each side.
         overrides: further fields of `transformers.ModernBertConfig`.
     """
 
@@ -70,7 +74,8 @@ class ModelConfig:
             raise UsageError(f"dropout must lie in [0, 1), not {self.dropout}")
         if self.max_length < 3:
             raise UsageError(
-                f"max_length must hold at least one unit between two special tokens, not {self.max_length}"
+                "max_length must have room for at least one unit between two special tokens, not "
+                f"{self.max_length}"
             )
 
 
@@ -91,7 +96,7 @@ def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
         The model on the CPU in fp32.
 
     Raises:
-        UsageError: an override that ModernBertConfig does not have, or one that the token space decides.
+        UsageError: an override unknown to ModernBertConfig, or one that the token space determines.
     """
     if config.init is not None:
         return load(config.init, space)
@@ -99,7 +104,7 @@ def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
     known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
     for key in config.overrides:
         if key in _RESERVED:
-            raise UsageError(f"model override {key!r} is decided by the tokenizer and cannot be set")
+            raise UsageError(f"model override {key!r} is determined by the tokenizer and cannot be set")
         if key not in known:
             raise UsageError(f"unknown model override {key!r}{nearest(key, known)}")
     settings: dict[str, Any] = {
@@ -175,7 +180,7 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
 
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise StateError(f"{folder} holds no config.json: it is not a saved model")
+        raise StateError(f"{folder} has no config.json: it is not a saved model")
     if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
         raise StateError(
             f"{folder} stores its weights as pickle, which can run code when read; convert it once with "
@@ -184,7 +189,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def position_capacity(model: PreTrainedModel) -> int | None:
-    """Longest sequence in tokens the model has learned positions for; None where positions are rotary."""
+    """Longest sequence in tokens the model has learned positions for; None if positions are rotary."""
     table = next(
         (
             m
@@ -199,7 +204,7 @@ def position_capacity(model: PreTrainedModel) -> int | None:
 
 
 def position_offset(model: PreTrainedModel) -> int:
-    """What the model adds to 0-based positions before its look-up (RoBERTa, ESM-1b: padding id + 1)."""
+    """Offset added to 0-based positions before the look-up (RoBERTa, ESM-1b: padding id + 1)."""
     return int(model.config.pad_token_id) + 1 if HEADS[model.config.model_type].offset_positions else 0
 
 
@@ -217,13 +222,13 @@ def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction:
     Args:
         model: any supported masked LM.
         mean_length: mean document length in tokens (weighted by tokens, where lengths vary much).
-        masked_fraction: share of tokens the head is asked for.
+        masked_fraction: share of tokens the head predicts.
     """
     config = model.config
     body_modules = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
     body = sum(m.weight.numel() for m in body_modules)
     if config.model_type == "albert":
-        # One group of layers is run again and again.
+        # ALBERT runs one group of layers repeatedly.
         body = body * config.num_hidden_layers // max(config.num_hidden_groups * config.inner_group_num, 1)
     inside = {id(m) for m in body_modules}
     head = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside)
@@ -234,18 +239,15 @@ def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction:
     return float(6.0 * body + 6.0 * masked_fraction * head + 12.0 * hidden * visible)
 
 
-# What the engine must know of each supported architecture: its head, its positions, its embedding.
-
-
 @dataclass(frozen=True)
 class Head:
-    """One architecture's way from hidden states to logits.
+    """How one architecture computes logits from hidden states.
 
     Args:
         logits: (masked LM, (Q, H) hidden states) -> (Q, V) logits, by the model's own modules.
         layers: where the body keeps its layers; a module that serves as several layers stands there once.
         offset_positions: learned positions start at padding id + 1.
-        unused: modules of the body that no masked LM reads (their parameters would never get a gradient).
+        unused: modules of the body that a masked LM does not use (their parameters get no gradient).
     """
 
     logits: Callable[[Any, Tensor], Tensor]
@@ -282,7 +284,7 @@ def check_supported(model_type: str, name: str) -> None:
 
 
 def freeze_unused(model: nn.Module, model_type: str) -> None:
-    """Switch off gradients of modules that a masked LM never reads: DDP waits for every trainable
+    """Switch off gradients of modules that a masked LM does not use: DDP waits for every trainable
     parameter."""
     for name in HEADS[model_type].unused:
         for path, module in model.named_modules():

@@ -1,10 +1,10 @@
-"""Further inputs of a token (age, time, a class): what a model adds to its embedding.
+"""Input channels: further inputs of a token (age, time, a class) that are added to its embedding.
 
-    embedding(token) + sum over channels of what each says,  then the model's own norm and dropout
+    embedding(token) + sum over channels of their embeddings,  then the model's own norm and dropout
 
 as in BEHRT (Li et al. 2020) and CEHR-BERT (Pang et al. 2021), around any encoder that takes `inputs_embeds`.
 A channel has a name, which the data and the model agree on, and a kind. Where a value is NaN the channel
-says nothing.
+adds nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WEIGHTS = "channels.safetensors"
 
 Kind = Literal["category", "time2vec", "sinusoid"]
 
-# Token embeddings begin about this large: waves of amplitude 1 would drown them.
+# Initial size of token embeddings: waves of amplitude 1 would dominate them.
 _FIRST_AMPLITUDE = 0.02
 _LINEAR_LIMIT = 100.0
 _LONGEST_WAVE = 10_000.0
@@ -53,7 +53,9 @@ class Channel:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise UsageError(f"an input channel is one of {', '.join(get_args(Kind))}, not {self.kind!r}")
+            raise UsageError(
+                f"the kind of an input channel must be one of {', '.join(get_args(Kind))}, not {self.kind!r}"
+            )
         if self.kind == "category" and self.size < 1:
             raise UsageError("an input channel of kind 'category' needs a size of at least 1")
         if not self.scale > 0:
@@ -61,19 +63,19 @@ class Channel:
 
 
 def channels_of(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    """Channels from plain values, as a tokenizer declares them and a model's card keeps them.
+    """Channels from plain values, as declared by a tokenizer and stored in a model's card.
 
     Raises:
-        UsageError: a kind or setting that is not known.
+        UsageError: an unknown kind or setting.
     """
     try:
         return {name: Channel(**settings) for name, settings in values.items()}
     except TypeError as error:
-        raise UsageError(f"an input channel cannot be described like that: {error}") from None
+        raise UsageError(f"invalid description of an input channel: {error}") from None
 
 
 class InputChannels(nn.Module):
-    """What the channels of a model add to its token embeddings.
+    """The channel embeddings of a model.
 
     Everything is computed in float32, whatever the encoder's precision: days have more digits than bfloat16.
 
@@ -107,13 +109,13 @@ class InputChannels(nn.Module):
         return {name: asdict(channel) for name, channel in self.channels.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the weights beside a model's."""
+        """Write the weights next to a model's."""
         text = json.dumps(self.described(), sort_keys=True)
         save_file(module_tensors(self), folder / WEIGHTS, metadata={"channels": text})
 
     @classmethod
     def load(cls, folder: Path, described: Mapping[str, Mapping[str, Any]], width: int) -> InputChannels:
-        """What `save` wrote.
+        """Load what `save` wrote.
 
         Raises:
             StateError: the weights are missing, or not those of these channels.
@@ -137,7 +139,7 @@ class _Category(nn.Embedding):
 
 
 class _Scaled(nn.Module, ABC):
-    """A number, centred and scaled, with one learned amplitude for all it says."""
+    """A number, centred and scaled, with one learned amplitude."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: atomic, hashed, and the newest valid one is found again.
+"""Checkpoints that are complete or absent: atomic, hashed, with all that a resumed training needs.
 
 A checkpoint is a folder `step-00000050` with
 
@@ -7,8 +7,9 @@ A checkpoint is a folder `step-00000050` with
     manifest.json                                   size and SHA-256 of the others, written last
 
 It is written as `step-00000050.tmp`, every file and the folder synced, then renamed, then the parent synced;
-older ones are pruned only after that. A kill at any moment leaves the previous checkpoint untouched, and at
-most a `.tmp` folder, which the next save sweeps away. Nothing is pickled.
+older ones are pruned only after that. A crash at any moment leaves the previous checkpoint untouched, and at
+most a `.tmp` folder, which the next save removes. Hashes cost a second read of the weights, but a torn file
+is never resumed from. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Checkpoint:
         They may be views of a mapped file and unaligned: copy them into existing memory before use.
 
         Raises:
-            StateError: the group is missing or torn.
+            StateError: the group is missing or incomplete.
         """
         try:
             return load_file(self.path / f"{group}.safetensors")
@@ -94,17 +95,17 @@ def save(
     """Write the checkpoint of `step`, then prune older ones.
 
     Args:
-        root: folder of the checkpoints, made if missing.
+        root: folder of the checkpoints, created if missing.
         tensors: group -> name -> tensor on the CPU.
         state: JSON-ready.
         keep_last: how many of the newest to keep.
-        keep_every: those whose step is a multiple of it are kept for ever.
+        keep_every: those at multiples of this step are kept permanently.
 
     Returns:
         The folder `step-XXXXXXXX`.
 
     Raises:
-        StateError: the disk is full or cannot be written; what was there before is intact.
+        StateError: the disk is full or cannot be written; earlier checkpoints are intact.
     """
     target = folder(root, step)
     partial = root / f"{target.name}.tmp"
@@ -168,7 +169,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
 
 
 def _replace(partial: Path, target: Path) -> None:
-    """Rename into place; a torn checkpoint of the same name steps aside first."""
+    """Rename into place; an incomplete checkpoint of the same name is moved away first."""
     if target.exists():
         durable.DISK.rename(target, target.with_name(f"{target.name}.old.tmp"))
     durable.DISK.rename(partial, target)
@@ -176,7 +177,7 @@ def _replace(partial: Path, target: Path) -> None:
 
 
 def _discard(partial: Path) -> None:
-    """Remove what a failed save has written; a disk that refuses even this must not hide the first error."""
+    """Remove what a failed save has written; errors here must not hide the first one."""
     with suppress(OSError):
         if partial.exists():
             durable.DISK.remove(partial)
@@ -193,13 +194,13 @@ def _cannot_save(target: Path, error: OSError) -> StateError:
 
 
 def sweep(root: Path) -> None:
-    """Remove what a killed process left half-written or half-removed."""
+    """Remove what a killed process left incomplete."""
     for path in root.glob("step-*.tmp"):
         durable.DISK.remove(path)
 
 
 def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> None:
-    """Remove old checkpoints. They are renamed first, so a kill here leaves no torn one under a true name."""
+    """Remove old checkpoints, renamed first, so that a crash leaves no incomplete one under a valid name."""
     for path in folders(root)[max(keep_last, 1) :]:
         kept_for_ever = keep_every is not None and step_of(path) % keep_every == 0
         if path != newest and not kept_for_ever:
@@ -211,7 +212,7 @@ def _prune(root: Path, newest: Path, keep_last: int, keep_every: int | None) -> 
 
 
 def folder(root: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """The folder of the checkpoint of a step."""
     return root / f"step-{step:08d}"
 
 
@@ -222,7 +223,7 @@ def step_of(path: Path) -> int:
 
 
 def folders(root: Path) -> list[Path]:
-    """Checkpoint folders, valid or not, newest first."""
+    """All checkpoint folders, valid or not, newest first."""
     if not root.is_dir():
         return []
     return sorted((path for path in root.iterdir() if step_of(path) >= 0), key=step_of, reverse=True)
@@ -232,7 +233,7 @@ def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | Non
     """The checkpoint to resume from: the newest whose manifest and hashes hold, or None.
 
     Args:
-        skipped: newer ones that had to be passed over are appended, with the reason.
+        skipped: newer, unusable ones are appended, with the reason.
     """
     for path in folders(root):
         reason = problem(path)
@@ -244,7 +245,7 @@ def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | Non
 
 
 def problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint folder, or None."""
+    """Why a checkpoint folder is unusable, or None."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text())
         files = manifest["files"]
@@ -267,33 +268,30 @@ def read(path: Path, *, verify: bool = True) -> Checkpoint:
         verify: check sizes and hashes first; False where `newest_valid` just did.
 
     Raises:
-        StateError: it is not there, or torn.
+        StateError: it is missing or incomplete.
     """
     reason = problem(path) if verify else None
     if reason is not None:
-        raise StateError(f"{path}: not a usable checkpoint: {reason}; name another one or train again")
+        raise StateError(f"{path}: unusable checkpoint: {reason}; name another one or train again")
     state = json.loads((path / _STATE).read_text())
     return Checkpoint(path, step_of(path), state)
 
 
-# All that a training run must remember to go on as if it had never stopped, to and from a checkpoint.
-
-
 @dataclass(kw_only=True)
 class Progress:
-    """How far training has come; JSON-ready through `asdict`.
+    """The state of a training besides tensors; JSON-ready through `asdict`.
 
     Args:
-        step: optimizer steps done, skipped ones included; each has used up one global batch.
+        step: completed optimizer steps, skipped ones included; each has used one global batch.
         tokens: trained on so far.
         seconds: training time so far, over all resumptions.
         loss: of the last step that was not skipped, nats per masked token.
-        bad_steps: skipped in a row, up to now.
-        skipped: in all.
-        micro_tokens: the memory's limit, as far as found.
-        position: of the row planner, after the last batch that was used.
+        bad_steps: consecutive skipped steps up to now.
+        skipped: total of skipped steps.
+        micro_tokens: the memory limit found so far.
+        position: of the row planner, after the last used batch.
         time_plan: decisions taken under a time limit.
-        settings: the configuration, to tell whether a resumed run changes it.
+        settings: the configuration, to detect changes in a resumed run.
     """
 
     step: int = 0
@@ -309,10 +307,10 @@ class Progress:
 
 
 def find(directory: Path, resume: bool, processes: Processes) -> tuple[Checkpoint | None, list[Skipped]]:
-    """The checkpoint to go on from, agreed between all processes; None where there is none yet.
+    """The checkpoint to resume from, the same for all processes; None if there is none yet.
 
     Raises:
-        StateError: checkpoints are there but resuming was not asked for, or all of them are torn.
+        StateError: checkpoints exist although `resume` is False, or all of them are unusable.
     """
     skipped: list[Skipped] = []
     step, error = -1, None
@@ -332,12 +330,12 @@ def _choose(directory: Path, resume: bool, skipped: list[Skipped]) -> int:
     present = folders(directory)
     if present and not resume:
         raise StateError(
-            f"{directory} already holds {present[0].name}: resume that training, or use another folder"
+            f"{directory} already has {present[0].name}: resume that training, or use another folder"
         )
     path = newest_valid(directory, skipped)
     if path is None and present:
         reasons = "; ".join(f"{each.path.name}: {each.reason}" for each in skipped)
-        raise StateError(f"{directory}: no checkpoint can be resumed ({reasons}); remove them to start anew")
+        raise StateError(f"{directory}: no checkpoint can be resumed ({reasons}); remove them to start again")
     return -1 if path is None else step_of(path)
 
 
@@ -351,7 +349,7 @@ def save_progress(
     keep_last: int,
     keep_every: int | None,
 ) -> Path:
-    """Write a checkpoint; every process must call this, the main one writes.
+    """Write a checkpoint; every process must call this, the main process writes.
 
     Raises:
         StateError: it cannot be written (on the main process; TrainingError on the others).
@@ -381,9 +379,9 @@ def save_progress(
 def restore_progress(
     saved: Checkpoint, module: nn.Module, optimizer: torch.optim.Optimizer, processes: Processes
 ) -> Progress:
-    """Put model, optimizer and random state back where they were.
+    """Restore model, optimizer and random state.
 
-    With more processes than before, the additional ones keep the random state they were seeded with.
+    With more processes than before, the additional ones keep their seeded random state.
 
     Raises:
         StateError: the checkpoint is of another model or of another version.
@@ -413,6 +411,6 @@ def _gather_random_state(processes: Processes) -> dict[str, Tensor]:
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
-    """Settings that a resumed run changes: name -> [before, now]."""
+    """Settings that differ in a resumed run: name -> [before, now]."""
     pairs = {name: [before.get(name), value] for name, value in now.items()}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

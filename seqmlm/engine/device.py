@@ -1,4 +1,4 @@
-"""What depends on the device: precision, random state, and running out of its memory."""
+"""What depends on the device: precision, random state, and memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", 
 
 
 def best_device() -> torch.device:
-    """Where models are asked: the accelerator, or the processor of a machine that has none."""
+    """The default device: the accelerator, or the CPU of a machine without one."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return torch.device("cpu") if found is None else found
 
 
 def resolved(precision: Precision, device: torch.device | None = None) -> Precision:
-    """What "auto" means on a device, `best_device` by default: "fp32" or "bf16", as `compute_dtype`."""
+    """The meaning of "auto" on a device (default: `best_device`): "fp32" or "bf16"; see `compute_dtype`."""
     dtype = compute_dtype(precision, best_device() if device is None else device)
     return "bf16" if dtype == torch.bfloat16 else "fp32"
 
@@ -51,7 +51,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(device: torch.device, state: Mapping[str, Tensor]) -> None:
-    """Put back what `random_state` took; a device that is not there any more is passed over."""
+    """Restore what `random_state` returned; a device that no longer exists is skipped."""
     torch.set_rng_state(state["cpu"].clone())
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].clone(), device)
@@ -59,7 +59,7 @@ def set_random_state(device: torch.device, state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def random_state_kept(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn inside leaves no trace in the stream outside."""
+    """Context after which the random state is the same as before."""
     state = random_state(device)
     try:
         yield
@@ -68,7 +68,7 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the device, or the machine, has no memory left for this batch."""
+    """Whether an error means that the device or the machine is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -76,12 +76,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give cached blocks back, so that smaller batches do not fail for fragments of larger ones."""
+    """Free cached blocks, so that smaller batches do not fail because of fragments of larger ones."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
-
-# Keep freed memory in the process, so that a step on the CPU does not fetch its pages anew each time.
 
 # From malloc.h of the GNU C library.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -90,14 +88,14 @@ _LARGE = 2**30
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tell the C library not to give freed blocks of up to 1 GiB back to the kernel; once per process.
+    """Keep freed memory blocks of up to 1 GiB in the process instead of returning them to the kernel.
 
     A step allocates and frees the same hundreds of megabytes again and again. By default the GNU C library
     unmaps blocks of over 32 MiB at once and trims the heap's end, and the kernel then zeroes every page of
-    the next step: 5 to 10 % of the time of a small model's step on two cores. The peak stays what it was.
+    the next step: 5 to 10 % of the time of a small model's step on two cores. The peak is unchanged.
 
     Returns:
-        Whether this C library took the setting (others keep their own defaults).
+        Whether this C library accepted the setting (others keep their own defaults).
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""One process or many, behind the same few calls: data parallel (DDP) or sharded (FSDP2).
+"""One or several processes behind the same interface: data parallel (DDP) or sharded (FSDP2).
 
 Each process computes gradients of its share of a global batch. Both DDP and FSDP2 average them over the
 processes, so a loss divided by the global count is multiplied by the number of processes first.
@@ -26,20 +26,20 @@ Sharding = Literal["none", "fsdp2"]
 
 
 class Processes:
-    """This process among all that train together.
+    """The processes of one training.
 
     Args:
         device: "auto" takes the accelerator of the machine where there is one.
         sharding: "fsdp2" divides parameters, gradients and optimizer state among the processes.
 
     Raises:
-        UsageError: a launcher started several processes that do not see each other: each would train alone
-            into the same folder.
+        UsageError: a launcher started several processes that are not connected: each would train alone into
+            the same folder.
     """
 
     def __init__(self, device: Literal["auto", "cpu"] = "auto", sharding: Sharding = "none") -> None:
         cpu = device == "cpu" or not torch.accelerator.is_available()
-        # Precision is the loop's own: Accelerate would wrap `forward` for good, evaluation included.
+        # The loop sets the precision: Accelerate would wrap `forward` permanently, evaluation included.
         self.accelerator = Accelerator(cpu=cpu, mixed_precision="no")
         self.device: torch.device = self.accelerator.device
         self.rank: int = self.accelerator.process_index
@@ -65,7 +65,7 @@ class Processes:
 
     @contextmanager
     def gradients(self, module: nn.Module, *, synchronise: bool) -> Iterator[None]:
-        """Context of one forward and backward: accumulate locally, or also exchange what has gathered."""
+        """Context of one forward and backward: accumulate locally, or also exchange gradients."""
         if isinstance(module, FSDPModule):
             module.set_requires_gradient_sync(synchronise)
             yield
@@ -75,7 +75,7 @@ class Processes:
             yield
 
     def forget_forward(self, module: nn.Module) -> None:
-        """After a forward without backward: FSDP2 leaves the root gathered and loses its next gradients."""
+        """Reset after a forward without backward: FSDP2 would keep the root gathered and lose gradients."""
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()
@@ -122,16 +122,16 @@ class Processes:
         return [part.cpu() for part in parts]
 
     def agree(self, error: Exception | None) -> None:
-        """Meet all others; where any of them failed, all fail, so that none waits for ever.
+        """Synchronise; if any process failed, all fail, so that none waits forever.
 
         Raises:
-            The own error, or a TrainingError where another process has one.
+            This process's error, or a TrainingError if another process has one.
         """
         failed = self.largest([error is not None])[0]
         if error is not None:
             raise error
         if failed:
-            raise TrainingError("another training process failed; its message tells why")
+            raise TrainingError("another training process failed; see its message")
 
 
 def shard(module: nn.Module, device: torch.device, world: int) -> nn.Module:

@@ -1,24 +1,29 @@
 """ModernBERT's encoder for packed rows on the CPU: the same numbers with half the passes over memory.
 
-transformers runs a layer as some forty operations, each reading and writing (T, hidden) tensors, and autograd
-keeps most of them. On a CPU these passes cost nearly as much as the matrix products. Here a layer is one
-autograd function with its gradient written out:
+transformers runs a layer as about forty operations, each reading and writing (T, hidden) tensors, and
+autograd keeps most of them. On a CPU these passes cost nearly as much as the matrix products. Here a layer is
+one autograd function with its gradient written out (`seqmlm.engine.fused_layer`):
 
-* queries and keys are rotated in place: with the rows of their weight interleaved, a rotation is one
-  product of complex numbers;
-* queries, keys and values are gathered into groups of similar length (`grouping`) at once;
-* residuals are added inside the matrix products; norms and GELU are computed again in the backward pass;
-* the last layer has queries, and goes on, for the asked rows only: nothing else is read from it.
+* queries and keys are rotated in place: with the rows of their weight interleaved, a rotation is one product
+of
+  complex numbers;
+* queries, keys and values are gathered into groups of similar length (`seqmlm.engine.attention`) at once;
+* residuals are added inside the matrix products; norms and GELU are recomputed in the backward pass;
+* the last layer computes queries, and what follows, for the asked rows only.
 
-Without gradients nothing is kept (`fused_inference`), and more is left out:
+Without gradients nothing is kept, and more is omitted:
 
-* the first layer's queries, keys and values are those of its distinct pairs of token and position: the masked
-  copies of a sequence have few of them;
-* rows out of reach of all asked ones are dropped once no later layer reads them (`receptive`);
-* under autocast to bfloat16 the products run in it, and only they (`fused_products`).
+* the first layer's queries, keys and values are computed once for each distinct pair of token and position:
+the
+  masked copies of a sequence have few of them;
+* a layer computes only rows that the asked ones depend on (`stages`): the layer before one with a window of w
+tokens
+  must compute only the rows within w of those wanted; before a layer that attends everywhere, every row. Long
+  documents asked at few tokens lose most rows of their last layers that way;
+* under autocast to bfloat16 the matrix products run in it, and nothing else.
 
-`FusedEncoder.applies` says whether a model can run this way right now; otherwise transformers' own forward
-runs, with `packed_attention`.
+`FusedEncoder.applies` says whether a model can run this way; otherwise transformers' own forward runs, with
+`packed_attention`. The cost is that this one architecture is implemented twice; tests compare the two.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ class FusedEncoder:
         config = model.config
         self._model, self._heads, self._eps = model, config.num_attention_heads, config.norm_eps
         size = config.hidden_size // config.num_attention_heads
-        # Row r of a head's query or key weight holds one half of a pair, row r + size / 2 the other.
+        # Row r of a head's query or key weight is one half of a pair, row r + size / 2 the other.
         pairs = torch.arange(size).view(2, size // 2).t().reshape(-1)
         starts = torch.arange(0, 2 * config.hidden_size, size)
         turned = (starts[:, None] + pairs).reshape(-1)
@@ -59,7 +64,7 @@ class FusedEncoder:
 
     @staticmethod
     def supports(model: PreTrainedModel) -> bool:
-        """Whether the architecture and its settings are the ones written out here."""
+        """Whether the architecture and its settings are those implemented here."""
         config = model.config
         if config.model_type != "modernbert" or not AVAILABLE:
             return False
@@ -68,7 +73,7 @@ class FusedEncoder:
         return plain and rotary and config.hidden_activation == "gelu"
 
     def applies(self) -> bool:
-        """Whether this call may go this way: on a CPU, no dropout, plain layers nobody listens to.
+        """Whether this call can run here: on a CPU, without dropout, hooks or compiled layers.
 
         In fp32, or without gradients also under autocast to bfloat16.
         """
@@ -82,7 +87,7 @@ class FusedEncoder:
         for module in body.layers.modules():
             if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
                 return False
-            if module._compiled_call_impl is not None:  # who asked for compiled layers gets them
+            if module._compiled_call_impl is not None:  # compiled layers were requested
                 return False
         return all(
             _plain(weight) for layer in body.layers for weight in _weights(layer) if weight is not None
@@ -105,7 +110,7 @@ class FusedEncoder:
             hidden = self._differentiable(input_ids, position_ids, layout, asked)
         else:
             dtype = _products()
-            with torch.autocast("cpu", enabled=False):  # what is rounded is decided here
+            with torch.autocast("cpu", enabled=False):  # rounding is decided here
                 hidden = self._inferred(input_ids, position_ids, layout, asked, dtype)
         out: Tensor = body.final_norm(hidden)
         return out
@@ -138,7 +143,8 @@ class FusedEncoder:
         steps = stages(layout, asked, [_window(layer) for layer in layers])
         rotations, hidden, projected = self._embedded(input_ids, position_ids, dtype)
         for layer, stage in zip(layers, steps, strict=True):
-            # Rounding a layer's weights takes less than a thousandth of a full row's time: they are not kept.
+            # Rounding a layer's weights takes less than a thousandth of a full row's time: they are not
+            # cached.
             norm, qkv, out, norm_mlp, *mlp = _weights(layer)
             hidden = infer(
                 hidden,
@@ -156,7 +162,7 @@ class FusedEncoder:
         return hidden
 
     def _turned(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """(3 H, H) weights of queries, keys and values in `dtype`, those of pairs beside each other."""
+        """(3 H, H) weights of queries, keys and values in `dtype`, those of pairs next to each other."""
         return weight.to(dtype).index_select(0, self._interleave)
 
     def _embedded(
@@ -198,12 +204,12 @@ class FusedEncoder:
 
 
 def _products() -> torch.dtype:
-    """The type that matrix products on a CPU run in here."""
+    """The type of matrix products on this CPU path."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def _window(layer: Any) -> int | None:
-    """Tokens to each side that a layer looks at; None for all."""
+    """Tokens to each side that a layer attends to; None for all."""
     return None if layer.attn.sliding_window is None else layer.attn.sliding_window - 1
 
 
@@ -224,25 +230,19 @@ def _plain(weight: Any) -> bool:
     )
 
 
-# Which rows each layer must compute for the asked ones: a layer with a window reads no further than it.
-#
-# Going back from the asked rows, the layer before one with a window of w tokens owes only the rows within w
-# of those wanted; before a layer that looks everywhere, every row is owed. Long documents asked at few
-# tokens lose most rows of their last layers that way, and nothing else changes.
-
 Longs = NDArray[np.int64]
 
-# Rows are left out where at most this share of them is owed: gathering the rest must pay.
+# Rows are omitted if at most this share of them is needed, so that gathering the rest is worth it.
 _WORTH = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What one layer reads and gives.
+    """Input and output rows of one layer.
 
     Args:
         layout: of the rows it reads.
-        rows: (R,) which of them it gives, ascending but for the last layer; None for all.
+        rows: (R,) rows it computes, ascending except in the last layer; None for all.
     """
 
     layout: RowLayout
@@ -284,7 +284,7 @@ def stages(layout: RowLayout, asked: Tensor, windows: Sequence[int | None]) -> l
 def _spans(
     offsets: Longs, document: Longs, sizes: Longs, windows: Sequence[int | None]
 ) -> list[tuple[Longs, Longs] | None]:
-    """First row and end (D,) of what each layer but the last owes of each document; None for all of it."""
+    """First and end row (D,) that each layer but the last must compute of each document; None for all."""
     low, high = sizes.copy(), np.zeros_like(sizes)
     np.minimum.at(low, document, offsets)
     np.maximum.at(high, document, offsets + 1)

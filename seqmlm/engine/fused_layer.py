@@ -1,6 +1,18 @@
-"""One ModernBERT layer over packed rows as an autograd function, its gradient written out.
+"""One ModernBERT layer over packed rows: as an autograd function with its gradient written out, and without
+gradients.
 
-The passes over memory that `seqmlm.engine.fused` saves are saved here.
+The memory passes that `seqmlm.engine.fused` avoids are avoided here. Without a gradient (`infer`) the numbers
+are the same, nothing is kept, and residuals are added in place; what a masked copy, asked at one token,
+allows is used:
+
+* the gated MLP processes few rows at a time, so that its wide intermediates stay in the cache;
+* if few rows of a document are asked, the attention-weighted sums of the inputs are projected instead of the
+values
+  of all its tokens, which is the same by linearity.
+
+With weights in bfloat16 the operands and results of matrix products are rounded to bfloat16; the residual
+stream, norms, rotations, softmax and the sums inside products stay float32. Processors that multiply bfloat16
+(avx512_bf16, amx) do so at twice the speed or more.
 """
 
 from __future__ import annotations
@@ -131,7 +143,7 @@ def _mlp_backward(
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Layer norm without bias, with its means and inverse deviations; without a weight, nothing is done."""
+    """Layer norm without bias, with its means and inverse deviations; identity without a weight."""
     if weight is None:
         return x, None, None
     out, mean, scale = torch.native_layer_norm(x, weight.shape, weight, None, eps)
@@ -150,13 +162,13 @@ def _norm_backward(
 
 
 def rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
-    """Turn the first parts of each row in place.
+    """Rotate the first parts of each row in place.
 
     Args:
         parts: (N, queries, keys or values of H features each) in interleaved pairs.
         rotation: (N, head size / 2).
         heads: of each part.
-        turned: how many parts, from the first.
+        turned: number of parts to rotate, from the first.
     """
     size = rotation.shape[1]
     pairs = parts.view(len(parts), parts.shape[1] // (2 * heads * size), heads, size, 2)[:, :turned]
@@ -226,13 +238,6 @@ def _flat(found: Tensor) -> Tensor:
     return found.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-# What a fused layer without gradients does in the type of its weights: float32, or bfloat16 products.
-#
-# In float32 these are the operations of `seqmlm.engine.fused_layer`. With bfloat16 weights the operands and
-# results of matrix products are rounded to bfloat16; the residual stream, norms, rotations, softmax and the
-# sums inside products stay float32. Processors that multiply bfloat16 (avx512_bf16, amx) do so at twice the
-# speed or more.
-
 # Attention scores at a time, in bfloat16 products: 4 MiB of fp32.
 _SCORES = 1 << 20
 
@@ -284,7 +289,7 @@ def attention(queries: Tensor, keys: Tensor, plan: Grouping, heads: int) -> Tens
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor) -> None:
-    """Fill `out` from (blocks, heads, slots, head size) views, so much at a time as the caches hold."""
+    """Fill `out` from (blocks, heads, slots, head size) views, in parts that fit the caches."""
     heads, size = query.shape[1], query.shape[3]
     each = heads * group.queries * group.keys
     blocks, rows = max(1, _SCORES // each), max(1, _SCORES // (heads * group.keys))
@@ -296,24 +301,14 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor
             part = slice(row, row + rows)
             asked = query[some, :, part]
             scores = torch.baddbmm(query.new_empty(()), asked.flatten(0, 1), across, beta=0, alpha=size**-0.5)
-            # torch's softmax of bfloat16 takes three times as long where keys are no multiple of 32.
+            # torch's softmax of bfloat16 takes three times as long if the number of keys is not a multiple of
+            # 32.
             shares = scores.view(*asked.shape[:3], group.keys).float()
             if group.bias is not None:  # (blocks, 1, 1 or queries, keys)
                 shares += group.bias[some] if group.bias.shape[2] == 1 else group.bias[some, :, part]
             shares = shares.softmax(-1).to(query.dtype).flatten(0, 1)
             out[some, :, part] = torch.bmm(shares, values).view(asked.shape)
 
-
-# One ModernBERT layer over packed rows without a gradient: nothing is kept, residuals are added in place.
-#
-# The numbers are those of `seqmlm.engine.fused_layer`. What differs is what a masked copy, asked at one
-# token, allows:
-#
-# * the gated MLP goes through the rows a few at a time, so that its wide intermediates stay in the cache; *
-# where few rows of a document are asked, values are not projected for all its tokens: the attention-
-# weighted   sum of the inputs is, which is the same by linearity.
-#
-# With weights in bfloat16 the matrix products are bfloat16, and nothing else (`fused_products`).
 
 # Rows of the MLP at a time: its intermediates are a few MiB.
 _ROWS = 1024

@@ -1,8 +1,10 @@
-"""The training loop: from planned rows to a trained model, stopped and resumed at will.
+"""The training loop: from planned rows to a trained model, stoppable and resumable between any two steps.
 
-One step is: take a global batch, accumulate its gradient, clip, look at the numbers (the one moment the host
-waits for the device), update or skip, report; now and then evaluate or save. The loop prints nothing and
-writes nothing but checkpoints: an `Observer` hears of everything.
+One step is: take a global batch, accumulate its gradient, clip, read the numbers (the only moment the host
+waits for the device), update or skip, report; from time to time evaluate or save. The gradient of a batch is
+the same whatever its division into micro-batches and processes. The loop prints nothing and writes only
+checkpoints: everything else is left to an `Observer`. Own loop rather than `Trainer`: it resumes bit for bit,
+and a step with a non-finite loss is skipped and reported.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from seqmlm.engine import checkpoint as training
+from seqmlm.engine import checkpoint
 from seqmlm.engine.attention import compile_layers
 from seqmlm.engine.checkpoint import Progress, changes
 from seqmlm.engine.device import (
@@ -42,12 +44,12 @@ class Loop:
     """Trains a masked language model.
 
     Args:
-        rows: `MaskedRows`: called with a packed batch, returns the summed loss in nats. It is moved to the
-            device, and trained in place.
+        rows: `MaskedRows`: called with a packed batch, returns the summed loss in nats. Moved to the device
+            and trained in place.
         dataset: planned row -> packed batch with targets, masks keyed by epoch and sample.
         planner: at the start of the data.
         directory: of the checkpoints.
-        evaluate: from `rows` to metrics; called by every process, sees the model that is being trained.
+        evaluate: from `rows` to metrics; called by every process with the model being trained.
 
     Raises:
         UsageError: see `Processes`.
@@ -75,14 +77,14 @@ class Loop:
         self._saved: tuple[int, float, Path] | None = None  # step, seconds and folder of the last checkpoint
 
     def run(self, resume: bool = False) -> LoopResult:
-        """Train until a limit is reached or a signal asks to stop; the last state is always saved.
+        """Train until a limit is reached or a stop signal arrives; the last state is always saved.
 
         Args:
-            resume: go on from the newest valid checkpoint of `directory`, if there is one.
+            resume: continue from the newest valid checkpoint of `directory`, if there is one.
 
         Raises:
-            StateError: see `progress.find`, `checkpoint.save`.
-            TrainingError: numbers are not finite too often in a row, or memory is not enough for a document.
+            StateError: see `checkpoint.find`, `checkpoint.save`.
+            TrainingError: too many non-finite steps in a row, or not enough memory for a single document.
         """
         with StopSignals(patience=2.0 if self.processes.world > 1 else 0.0) as signals:
             self._start(resume)
@@ -101,15 +103,15 @@ class Loop:
     # -- before the first step ---------------------------------------------------------------------------
 
     def _start(self, resume: bool) -> None:
-        """Place the model, plan the steps, and take up an earlier run's state."""
-        saved, skipped = training.find(self.directory, resume, self.processes)
+        """Place the model, plan the steps, and restore an earlier run's state."""
+        saved, skipped = checkpoint.find(self.directory, resume, self.processes)
         for each in skipped:
             self.observer.on_event("checkpoint_skipped", {"path": str(each.path), "reason": each.reason})
         rows = rows_per_epoch(self.planner) if self.config.epochs is not None else 0
         self._prepare_model()
         torch.manual_seed(self.config.seed + self.processes.rank)  # dropout must differ between processes
         if saved is not None:
-            self.progress = training.restore_progress(saved, self.rows, self.optimizer, self.processes)
+            self.progress = checkpoint.restore_progress(saved, self.rows, self.optimizer, self.processes)
             self._resume(saved.path)
         self.progress.settings = self.settings
         self.course = StopRule(self.config, rows, self.progress.time_plan)
@@ -140,7 +142,7 @@ class Loop:
         )
 
     def _resume(self, path: Path) -> None:
-        """Take up the data, and say what is different now."""
+        """Restore the position in the data, and report settings that changed."""
         progress = self.progress
         if progress.position is not None:
             self.planner.load_state_dict(progress.position)
@@ -165,7 +167,7 @@ class Loop:
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, batch: GlobalBatch, signals: StopSignals) -> int | None:
-        """Train on one global batch; returns the signal that asks to stop, received by any process."""
+        """Train on one global batch; returns the stop signal received by any process, if any."""
         began, progress = time.perf_counter(), self.progress
         rate = self.course.learning_rate(progress.step)
         set_learning_rate(self.optimizer, rate)
@@ -234,7 +236,9 @@ class Loop:
         detail |= {"in_a_row": progress.bad_steps, "skipped": progress.skipped}
         self.observer.on_event("bad_step", detail)
         if progress.bad_steps >= self.config.max_bad_steps:
-            good = f"go back to {self._saved[2]}" if self._saved else "no checkpoint was saved before"
+            good = (
+                f"the last good checkpoint is {self._saved[2]}" if self._saved else "there is no checkpoint"
+            )
             raise TrainingError(
                 f"loss {numbers['loss']} or gradient norm {numbers['norm']} was not finite for "
                 f"{progress.bad_steps} steps in a row, up to step {progress.step}; {good}. "
@@ -255,7 +259,7 @@ class Loop:
         self.observer.on_evaluation(self.progress.step, metrics)
 
     def _save_if_due(self) -> None:
-        """Save when enough has passed; not amid bad steps, so that a checkpoint to go back to stays."""
+        """Save when due; not during bad steps, so that the last checkpoint is a good one."""
         step, seconds = (0, 0.0) if self._saved is None else self._saved[:2]
         steps_due = self.progress.step - step >= self.config.checkpoint_every_steps
         seconds_due = self.progress.seconds - seconds >= self.config.checkpoint_every_seconds
@@ -263,10 +267,10 @@ class Loop:
             self._save()
 
     def _save(self) -> Path:
-        """Save, unless exactly this state was saved already."""
+        """Save, unless this state has been saved."""
         if self._saved is not None and self._saved[0] == self.progress.step:
             return self._saved[2]
-        path = training.save_progress(
+        path = checkpoint.save_progress(
             self.directory,
             self.progress,
             self.rows,
@@ -292,9 +296,6 @@ class Loop:
         )
 
 
-# The gradient of one global batch: accumulated over micro-batches, whatever the memory, on all processes.
-
-
 @dataclass(frozen=True, eq=False)
 class Sums:
     """Scalars on the device: loss (nats) of this process's rows; loss weight, masked tokens of all rows."""
@@ -305,18 +306,19 @@ class Sums:
 
 
 class GradientStep:
-    """Leaves in `.grad` the gradient of (sum of losses / sum of weights) over a global batch.
+    """Computes in `.grad` the gradient of (sum of losses / sum of weights) over a global batch.
 
-    Memory that runs out halves `micro_tokens`, and the whole batch is redone from clean gradients and the
-    same random state: the global batch never changes. A process that fails while gradients are exchanged
-    cannot be waited for; so under DDP, whenever a micro-batch is larger than any that went well before, all
-    processes first finish alone, agree that memory sufficed, and exchange in a tiny pass of weight 0.
+    When memory runs out, `micro_tokens` is halved and the whole batch is repeated from zero gradients and the
+    same random state: the global batch never changes. A process that fails during the exchange of gradients
+    would block the others; so under DDP, whenever a micro-batch is larger than any that succeeded before, all
+    processes first compute locally, agree that memory was sufficient, and exchange in a tiny pass of weight
+    0.
 
     Args:
         module: what is called, wrapped for the processes; returns the summed loss of a packed batch.
-        dtype: that of the matrix products.
+        dtype: of the matrix products.
         micro_tokens: largest micro-batch in tokens; None computes each row at once.
-        on_event: told ("out_of_memory", {...}) when the budget is halved.
+        on_event: called with ("out_of_memory", {...}) when the budget is halved.
     """
 
     def __init__(
@@ -338,7 +340,7 @@ class GradientStep:
         """Compute the gradient.
 
         Raises:
-            TrainingError: out of memory with single documents already, or where no redo is possible.
+            TrainingError: out of memory with single documents, or where the batch cannot be repeated.
         """
         start = random_state(self._processes.device)
         while True:
@@ -366,13 +368,13 @@ class GradientStep:
         return [part for row in batch.mine for part in split(row, self.micro_tokens)]
 
     def _largest(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
-        """Tokens of the largest micro-batch of any process: known from the plan unless rows are cut."""
+        """Tokens of the largest micro-batch of any process: known from the plan unless rows are split."""
         if self.micro_tokens is None:
             return max(row.tokens for row in batch.rows)
         return self._processes.largest([max(micro.tokens for micro in micros)])[0]
 
     def _passes(self, batch: GlobalBatch, micros: list[PackedBatch]) -> int:
-        """How many forwards this process makes: under FSDP2 each is a meeting of all, so as many as any."""
+        """Number of forwards of this process: under FSDP2, where each is collective, the maximum of all."""
         if not self._processes.sharded:
             return len(micros)
         if self.micro_tokens is None:
@@ -382,7 +384,7 @@ class GradientStep:
     def _accumulate(
         self, batch: GlobalBatch, micros: list[PackedBatch], alone: bool
     ) -> tuple[Sums, str | None]:
-        """Forward and backward of every micro-batch; returns the sums, and how memory failed, if it did."""
+        """Forward and backward of every micro-batch; returns the sums, and the memory error, if any."""
         self._module.zero_grad(set_to_none=True)
         device, counts = self._processes.device, self._counts(batch)
         sums = Sums(torch.zeros((), dtype=self._sums, device=device), counts[0], counts[1])
@@ -397,7 +399,9 @@ class GradientStep:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                return sums, str(error).partition("\n")[0]  # the error itself would keep its tensors alive
+                return sums, str(error).partition("\n")[
+                    0
+                ]  # keeping the exception would keep its tensors alive
             if real:
                 sums.loss.add_(loss)
         return sums, None
@@ -422,7 +426,7 @@ class GradientStep:
         return loss.detach()
 
     def _exchange(self, micro: PackedBatch) -> None:
-        """Exchange the gathered gradients, in a pass of one document that adds nothing to them."""
+        """Exchange the accumulated gradients, in a pass of one document with weight 0."""
         with random_state_kept(self._processes.device):
             self._pass(split(micro, 1)[0], 0.0, synchronise=True)
 
@@ -441,26 +445,23 @@ class GradientStep:
         self._on_event("out_of_memory", detail)
 
 
-# What training tells about itself: a report of every step, and of everything out of the ordinary.
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
     """One optimizer step, over all processes.
 
     Args:
         step: its number, from 1.
-        loss: nats per masked token (per unit of loss weight); not finite where `skipped` may say why.
+        loss: nats per masked token (per unit of loss weight); may be non-finite if `skipped`.
         grad_norm: before clipping.
         learning_rate: used by this step.
         tokens: trained on since the start.
         masked: tokens predicted in this step.
-        fill: share of the rows' budget that holds tokens.
+        fill: share of the rows' token budget that is used.
         tokens_per_second: of this step.
         seconds: training time since the start, over all resumptions.
         epoch: of the step's last row, from 0.
-        skipped: True where the numbers were not finite and the model was left as it was.
-        bad_steps: skipped in a row up to here.
+        skipped: True if the loss or gradient was not finite and the model was not updated.
+        bad_steps: consecutive skipped steps up to this one.
     """
 
     step: int
@@ -478,10 +479,10 @@ class StepReport:
 
 
 class Observer(Protocol):
-    """Hears what happens in training; only the main process's is called.
+    """Receives what happens in training; called in the main process only.
 
     Kinds of `on_event` and what `detail` holds: "resumed" (step, path), "checkpoint_skipped" (path, reason),
-    "settings_changed" (name -> [before, now]), "pace" and "decay" (the decisions of a time limit: expected,
+    "settings_changed" (name -> [before, now]), "pace" and "decay" (decisions under a time limit: expected,
     decay_start, end, seconds), "out_of_memory" (micro_tokens, before, reason), "bad_step" (step, loss,
     grad_norm, in_a_row, skipped), "stopping" (step, signal).
     """
@@ -496,19 +497,19 @@ class Observer(Protocol):
 
 
 class NullObserver:
-    """Hears and says nothing; a base for observers that care for some calls only."""
+    """Does nothing; a base for observers that need only some of the calls."""
 
     def on_step(self, report: StepReport) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -517,11 +518,12 @@ class LoopResult:
 
     Args:
         status: "finished", or "killed" by `signal` after a completed step.
-        steps: done since the start of training; `resumed_from` of them by earlier runs (None: by none).
+        steps: completed since the start of training; `resumed_from` of them before resuming (None: not
+            resumed).
         tokens: trained on since the start.
         loss: of the last good step, nats per masked token.
         seconds: training time since the start.
-        checkpoint: the last one, which holds exactly this state.
+        checkpoint: the last one, of exactly this state.
     """
 
     status: Literal["finished", "killed"]

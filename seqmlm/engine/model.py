@@ -1,8 +1,9 @@
-"""One root forward from a packed row to a loss: body, gather of the asked rows, the model's head, softmax.
+"""One root forward from a packed row to a loss: body, gathering of the asked rows, head, softmax.
 
 Everything a step computes happens inside `MaskedRows.forward`. DistributedDataParallel and FSDP2 attach their
-work to the forward of the module they wrap: calling the body and the head separately gives every rank other
-gradients, without an error.
+work to the forward of the module they wrap: calling the body and the head separately would give every process
+wrong gradients, without an error. The loss uses the memory of the logits: at V = 16k, four tensors of (Q, V)
+would otherwise dominate the head.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TOKEN_TYPES = "token_type_ids"
 
 
 class MaskedRows(nn.Module):
-    """A masked LM that reads packed rows and answers at the asked positions only.
+    """A masked LM for packed rows that predicts at the asked positions only.
 
     This is the module to wrap for DDP, and to shard for FSDP2 (`fully_shard(rows)`); `rows.model` stays an
     ordinary `PreTrainedModel` whose attention is set to packed rows
@@ -93,7 +94,7 @@ class MaskedRows(nn.Module):
         output: Literal["loss", "logits", "hidden"] = "loss",
         layers: Sequence[int] | None = None,
     ) -> Tensor:
-        """Answer one packed row.
+        """Compute loss, logits or hidden states of one packed row.
 
         Args:
             batch: on the model's device.
@@ -118,7 +119,7 @@ class MaskedRows(nn.Module):
         logits = self._head.logits(self.model, hidden).float()
         if batch.targets is None:
             raise UsageError(
-                "this packed batch has no targets: ask for logits, or pack documents with targets"
+                "this packed batch has no targets: use output='logits', or pack documents with targets"
             )
         return masked_nll(logits, batch.targets, batch.weights, self.excluded)
 
@@ -129,7 +130,7 @@ class MaskedRows(nn.Module):
     def _masked_logits(self, logits: Tensor) -> Tensor:
         excluded = self.excluded[self.excluded < self.space.size]
         logits = logits[:, : self.space.size]
-        # In place only where autograd keeps no record of these logits.
+        # In place only if autograd does not need these logits.
         fill = logits.index_fill if logits.requires_grad else logits.index_fill_
         return fill(1, excluded, float("-inf"))
 
@@ -172,7 +173,7 @@ class MaskedRows(nn.Module):
         return inputs
 
     def _check_positions(self, batch: PackedBatch) -> None:
-        # Reading the positions waits for the device: only where a document is long enough to matter.
+        # Reading the positions waits for the device, so only if a document is long enough to matter.
         if self._capacity is None or max(batch.lengths) <= self._capacity:
             return
         if int(batch.position_ids.max()) >= self._capacity:
@@ -182,7 +183,7 @@ class MaskedRows(nn.Module):
             )
 
     def _token_types(self, batch: PackedBatch) -> dict[str, Tensor]:
-        """The one channel that models read by themselves, where it is given; all others must be known."""
+        """The one channel that models read themselves, if given; all others must be known."""
         read = set(self.channels.channels) if self.channels is not None else set()
         if not read <= set(batch.channels):
             raise UsageError(
@@ -211,7 +212,7 @@ class MaskedRows(nn.Module):
             torch.arange(len(lengths), device=lengths.device), lengths, output_size=is_mask.shape[0]
         )
         masks = torch.zeros(len(lengths), device=lengths.device).index_add_(0, document, is_mask.float())
-        # At least one token counts as seen: a document of masks alone is all zeros, not 0 / 0.
+        # At least one token counts as visible: a document of masks alone would be 0 / 0.
         seen = (1 - masks / lengths).clamp_min(1 / max(batch.lengths))
         scale = ((1 - _ESM_TRAINED_MASKS) / seen)[document] * ~is_mask
         words = embeddings.word_embeddings(batch.input_ids)
@@ -239,10 +240,6 @@ def _outputs(layers: Any) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-# Negative log-likelihood of asked tokens over the softmax of the ordinary ids, with one buffer of the
-# logits' size.
 
 
 class _MaskedNll(torch.autograd.Function):

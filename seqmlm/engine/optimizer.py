@@ -1,4 +1,4 @@
-"""AdamW without weight decay where it does harm, and its state as named tensors."""
+"""AdamW without weight decay of norms, biases and embeddings; its state as named tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def adamw(
     betas: tuple[float, float],
     epsilon: float,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019), fused where the device has it.
+    """AdamW (Loshchilov & Hutter 2019), fused if the device supports it.
 
     Norms, biases and embeddings are not decayed; a decoder tied to an embedding counts as one.
     """
@@ -66,7 +66,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, whole, on the CPU; of tied ones the first name only."""
+    """Whole parameters and persistent buffers on the CPU; tied ones under their first name only."""
     return {name: gather(tensor) for name, tensor in _named(module).items()}
 
 
@@ -86,7 +86,9 @@ def restore_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     own = _named(module)
     if own.keys() != tensors.keys():
         names = sorted(own.keys() ^ tensors.keys())
-        raise StateError(f"the checkpoint is of another model: only one of both has {', '.join(names[:3])}")
+        raise StateError(
+            f"the checkpoint is of another model: only one of the two has {', '.join(names[:3])}"
+        )
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)}, here {tuple(tensor.shape)}"
@@ -106,7 +108,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, module: nn.Module) -> di
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give a new optimizer the state that `optimizer_tensors` took.
+    """Restore into a new optimizer what `optimizer_tensors` returned.
 
     Raises:
         StateError: it belongs to parameters that this module does not have.
@@ -115,7 +117,7 @@ def restore_optimizer(
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         if name not in parameters:
-            raise StateError(f"the checkpoint's optimizer knows a parameter {name!r} that the model lacks")
+            raise StateError(f"the checkpoint's optimizer has a parameter {name!r} that the model lacks")
         parameter = parameters[name]
         state: dict[str, Any] = optimizer.state[parameter]
         if value.shape == parameter.shape and value.ndim:

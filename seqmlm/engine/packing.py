@@ -1,4 +1,10 @@
-"""Which sequences share a packed row: decided from lengths alone, identically on every rank, resumable."""
+"""Packing: which sequences share a row, how they are concatenated, and the global batches made of the rows.
+
+Sequences are put end to end in rows of a token budget, never cropped and never padded. Which ones share a row
+is decided from lengths alone, identically on every process, and can be resumed between any two rows; every
+global batch carries the planner's position after it, since loader workers plan ahead. Filling rows well
+changes the order of samples within a window of some rows; `RowPlanner` bounds that window.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +30,11 @@ if TYPE_CHECKING:
     from seqmlm.engine.masking.base import Corruptor
 
 
-_PLENTY = 0.98  # a row filled to this share is emitted at once; emptier ones wait for the next samples
+_PLENTY = 0.98  # a row filled to this share is emitted at once; others wait for more samples
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Best-fit decreasing: put items into as few bins of `capacity` as the heuristic finds.
+    """Best-fit decreasing: put items into few bins of `capacity`.
 
     Returns:
         Indices into `lengths`, bin by bin; an item longer than `capacity` has a bin of its own.
@@ -41,7 +47,7 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def _fit(items: Iterable[int], lengths: Iterable[int], capacity: int) -> list[list[int]]:
-    """Put each item, in the order given, into the fullest bin that still holds it."""
+    """Put each item, in the given order, into the fullest bin with enough space."""
     bins: list[list[int]] = []
     spaces: list[int] = []  # the different amounts of space left, ascending: at most `capacity` of them
     holders: dict[int, list[int]] = {}  # space left -> the bins that have it
@@ -75,11 +81,11 @@ class PackedRow:
 
 
 class RowPlanner:
-    """Plans packed rows endlessly; the same on every rank, and resumable between any two rows.
+    """Plans packed rows endlessly; the same on every process, and resumable between any two rows.
 
     Consecutive samples of the permuted order, about `lookahead` rows of them, are fitted together. Well
     filled rows are emitted in a shuffled order, the samples of the others wait for the next ones. Only
-    samples above a quarter of a row are placed longest first: with shorter ones that would gather all long
+    samples above a quarter of a row are placed longest first: with shorter ones that would put all long
     sentences in one row and all short ones in another.
 
     Args:
@@ -87,7 +93,7 @@ class RowPlanner:
         tokens_per_row: capacity of a row.
         seed: of the order.
         shuffle: False keeps the order of `lengths`, up to the fitting.
-        lookahead: rows planned together; more fills better and forgets order over a longer stretch.
+        lookahead: rows planned together; more rows fill better and change the order over a longer range.
 
     Raises:
         UsageError: no sequence, an empty one, or one longer than a row.
@@ -99,7 +105,7 @@ class RowPlanner:
         if not len(lengths):
             raise UsageError("there is no sequence to plan rows from; check the training data")
         if lengths.min() < 1:
-            raise UsageError(f"sequence {int(lengths.argmin())} has no token; leave empty sequences out")
+            raise UsageError(f"sequence {int(lengths.argmin())} has no token; remove empty sequences")
         if lengths.max() > tokens_per_row:
             worst = int(lengths.argmax())
             raise UsageError(
@@ -128,14 +134,14 @@ class RowPlanner:
 
     def _peek(self) -> PackedRow:
         if self._emitted == len(self._rows):
-            if self._next_cursor == len(self.lengths):  # an epoch's last stretch holds nothing back
+            if self._next_cursor == len(self.lengths):  # the last rows of an epoch wait for nothing
                 self._plan(epoch=self._epoch + 1, cursor=0, carried=[])
             else:
                 self._plan(epoch=self._epoch, cursor=self._next_cursor, carried=self._waiting)
         return self._rows[self._emitted]
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-ready: where the present stretch began, and how many of its rows are out."""
+        """JSON-ready: the start of the current group of rows, and how many of them were emitted."""
         return {
             "epoch": self._epoch,
             "cursor": self._cursor,
@@ -148,7 +154,7 @@ class RowPlanner:
         """Continue where `state_dict` was taken.
 
         Raises:
-            StateError: it was taken with other sequences or settings, which give other rows.
+            StateError: it was made with other sequences or settings, which give other rows.
         """
         for key, value in self._settings().items():
             if state["settings"][key] != value:
@@ -188,7 +194,7 @@ class RowPlanner:
             self._rows = [self._rows[place] for place in order(np.arange(len(self._rows)))]
 
     def _take(self) -> tuple[list[int], int]:
-        """Samples from the cursor on until `lookahead` rows could be full, and the cursor after them."""
+        """Samples from the cursor on for `lookahead` full rows, and the cursor after them."""
         order = Permutation(len(self.lengths), (self._seed, self._epoch))
         wanted = self._lookahead * self.tokens_per_row - int(self.lengths[self._carried].sum())
         taken: list[int] = []
@@ -205,25 +211,23 @@ class RowPlanner:
         return taken, cursor
 
     def _hold_back(self, rows: Sequence[PackedRow]) -> set[int]:
-        """Numbers of the rows worth waiting for more samples: the emptiest, at most half of them."""
+        """Rows that wait for more samples: the emptiest, at most half of them."""
         poor = [number for number, row in enumerate(rows) if row.tokens < _PLENTY * self.tokens_per_row]
         return set(sorted(poor, key=lambda number: rows[number].tokens)[: len(rows) // 2])
 
 
-# Sequences are laid end to end in rows of a token budget: never cropped, never padded.
-
-# (sequence, generator) -> the same sequence said otherwise, as long as before: the other strand of a genome,
-# the codes of a visit in another order.
+# (sequence, generator) -> an equivalent form of equal length: the other strand of a genome, the codes of a
+# visit in another order.
 Augmentation = Callable[[Encoding, np.random.Generator], Encoding]
 
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """One sequence on its way into a packed row.
+    """One sequence to be packed.
 
     Args:
         ids: (L,) input ids, masks already in place.
-        asked: (A,) positions within 0..L-1 whose distribution is wanted.
+        asked: (A,) positions in 0..L-1 whose distributions are wanted.
         targets: (A,) the ids to be predicted there, or None.
         weights: (A,) loss weights, or None for all 1.
         positions: (L,) position ids, or None for 0..L-1.
@@ -242,7 +246,7 @@ class Document:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """Documents laid end to end in one row; attention must not cross `cu_seq_lens`.
+    """Documents concatenated in one row; attention must not cross `cu_seq_lens`.
 
     Args:
         input_ids: (1, T) int64.
@@ -299,10 +303,10 @@ class PackedBatch:
 
 
 def pack(documents: Sequence[Document]) -> PackedBatch:
-    """Lay documents end to end.
+    """Concatenate documents.
 
     Raises:
-        UsageError: no document, an empty one, targets in some only, or channels that differ.
+        UsageError: no document, an empty one, targets in some only, or different channels.
     """
     lengths = [len(document.ids) for document in documents]
     if not lengths or min(lengths) == 0:
@@ -351,9 +355,9 @@ def _join_channels(channels: Sequence[Mapping[str, Floats]]) -> dict[str, Tensor
 
 
 def split(batch: PackedBatch, max_tokens: int) -> list[PackedBatch]:
-    """Cut a batch at document boundaries into batches of at most `max_tokens` tokens, in order.
+    """Split a batch at document boundaries into batches of at most `max_tokens` tokens, in order.
 
-    A document longer than `max_tokens` stays whole in a batch of its own.
+    A document longer than `max_tokens` is a batch of its own.
     """
     parts, first, start = [], 0, 0
     while first < len(batch.lengths):
@@ -385,9 +389,9 @@ class RowDataset(Dataset[PackedBatch]):
     """Rows of the planner -> masked, packed batches; for `DataLoader(batch_size=None, sampler=rows)`.
 
     Args:
-        sequences: what is trained on; must be picklable where loader workers are spawned.
-        corruptor: puts the masks in place, keyed by epoch and sample.
-        augmentation: what is done to a sequence before, keyed likewise; None for nothing.
+        sequences: the training sequences; must be picklable if loader workers are spawned.
+        corruptor: applies the masks, keyed by epoch and sample.
+        augmentation: applied to a sequence before, keyed likewise; None for none.
         seed: of the augmentation.
     """
 
@@ -426,11 +430,8 @@ class RowDataset(Dataset[PackedBatch]):
         return pack(documents)
 
 
-# Global batches in planned order, each with the planner's position after it: what a checkpoint must hold.
-
-
 class Rows(Protocol):
-    """Makes planned rows into batches; picklable where loader workers are spawned."""
+    """Turns planned rows into batches; picklable if loader workers are spawned."""
 
     def __getitem__(self, row: PackedRow) -> PackedBatch: ...
 
@@ -440,9 +441,9 @@ class GlobalBatch:
     """The rows of one optimizer step.
 
     Args:
-        rows: all of them, whichever process computes them.
+        rows: all of them, of all processes.
         mine: the packed batches of this process, on the CPU.
-        idle: True where this process has none: `mine` is then a row of another one, to count for nothing.
+        idle: True if this process has none: `mine` is then another one's row, with weight 0.
         position: `planner.state_dict()` after these rows.
     """
 
@@ -460,8 +461,8 @@ class GlobalBatch:
 class Feed:
     """Global batches of `rows_per_batch` consecutive rows; process r of w computes rows r, r + w, ...
 
-    Loader workers plan ahead of what is consumed. The position of every batch is therefore taken when it
-    is planned and handed out with it.
+    Loader workers plan ahead of what is consumed. The position after a batch is therefore recorded when it
+    is planned and delivered with it.
     """
 
     def __init__(
@@ -485,7 +486,7 @@ class Feed:
             num_workers=workers,
             worker_init_fn=ignore_in_worker if workers else None,
             pin_memory=pin_memory,
-            generator=torch.Generator(),  # else the loader's seed is drawn from the stream of dropout
+            generator=torch.Generator(),  # otherwise the loader draws its seed from the generator of dropout
         )
         self._batches: Iterator[PackedBatch] | None = iter(loader)
 
@@ -518,9 +519,9 @@ class Feed:
 
 
 def rows_per_epoch(planner: RowPlanner, planned: int = 1_000) -> int:
-    """Rows of the planner's next epoch: counted up to `planned`, beyond that extrapolated from the tokens.
+    """Rows of the planner's next epoch: counted up to `planned`, extrapolated from the tokens beyond.
 
-    The planner stays where it is.
+    The planner's position is not changed.
     """
     position, epoch, rows, tokens = planner.state_dict(), planner.epoch, 0, 0
     while planner.epoch == epoch and rows < planned:

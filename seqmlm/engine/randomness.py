@@ -1,4 +1,4 @@
-"""Randomness that depends on what is drawn for, never on who draws it or when.
+"""Counter-based random numbers: a function of what is drawn for, not of the process or the time.
 
 Masks are keyed by (seed, epoch, sample) and the order of samples by (seed, epoch), so they are the same for
 any number of loader workers and ranks, and nothing has to be stored to resume.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from seqmlm.errors import UsageError
 
-# Streams of `rng`: what a draw is for. Two purposes never share one.
+# Streams of `rng`, one for each purpose.
 MASKING, EVALUATION, AUGMENTATION = 0, 1, 2
 
 _WORD = 2**64
@@ -23,7 +23,8 @@ _GOLDEN = 0x9E3779B97F4A7C15  # odd: multiplying by it maps the 64-bit words one
 
 
 class KeyedGenerator:
-    """One generator, rewound to the start of any (epoch, sample, stream); 7 times faster than new ones.
+    """One generator that can be set to the start of any (epoch, sample, stream); 7 times faster than new
+    ones.
 
     Philox 4x64 (Salmon et al. 2011) maps a counter to random words. The upper three of its four counter words
     name the stream and only the lowest one runs, so no two streams overlap before 2^64 draws. Not to be
@@ -70,14 +71,14 @@ def uniform(seed: int, stream: NDArray[np.int64], counter: NDArray[np.int64]) ->
 
 
 class Permutation:
-    """A keyed bijection on range(n) that is computed where it is asked, in O(1) memory.
+    """A keyed bijection on range(n), computed on demand in O(1) memory.
 
     An alternating Feistel network on the next power of two, cycle-walked back into range(n)
     (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
 
     Args:
         n: size of the domain, at least 0 and below 2^62.
-        key: what the order depends on, such as (seed, epoch).
+        key: of the order, such as (seed, epoch).
 
     >>> sorted(Permutation(10, (3, 0))(np.arange(10)).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -100,14 +101,14 @@ class Permutation:
     @overload
     def __call__(self, index: NDArray[np.integer]) -> NDArray[np.int64]: ...
     def __call__(self, index: int | NDArray[np.integer]) -> int | NDArray[np.int64]:
-        """Where `index` (an int or an array, each within range(n)) is sent."""
+        """The image of `index` (an int or an array, within range(n))."""
         if isinstance(index, int):
             return int(self(np.array([index]))[0])
         if index.size and (index.min() < 0 or index.max() >= self.n):
             raise IndexError(f"index outside range({self.n})")
         out = self._network(index.astype(np.uint64))
         outside = np.flatnonzero(out >= self.n)
-        while outside.size:  # the walk of a point inside always ends inside; each step succeeds with p > 1/2
+        while outside.size:  # the walk always ends inside; each step succeeds with p > 1/2
             out[outside] = walked = self._network(out[outside])
             outside = outside[walked >= self.n]
         return out.astype(np.int64)

@@ -1,4 +1,10 @@
-"""The learning rate as a pure function of the step, and the decisions that a time limit adds to it."""
+"""How long, how fast and how safely to train: the loop's settings, the learning rate of each step, the end of
+training.
+
+The learning rate is a pure function of the step, so that a resumed run has the same one. A time limit cannot
+be that: it takes two decisions by the clock, when to end the warm-up and when to start the decay, and stores
+them in the checkpoint; between them the learning rate depends on the step alone.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +22,12 @@ from seqmlm.errors import UsageError
 Kind = Literal["cosine", "wsd"]
 
 DECAY_SHARE = 0.2  # of the steps (wsd) or of the time (a time limit)
-_PROBE_SHARE = 0.01  # of the time: the speed is measured over this long before the warm-up is laid out
+_PROBE_SHARE = 0.01  # of the time: the speed is measured this long before the warm-up is planned
 _PROBE_FACTOR = 0.01  # the learning rate until then, as a share of its peak
 
 
 def warmup_steps(warmup: float, total: int) -> int:
-    """Steps of warm-up: `warmup` itself from 1 on, else this share of `total`; never all of `total`."""
+    """Warm-up steps: `warmup` if at least 1, else this share of `total`; always fewer than `total`."""
     wanted = int(warmup) if warmup >= 1 else round(warmup * total)
     return max(0, min(wanted, total - 1))
 
@@ -32,7 +38,7 @@ def warm(step: int, steps: int) -> float:
 
 
 def decay(progress: float) -> float:
-    """1 - sqrt(progress): the decay that suits a constant learning rate best (Haegele et al. 2024)."""
+    """1 - sqrt(progress): the best decay after a constant learning rate (Haegele et al. 2024)."""
     return 1.0 - math.sqrt(min(1.0, max(0.0, progress)))
 
 
@@ -40,10 +46,10 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
     """Share of the peak learning rate used by the update that follows `step` completed ones.
 
     Args:
-        step: 0 .. total - 1; from `total` on the factor is 0.
+        step: 0 to total - 1; 0 from `total` on.
         total: planned updates.
-        kind: "cosine" falls from the end of the warm-up to 0 (Loshchilov & Hutter 2017); "wsd" stays at 1
-            and falls over the last fifth (Hu et al. 2024).
+        kind: "cosine" decays from the end of the warm-up to 0 (Loshchilov & Hutter 2017); "wsd" stays at 1
+            and decays over the last fifth (Hu et al. 2024).
         warmup: share of `total` when below 1, else steps.
 
     Returns:
@@ -66,17 +72,17 @@ def learning_rate_factor(step: int, total: int, *, kind: Kind, warmup: float) ->
 
 @dataclass(kw_only=True)
 class TimePlan:
-    """What a time limit has decided so far; kept in the checkpoint, so that a resumed run follows it.
+    """Decisions under a time limit; stored in the checkpoint, so that a resumed run follows them.
 
-    The clock is read only to take the two decisions. Between them the learning rate depends on the step
-    alone, so a run that repeats steps after a kill repeats them exactly.
+    The clock is read only for the two decisions. Between them the learning rate depends on the step alone, so
+    a run that repeats steps after a crash repeats them exactly.
 
     Args:
         seconds: the limit.
-        first: seconds until the first step was done (compilation and cold caches: left out of the speed).
-        expected: steps that the whole limit seemed good for, once measured; lays out the warm-up.
-        decay_start: step from which the learning rate falls, decided when a fifth of the time was left.
-        end: step at which it reaches 0 and training ends, decided then too.
+        first: seconds of the first step (compilation and cold caches: excluded from the speed).
+        expected: steps expected within the limit, once measured; determines the warm-up.
+        decay_start: step at which the decay starts, decided when a fifth of the time is left.
+        end: step at which it reaches 0 and training ends, decided at the same time.
     """
 
     seconds: float
@@ -86,7 +92,7 @@ class TimePlan:
     end: int | None = None
 
     def observe(self, step: int, elapsed: float) -> str | None:
-        """Take the decisions due after `step` steps; returns "pace" or "decay" when one was taken."""
+        """Take the decisions due after `step` steps; returns "pace" or "decay" if one was taken."""
         if self.first is None:
             self.first = elapsed
         per_step = (elapsed - self.first) / (step - 1) if step > 1 else elapsed
@@ -101,7 +107,7 @@ class TimePlan:
         return None
 
     def warm_factor(self, step: int, warmup: float) -> float:
-        """Warm-up where no number of steps is given: laid out from the measured speed, then constant."""
+        """Warm-up without a number of steps: planned from the measured speed, then constant."""
         if warmup >= 1:
             return warm(step, int(warmup))
         if warmup == 0:
@@ -111,13 +117,13 @@ class TimePlan:
         return max(_PROBE_FACTOR, warm(step, warmup_steps(warmup, self.expected)))
 
     def decay_factor(self, step: int) -> float:
-        """1 until the decay starts, then down to 0 at `end`."""
+        """1 until the decay starts, then decreasing to 0 at `end`."""
         if self.decay_start is None or self.end is None:
             return 1.0
         return decay((step - self.decay_start) / (self.end - self.decay_start))
 
     def over(self, step: int, elapsed: float) -> bool:
-        """Whether the last step of the plan is done, or the time is up."""
+        """Whether the last planned step is completed, or the time limit reached."""
         return elapsed >= self.seconds or (self.end is not None and step >= self.end)
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,9 +134,7 @@ class TimePlan:
         return cls(**values)
 
 
-# How long, how fast and how safely to train: the settings of the loop.
-
-# Settings that change no number: a resumed run may differ in them without a word.
+# Settings without influence on the results: a resumed run may change them without notice.
 _OPERATIONAL = {
     "max_seconds",
     "micro_tokens",
@@ -146,30 +150,30 @@ _OPERATIONAL = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """Settings of `Loop`; at least one of `max_steps`, `max_seconds` and `epochs` says when to end.
+    """Settings of `Loop`; at least one of `max_steps`, `max_seconds` and `epochs` is needed.
 
     Args:
         max_steps: optimizer steps.
-        max_seconds: training time, over all resumptions. The learning rate falls over its last fifth; with no
-            other limit it is constant before that, whatever `schedule` says.
+        max_seconds: training time, over all resumptions. The learning rate decays over its last fifth; with
+            no other limit it is constant before that, whatever `schedule` is.
         epochs: passes over the data, fractions allowed.
-        learning_rate: its peak.
-        weight_decay: of matrices; norms, biases and embeddings are not decayed.
+        learning_rate: peak.
+        weight_decay: of matrices; not of norms, biases and embeddings.
         betas, epsilon: of AdamW.
         warmup: share of the steps when below 1, else steps.
-        schedule: "cosine", or "wsd": constant, then falling over the last fifth.
+        schedule: "cosine", or "wsd": constant, then decaying over the last fifth.
         clip: largest gradient norm; None never clips.
         rows_per_batch: packed rows of one optimizer step, over all processes.
-        micro_tokens: largest number of tokens computed at once, where a row is too much for the memory.
+        micro_tokens: largest number of tokens computed at once, if a row needs too much memory.
         loader_workers: processes that prepare batches ahead; 0 prepares them in this one.
         compile: run `torch.compile` on the layers of the model.
-        precision: "auto" is bfloat16 on CUDA where the device has it, else float32.
-        device: "auto" takes the machine's accelerator.
-        sharding: "fsdp2" divides the model among the processes.
+        precision: "auto" is bfloat16 on CUDA devices that have it, else float32.
+        device: "auto" uses the accelerator, if any.
+        sharding: "fsdp2" shards the model over the processes.
         evaluate_every: steps between evaluations; None never evaluates.
         checkpoint_every_steps, checkpoint_every_seconds: a checkpoint is written when either has passed.
-        keep_last, keep_every: which checkpoints stay: the newest, and multiples of a step for ever.
-        max_bad_steps: that many steps in a row with a loss or gradient that is not finite end the training.
+        keep_last, keep_every: checkpoints to keep: the newest ones, and those at multiples of a step.
+        max_bad_steps: consecutive steps with a non-finite loss or gradient that end the training.
         seed: of dropout.
     """
 
@@ -200,7 +204,7 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         if self.max_steps is None and self.max_seconds is None and self.epochs is None:
-            raise UsageError("set max_steps, max_seconds or epochs: nothing says when training ends")
+            raise UsageError("set max_steps, max_seconds or epochs: training needs a limit")
         positive = (
             "max_steps",
             "max_seconds",
@@ -235,22 +239,19 @@ class LoopConfig:
                 raise UsageError(f"{name} = {getattr(self, name)!r} must be one of {', '.join(values)}")
 
     def settings(self) -> dict[str, Any]:
-        """What changes the numbers of a training, as JSON gives it back."""
+        """The settings that influence the results, as plain values."""
         values = {name: value for name, value in asdict(self).items() if name not in _OPERATIONAL}
         settings: dict[str, Any] = json.loads(json.dumps(values))
         return settings
 
 
-# When training ends, and which learning rate each step has until then.
-
-
 class StopRule:
-    """The way from the first step to the last one.
+    """When training ends, and the learning rate of every step until then.
 
     Args:
         config: `max_steps`, `epochs` and `max_seconds` end training, whichever is reached first.
         rows_per_epoch: packed rows of one pass over the data.
-        decided: `time_plan` of an earlier run's progress; dropped when the time limit is another one.
+        decided: `time_plan` of an earlier run's progress; ignored if the time limit has changed.
     """
 
     def __init__(self, config: LoopConfig, rows_per_epoch: int, decided: Mapping[str, Any] | None) -> None:
@@ -264,7 +265,7 @@ class StopRule:
             )
 
     def learning_rate(self, step: int) -> float:
-        """That of the update which follows `step` completed ones."""
+        """The learning rate of the update that follows `step` completed ones."""
         config, factor = self._config, 1.0
         if self.total_steps is not None:
             factor = learning_rate_factor(step, self.total_steps, kind=config.schedule, warmup=config.warmup)
@@ -275,7 +276,7 @@ class StopRule:
         return config.learning_rate * factor
 
     def observe(self, progress: Progress) -> str | None:
-        """Take the decisions that are due, note them in `progress`; returns the kind of event, if any."""
+        """Take the decisions that are due and store them in `progress`; returns the kind of event, if any."""
         if self._time is None:
             return None
         decision = self._time.observe(progress.step, progress.seconds)

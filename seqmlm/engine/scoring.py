@@ -28,7 +28,7 @@ class SequenceScore:
             where a token shows several units or a unit several tokens, a token of each unit.
         log_probs: (A,) natural log-probability of what was observed at each.
         groups: (A,) unit number of each scored position.
-        values: what else was wanted, by the name of its reduction: (A, ...), of symbols.
+        values: what else was wanted, by the name of its reduction: (A, ...), over symbols.
     """
 
     positions: Ids

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT ask for a stop after the running step; a second one stops at once."""
+"""SIGTERM and SIGINT stop training after the current step; a second signal stops immediately."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """A signal came inside `StopSignals.breaking`; no `Exception`: nothing on the way out may handle it."""
+    """A signal inside `StopSignals.breaking`; not an `Exception`, so that no handler catches it."""
 
 
 class StopSignals:
     """Context in which the first SIGTERM or SIGINT only sets `received`.
 
-    The second one raises KeyboardInterrupt (SIGINT) or SystemExit(143) where the program stands, and puts the
-    system's own handling back, so that a third kills even a process that hangs in native code. Outside the
+    The second one raises KeyboardInterrupt (SIGINT) or SystemExit(143) immediately, and restores the system's
+    default handlers, so that a third kills even a process that hangs in native code. Outside the
     main thread Python cannot set handlers, and the context does nothing.
 
     Args:
@@ -44,15 +44,15 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            # None: a handler that was not set from Python; it cannot be put back
+            # None: a handler that was not set from Python and cannot be restored
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
 
     @contextmanager
     def breaking(self) -> Iterator[None]:
-        """Work that can be given up anywhere: the first signal ends it, between two operations of a forward.
+        """Context for interruptible work: the first signal ends it between two operations of a forward.
 
-        Nothing may be written inside that must be whole.
+        Nothing that must be complete may be written inside.
 
         Raises:
             Stopped: a signal came, now or before.

@@ -35,8 +35,8 @@ class Encoding:
         spans: (L, 2) half-open offsets into the record's raw text; (0, 0) for special tokens; or None.
         positions: (L,) position ids when they are not 0..L-1 (a set of codes shares one), or None.
         weights: (L,) training loss weights, or None for all 1.
-        symbols: (L,) number of what a token names, equal where two tokens name the same (an identifier in its
-            scope, the family of a code), -1 where it names nothing; or None. Maskers read it, models do not.
+        symbols: (L,) number of what a token names, equal if two tokens name the same (an identifier in its
+            scope, the family of a code), -1 if it names nothing; or None. Read by maskers, not by models.
         channels: further per-token inputs, each (L,).
     """
 
@@ -55,7 +55,7 @@ class Encoding:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpace:
-    """What the engine must know of a vocabulary: its size and which ids are special.
+    """A vocabulary as the engine sees it: its size and which ids are special.
 
     A special token is never masked, never inserted by a masker, and leaves the softmax in the
     `ordinary` probability space.
@@ -63,7 +63,7 @@ class TokenSpace:
     Args:
         size: number of ids the tokenizer can produce (a model's embedding may be padded beyond it).
         pad, mask: their ids.
-        unk, start, end: their ids, or None where the vocabulary has none.
+        unk, start, end: their ids, or None if the vocabulary has none.
         special: all special ids, the five above included.
     """
 
@@ -78,7 +78,7 @@ class TokenSpace:
     def __post_init__(self) -> None:
         named = {i for i in (self.pad, self.mask, self.unk, self.start, self.end) if i is not None}
         if not named <= set(self.special) or not all(0 <= i < self.size for i in self.special):
-            raise ValueError("special must hold pad, mask, unk, start and end, and lie within the vocabulary")
+            raise ValueError("special must contain pad, mask, unk, start and end, all within the vocabulary")
 
     @cached_property
     def is_special(self) -> Bools:

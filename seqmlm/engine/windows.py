@@ -1,4 +1,4 @@
-"""Long sequences are split at unit boundaries, short ones of a document joined; no token is lost."""
+"""Windows: long sequences are split at unit boundaries, short ones of a document joined; no token is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Enco
     positions are shifted to begin as the sequence's do.
 
     Raises:
-        UsageError: `max_length` leaves no room beside the start and end token.
+        UsageError: `max_length` leaves no room besides the start and end token.
     """
     if len(encoding) <= max_length:
         return [encoding]
@@ -37,14 +37,14 @@ def windows_at(
 ) -> list[Encoding]:
     """Split a long sequence where parts of it begin (visits of a patient).
 
-    What stands before the first start (a patient's background) is repeated in front of every window. The last
+    What precedes the first start (a patient's background) is repeated at the start of every window. The last
     window is as full as its parts allow; a part longer than a window is divided where the unit changes.
 
     Args:
-        starts: ascending places inside the sequence, at least one.
+        starts: ascending positions inside the sequence, at least one.
 
     Raises:
-        UsageError: `max_length` leaves no room beside what is repeated.
+        UsageError: `max_length` leaves no room besides what is repeated.
     """
     first, stop = int(starts[0]), _inner(encoding, space)[1]
     room = _room(encoding, first, stop, max_length)
@@ -68,18 +68,18 @@ def central_windows(
     """Overlapping windows that give every token a context of about `max_length` tokens, for scoring.
 
     The sequence is divided into parts of about half a window, each in the centre of a window of its own (at
-    the ends of the sequence, as central as can be). Units are treated as by `windows`.
+    the ends of the sequence, as central as possible). Units are treated as by `windows`.
 
     Args:
-        wanted: (L,) True at the tokens that shall be scored; None for all.
+        wanted: (L,) True at the tokens to score; None for all.
 
     Returns:
-        Windows, each with (its length,) True at the tokens it is there for: every wanted token of the
-        sequence but its start and end belongs to exactly one window, the same one whatever else is wanted.
-        Windows without any are left out where `wanted` is given.
+        Windows, each with (its length,) True at the tokens it scores: every wanted token of the sequence
+        except its start and end belongs to exactly one window, the same one whatever else is wanted. Windows
+        without any are omitted if `wanted` is given.
 
     Raises:
-        UsageError: `max_length` leaves no room beside the start and end token.
+        UsageError: `max_length` leaves no room besides the start and end token.
     """
     first, stop = _inner(encoding, space)
     if len(encoding) <= max_length:
@@ -105,7 +105,7 @@ def central_windows(
 
 
 def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> list[Encoding]:
-    """Let consecutive sequences of one document share windows of up to `max_length` tokens.
+    """Join consecutive sequences of one document in windows of up to `max_length` tokens.
 
     A window has one start token at its front and the end token of each sequence after it (RoBERTa's
     DOC-SENTENCES, Liu et al. 2019). Longer sequences are split first. Groups are renumbered so that units of
@@ -113,7 +113,7 @@ def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> l
     raw text.
 
     Raises:
-        UsageError: `max_length` is too small, or the sequences do not carry the same per-token columns.
+        UsageError: `max_length` is too small, or the sequences do not have the same per-token columns.
     """
     joined: list[Encoding] = []
     shared: list[Encoding] = []
@@ -139,7 +139,7 @@ def _room(encoding: Encoding, first: int, stop: int, max_length: int) -> int:
     """Tokens of the sequence itself that a window holds."""
     fixed = first + len(encoding) - stop
     if max_length <= fixed:
-        raise UsageError(f"max_length = {max_length} has no room beside start and end token; raise it")
+        raise UsageError(f"max_length = {max_length} has no room besides start and end token; raise it")
     return max_length - fixed
 
 
@@ -156,7 +156,7 @@ def _parts(cuts: NDArray[np.intp], target: int, room: int) -> list[tuple[int, in
     start, stop = int(cuts[0]), int(cuts[-1])
     while start < stop:
         left = stop - start
-        even = start + -(-left // -(-left // target))  # equal shares of the fewest parts there can be
+        even = start + -(-left // -(-left // target))  # equal shares of the fewest possible parts
         after, last = np.searchsorted(cuts, even), np.searchsorted(cuts, start + room, side="right") - 1
         end = int(cuts[min(after, last)])
         parts.append((start, end if end > start else even))  # a unit longer than a window
@@ -215,7 +215,7 @@ def _merge(pieces: Sequence[Encoding], space: TokenSpace) -> Encoding:
 
 
 def _renumbered(numbers: Iterable[Ids]) -> Iterator[Ids]:
-    """The units (or symbols) of each piece, moved behind those of the one before; -1 stays."""
+    """The units (or symbols) of each piece, numbered after those of the previous one; -1 is kept."""
     free = 0
     for own in numbers:
         inside = own >= 0
@@ -236,7 +236,7 @@ def _joined_symbols(
 
 
 def _continued(pieces: Sequence[Encoding], skip: Sequence[int]) -> Iterator[Ids | None]:
-    """The explicit positions of each piece, going on where the one before ended."""
+    """The explicit positions of each piece, continuing where the previous one ended."""
     free = 0
     for piece, begin in zip(pieces, skip, strict=True):
         if piece.positions is None or len(piece) == begin:

@@ -1,8 +1,8 @@
-"""How good a masked language model is, in numbers that do not flatter it.
+"""Bits per unit of a masked language model, measured in the same way for every masker and domain.
 
-The definition is the same for every masker and domain: a share of the *units* is chosen by one uniform rule,
-all tokens of a chosen unit become [MASK] (none is kept, none replaced), and the cost is counted per unit,
-beside the cost of the training data's unigram on exactly those positions.
+A share of the *units* is chosen by one uniform rule, all tokens of a chosen unit become [MASK] (none is kept
+or replaced), and the cost is counted per unit, next to that of a unigram model of the training data at
+exactly those positions. Evaluating with the training's own masker would make maskers incomparable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-# An epoch that training never reaches: its masks are fresh.
+# An epoch that training never reaches, so that its masks are new.
 _FRESH = 2**40
 
 
@@ -62,7 +62,7 @@ class BitsReport:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitBits:
-    """The cost of every masked unit: what a report sums, and what a bootstrap over sequences resamples.
+    """The cost of every masked unit, for totals and for a bootstrap over sequences.
 
     Args:
         sample: (U,) index of the unit's sequence, in the order the sequences were asked.
@@ -120,7 +120,7 @@ def unit_bits(
     The units depend on (seed, index) alone: not on the model, its masker, or which other sequences are asked.
 
     Args:
-        sequences: validation sequences; those without an ordinary token are passed over.
+        sequences: validation sequences; those without an ordinary token are skipped.
         unigram: (K,) probabilities of symbols in the *training* split, see `Units.frequencies`; where units
             are groups of tokens these are the tokens' own.
         rate: share of the units of a sequence that is masked; at least one unit is.
@@ -132,7 +132,7 @@ def unit_bits(
     """
     rule = Units(conditionals.space) if units is None else units
     if unigram.shape != (rule.symbols,):
-        raise UsageError(f"a unigram of shape {unigram.shape} for {rule.symbols} tokens")
+        raise UsageError(f"a unigram of shape {unigram.shape} for {rule.symbols} symbols")
     parts: list[UnitBits] = []
     asked: deque[tuple[int, Query]] = deque()
 
@@ -177,7 +177,7 @@ def units_of(encoding: Encoding, space: TokenSpace) -> list[tuple[int, ...]]:
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:
-    """The unigram of the training split with add-one smoothing over the ordinary tokens.
+    """Unigram probabilities of the training split, with add-one smoothing over the ordinary tokens.
 
     Args:
         source: the training sequences, or their (V,) token counts.
@@ -198,8 +198,8 @@ def memorization_gap(
 ) -> float:
     """Loss on the masks of the first epoch minus loss on masks never seen, in nats per masked token.
 
-    With static masks the first epoch's are those trained on, and a negative gap says how much of the training
-    loss is memory of the masks. Both sides are corrupted as in training (also replaced and kept tokens).
+    With static masks the model was trained on those of the first epoch, and a negative gap measures how far
+    it has memorized them. Both sides are corrupted as in training (including replaced and kept tokens).
 
     Args:
         sequences: the training sequences; `indices` names some of them.

@@ -1,9 +1,29 @@
-"""The p-values of a row's channels as one number; what that number is worth is ranked, not derived.
+"""Calibrated p-values without labels: the channels of a row become p-values, one number, and a p-value again.
 
-Which way suits a level was chosen on faults planted in normal records, without labels. Fisher's sum asks that
-channels agree: it suits a few that say different things. Ten channels that mostly say the same, of which a
-fault moves two or three, dilute it; the harmonic mean is led by the smallest p-values, as their minimum is,
-and yet tells one small p-value from several.
+Each statistic (a *channel*) becomes its tail p-value among normal rows of similar length, and these are fused
+(`FUSIONS`). Channels depend on each other, so the fused statistic has no known distribution: it is ranked
+among normal rows again. That is valid by construction, since the rows it is ranked among are not those the
+channels' ranks were estimated on (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
+exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
+extrapolated by a generalized Pareto tail (`seqmlm.evaluation.ranks`) and marked as such.
+
+Fewer than 200 rows are too few to be divided and are cross-fitted: each fifth is ranked by channels estimated
+on the other four; a new row is ranked by all five, and the largest of a channel's five p-values counts. That
+keeps alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and is conservative. A
+single channel needs no fusion and no division: it is ranked among all rows of its length bin.
+
+The fusion of each level was chosen on faults planted in normal records, without labels. Fisher's sum suits a
+few channels that measure different things. Ten correlated channels, of which a fault moves two or three,
+dilute it; the harmonic mean is dominated by the smallest p-values, as their minimum is, but distinguishes one
+small p-value from several.
+
+A cascade ranks lexicographically: every escalated row ranks above every other row; among themselves escalated
+rows rank by the exact statistic, the others by the screening statistic. With n normal rows,
+
+    escalated:  p = (1 + escalated normal rows with an exact statistic as large or larger) / (n + 1)
+    others:     p = (1 + escalated normal rows + others with a screening statistic as large) / (n + 1)
+
+Both are ranks among the same n rows, so these p-values are as valid as those of `Calibration`.
 """
 
 from __future__ import annotations
@@ -43,40 +63,23 @@ FUSIONS: Mapping[Fusion, Callable[[Mapping[str, Doubles]], Doubles]] = {
 }
 
 
-# Calibrated anomalies without labels: several statistics of a row become one p-value among normal rows.
-#
-# Each statistic (a *channel*) becomes its tail p-value among normal rows of similar length, and these are
-# fused (`seqmlm.evaluation.conformal`). Channels depend on each other, so the fused statistic has no known
-# law: it is ranked among normal rows again. That is valid by construction, for the rows whose ranks count
-# are others than those the channels' ranks were learnt from (split conformal prediction: Vovk, Gammerman &
-# Shafer 2005): under exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below
-# that the p-value is extrapolated by a generalized Pareto tail (`seqmlm.evaluation.ranks`) and marked so.
-#
-# Fewer than 200 rows are too few to be divided: they take turns. Each fifth is ranked by channels learnt
-# from the other four; a new row is ranked by all five, and of a channel's five p-values the largest counts.
-# That keeps to alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and errs
-# on the quiet side.
-#
-# A single channel needs no fusion, and no rows are kept apart: it is ranked among all rows of its length
-# bin.
-
 Statistics = Mapping[str, Doubles]
 
 FORMAT = 3
 
-# Rows of a length bin: where ranks are the answer they must resolve small rates; before fusion they need not.
+# Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
 _FEW, _FOLDS, _FEWEST_TEACHING = 200, 5, 12
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What rows are worth beside normal ones.
+    """How unusual rows are among normal ones.
 
     Args:
         p_value: (M,) in (0, 1]; smaller is more unusual.
         channels: channel -> (M,) its own p-value, 1 where the statistic does not apply.
-        extrapolated: (M,) True where the row is beyond all normal ones and the tail told how far.
+        extrapolated: (M,) True where the row is beyond all normal ones and the p-value comes from the tail.
     """
 
     p_value: Doubles
@@ -86,7 +89,7 @@ class Judgement:
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """The channels' own ranks by length: any number of statistics to as many p-values, and to one number.
+    """The channels' own ranks by length.
 
     Args:
         by_channel: channel -> its ranks.
@@ -96,14 +99,14 @@ class Marginals:
 
     @classmethod
     def fit(cls, statistics: Statistics, lengths: Longs, edges: Longs) -> Marginals:
-        """Learn from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
+        """Estimate from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
         return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
 
     def p_values(self, statistics: Statistics, lengths: Longs) -> tuple[dict[str, Doubles], Bools]:
         """Channel -> (M,) p-values, and (M,) True where any of them is extrapolated.
 
         Raises:
-            StateError: the channels are others than those of the calibration.
+            StateError: the channels differ from those of the calibration.
         """
         if set(statistics) != set(self.by_channel):
             raise StateError(
@@ -122,7 +125,7 @@ class Marginals:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Marginals:
-        """What `to_state` wrote."""
+        """Restore what `to_state` wrote."""
         found = {c: RanksByLength.from_state(one, f"{name}/{c}", arrays) for c, one in state.items()}
         return cls(found)
 
@@ -131,12 +134,12 @@ class Marginals:
 class Calibration:
     """Tail p-values of statistics from normal rows: by length, fused, no labels.
 
-    Only sorted values of each channel and of the fused statistic are held, never which belong together.
+    Holds only sorted values of each channel and of the fused statistic, never which belong together.
 
     Args:
-        turns: ranks of the channels, one for each turn in teaching them; the largest p-value counts.
-        fused: ranks of the fused statistic among rows that the channels' ranks have not seen; None for one
-            channel, whose own ranks are the answer.
+        turns: ranks of the channels, one for each fold; the largest p-value counts.
+        fused: ranks of the fused statistic among rows not used for the channels' ranks; None for one
+            channel, whose own ranks are the result.
         rows: normal rows it was fitted to.
         fusion: how the channels' p-values become the fused statistic.
     """
@@ -157,26 +160,26 @@ class Calibration:
         fusion: Fusion = "fisher",
         turns: bool = True,
     ) -> Calibration:
-        """Learn what is normal.
+        """Estimate the distribution of normal rows.
 
         Args:
-            statistics: channel -> (N,) statistics of normal rows, higher = more unusual; not-a-number where
-                one does not apply, infinity where it could not be more unusual.
+            statistics: channel -> (N,) statistics of normal rows, higher = more unusual; NaN where one does
+                not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
-            seed: decides which half of the rows teaches the marginals, or whose turn it is when.
-            fuse: rank the fused statistic of the other rows; by default where there are several channels.
+            seed: of the division into halves or folds.
+            fuse: rank the fused statistic of the other rows; default: if there are several channels.
             fusion: how p-values become the fused statistic.
-            turns: let fewer than 200 rows take turns; else `teaching_part` of them teaches.
+            turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the channels.
 
         Raises:
-            DataError: no row, or no channel.
+            DataError: no rows, or no channels.
         """
         values, sizes = _checked(statistics, lengths)
         if not (len(values) > 1 if fuse is None else fuse):
             edges = length_edges(sizes, _FEWEST_ALONE)
             kept = np.ones(len(sizes), dtype=np.bool_)
-            # A row whose length decided where a bin begins is no ordinary member of it: with it there, a new
-            # row would rank one place too high.
+            # A row whose length determined the start of a bin is not exchangeable with a new row: with it in
+            # the bin, a new row would rank one place too high.
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             own = {name: one[kept] for name, one in values.items()}
             return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), fusion)
@@ -193,29 +196,29 @@ class Calibration:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Names of the statistics it judges."""
+        """Names of the channels."""
         return tuple(self.turns[0].by_channel)
 
     @property
     def _alone(self) -> list[Ranks]:
-        """Of one channel: its ranks, by length."""
+        """The only channel's ranks, by length."""
         return [one for ranks in self.turns[0].by_channel.values() for one in ranks.bins]
 
     @property
     def ranked(self) -> int:
-        """Rows whose ranks are the answer: of the fused statistic, or of the smallest length bin."""
+        """Rows that p-values rank among: those of the fused statistic, or of the smallest length bin."""
         if self.fused is not None:
             return self.fused.total
         return min(one.total for one in self._alone)
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate of false alarms it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
+        """The smallest false positive rate it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
         return 1.0 / (self.ranked + 1.0)
 
     @property
     def has_tail(self) -> bool:
-        """Whether rates below `smallest_rate` can be asked for."""
+        """Whether rates below `smallest_rate` are possible."""
         tested = self._alone if self.fused is None else [self.fused]
         return all(one.tail is not None for one in tested)
 
@@ -223,7 +226,7 @@ class Calibration:
         """Judge (M,) rows by the statistics of the calibration's channels and their (M,) lengths.
 
         Raises:
-            StateError: the channels are others than those of the calibration.
+            StateError: the channels differ from those of the calibration.
         """
         values, sizes = _arrays(statistics, lengths)
         each = [marginals.p_values(values, sizes) for marginals in self.turns]
@@ -235,7 +238,7 @@ class Calibration:
         return Judgement(p_value, channels, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
-        """JSON values and arrays; `from_state` gives the same calibration back, to the last bit."""
+        """JSON values and arrays; `from_state` restores the same calibration, bit for bit."""
         arrays: Arrays = {}
         fused = None if self.fused is None else self.fused.to_state("fused", arrays)
         turns = [one.to_state(f"channel/{turn}", arrays) for turn, one in enumerate(self.turns)]
@@ -244,10 +247,10 @@ class Calibration:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Calibration:
-        """What `to_state` gave.
+        """Restore what `to_state` gave.
 
         Raises:
-            StateError: it is of another format, or a part of it is missing.
+            StateError: another format, or a missing part.
         """
         with_format(state)
         try:
@@ -262,10 +265,11 @@ class Calibration:
 
 
 def teaching_part(rows: int, seed: int) -> Bools:
-    """(N,) True for the rows that teach, the others being ranked: half, and of few rows a quarter.
+    """(N,) True for the rows that estimate the channels, the others being ranked: half, or a quarter of few
+    rows.
 
-    Of few rows, half would leave too few to rank a new one among: so 132 guarantee a rate of .01. A dozen
-    teach where they can: fewer show channels no tail.
+    Half of few rows would leave too few to rank a new one among: with a quarter, 132 rows guarantee a rate of
+    .01. At least a dozen estimate the channels if possible: fewer show no tail.
     """
     count = rows // 2 if rows >= _FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
     teaches = np.zeros(rows, dtype=np.bool_)
@@ -274,7 +278,7 @@ def teaching_part(rows: int, seed: int) -> Bools:
 
 
 def with_format(state: Mapping[str, Any]) -> None:
-    """Raise StateError where a state has another format than this version's."""
+    """Raise StateError if a state has another format than this version's."""
     if state.get("format") != FORMAT:
         raise StateError(
             f"the calibration has format {state.get('format')}, this version of seqmlm reads {FORMAT}; "
@@ -283,14 +287,14 @@ def with_format(state: Mapping[str, Any]) -> None:
 
 
 def broken(error: Exception) -> StateError:
-    """The error for a state that lacks a part."""
+    """The error for an incomplete state."""
     return StateError(f"the calibration is incomplete ({error}); calibrate the model again")
 
 
 def _fused(
     values: Statistics, sizes: Longs, teaches: Bools, edges: Longs, fusion: Fusion
 ) -> tuple[Marginals, Doubles]:
-    """The channels' ranks as some rows teach them, and the fused statistic of the others."""
+    """The channels' ranks estimated on some rows, and the fused statistic of the others."""
     taught = {name: one[teaches] for name, one in values.items()}
     marginals = Marginals.fit(taught, sizes[teaches], edges)
     others = {name: one[~teaches] for name, one in values.items()}
@@ -311,29 +315,17 @@ def _checked(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, D
     if not values or not len(sizes):
         raise DataError(
             "there is nothing to calibrate with: no row has a score",
-            remedy="give normal records that the model can read, of the kind it will judge",
+            remedy="give normal records that the model can read, of the kind it will score",
         )
     return values, sizes
 
-
-# Calibration of a cascade: a cheap screening for all rows, exact statistics for those it finds unusual.
-#
-# A row is ranked by what is known of it, lexicographically: every row that was escalated ranks above every
-# row that was not; among themselves they rank by the exact and by the screening statistic. With n normal
-# rows,
-#
-#     escalated:  p = (1 + escalated normal rows with an exact statistic as large or larger) / (n + 1)
-# others:     p = (1 + escalated normal rows + others with a screening statistic as large) / (n + 1)
-#
-# Both are ranks among the same n rows, so the p-values are as valid as those of `Calibration`: what is
-# ranked (the fused statistics, of both passes) is learnt from the other rows.
 
 _FEWEST_EXACT = 50
 
 
 @dataclass(frozen=True, eq=False)
 class Screening:
-    """The first half of a cascade: which rows are worth an exact look.
+    """The first stage of a cascade: which rows need the exact statistics.
 
     Args:
         calibration: of the screening statistics, always with a fused rank.
@@ -353,15 +345,15 @@ class Screening:
         seed: int,
         fusion: Fusion = "fisher",
     ) -> Screening:
-        """Learn from normal rows, as `Calibration.fit` does without turns; both stages fuse alike.
+        """Estimate from normal rows, as `Calibration.fit` without cross-fitting; both stages fuse alike.
 
         Raises:
             UsageError: `escalate` is not between 0 and 1.
             DataError: no row.
         """
         if not 0 < escalate < 1:
-            raise UsageError(f"the escalated share lies between 0 and 1, not {escalate}")
-        # No turns: the exact statistics are ranked among the very rows that the screening's are.
+            raise UsageError(f"the escalated share must be between 0 and 1, not {escalate}")
+        # No cross-fitting: both stages must rank among the same rows.
         fitted = Calibration.fit(statistics, lengths, seed=seed, fuse=True, fusion=fusion, turns=False)
         return cls(fitted, escalate)
 
@@ -372,24 +364,24 @@ class Screening:
 
 
 class Stages(Protocol):
-    """What judges rows in two stages."""
+    """Scores rows in two stages."""
 
     def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
-        """(M,) True where a row's screening statistics ask for the exact ones."""
+        """(M,) True where a row's screening statistics require the exact ones."""
         ...
 
     def judge(self, screen: Statistics, lengths: NDArray[Any], near: Bools, exact: Statistics) -> Judgement:
-        """Judge (M,) rows once the exact statistics of those `near` are known."""
+        """Judge (M,) rows, given the exact statistics of those `near`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class CascadeCalibration:
-    """Lexicographic p-values: the screening's for most rows, the exact statistics' for those escalated.
+    """Lexicographic p-values: of the screening for most rows, of the exact statistics for escalated ones.
 
     Args:
-        screening: decides which rows are escalated, and ranks those that are not.
-        exact: the exact channels' own ranks, learnt from escalated rows.
+        screening: selects the rows to escalate, and ranks the others.
+        exact: the exact channels' own ranks, estimated on escalated rows.
         ranks: of the fused exact statistic among the escalated normal rows; its total counts all rows.
     """
 
@@ -434,16 +426,16 @@ class CascadeCalibration:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate of false alarms it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
+        """The smallest false positive rate it guarantees, 1 / (n + 1); below, a tail is extrapolated."""
         return 1.0 / (self.ranks.total + 1.0)
 
     @property
     def has_tail(self) -> bool:
-        """Whether rates below `smallest_rate` can be asked for."""
+        """Whether rates below `smallest_rate` are possible."""
         return self.ranks.tail is not None
 
     def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
-        """(M,) True where a row's screening statistics ask for the exact ones."""
+        """(M,) True where a row's screening statistics require the exact ones."""
         return self.screening.judge(screen, lengths)[1]
 
     def judge(self, screen: Statistics, lengths: NDArray[Any], near: Bools, exact: Statistics) -> Judgement:
@@ -452,7 +444,7 @@ class CascadeCalibration:
         Args:
             screen: channel -> (M,) screening statistics.
             lengths: (M,) units of the rows.
-            near: (M,) what `near` said of them.
+            near: (M,) as `near` gave them.
             exact: channel -> (M,) exact statistics; read only where `near`.
 
         Returns:
@@ -460,7 +452,7 @@ class CascadeCalibration:
             screening's, and those of the others 1.
 
         Raises:
-            StateError: the channels are others than those of the calibration.
+            StateError: the channels differ from those of the calibration.
         """
         sizes = np.asarray(lengths, dtype=np.int64)
         screened, _ = self.screening.judge(screen, sizes)
@@ -477,7 +469,7 @@ class CascadeCalibration:
         return Judgement(p_value, channels, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
-        """JSON values and arrays; `from_state` gives the same calibration back, to the last bit."""
+        """JSON values and arrays; `from_state` restores the same calibration, bit for bit."""
         screen, screen_arrays = self.screening.calibration.to_state()
         arrays: Arrays = {f"screen/{name}": one for name, one in screen_arrays.items()}
         ranks = self.ranks.to_state("exact", arrays)
@@ -487,10 +479,10 @@ class CascadeCalibration:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> CascadeCalibration:
-        """What `to_state` gave.
+        """Restore what `to_state` gave.
 
         Raises:
-            StateError: it is of another format, or a part of it is missing.
+            StateError: another format, or a missing part.
         """
         with_format(state)
         try:

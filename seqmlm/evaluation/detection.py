@@ -1,8 +1,8 @@
-"""How well scores or alarms find what is labelled: ranking measures, operating points, paired comparisons.
+"""Scores and alarms against labels: ranking measures, operating points, paired comparisons.
 
-Scores are higher where more unusual. Items with equal scores are alarmed together, never one by one, so that
-no measure depends on the order of ties. Everything is computed from counts at the distinct scores, which
-makes a bootstrap draw linear in the number of items.
+Higher scores are more unusual. Items with equal scores raise alarms together, so that no measure depends on
+the order of ties. Everything is computed from counts at the distinct scores, which makes a bootstrap draw
+linear in the number of items.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Curve:
 
     @property
     def positives(self) -> float:
-        """Items that are to be found."""
+        """Number of positive items."""
         return float(self.true[-1])
 
     @property
     def negatives(self) -> float:
-        """Items that are not."""
+        """Number of negative items."""
         return float(self.false[-1])
 
     @cached_property
@@ -65,14 +65,14 @@ class Curve:
 
     @cached_property
     def oracle_f1(self) -> float:
-        """The best F1 of any threshold: what nobody gets who has no labels; NaN without positives."""
+        """The best F1 of any threshold, which can be chosen only with the labels; NaN without positives."""
         if not self.positives:
             return float("nan")
         return float((2 * self.true / (self.true + self.false + self.positives)).max())
 
     def at_rate(self, rate: float) -> int:
-        """The last point whose false positive rate is at most `rate`; -1 where there is none."""
-        # Counts are whole; the tolerance forgives the rounding of rate x negatives alone.
+        """The last point whose false positive rate is at most `rate`; -1 if there is none."""
+        # Counts are integers; the tolerance is for the rounding of rate x negatives only.
         return int(np.searchsorted(self.false, rate * self.negatives * (1 + 1e-12), side="right")) - 1
 
     def recall_at(self, rate: float) -> float:
@@ -85,13 +85,13 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Operating:
-    """Recall at a false positive rate that was asked for.
+    """Recall at a requested false positive rate.
 
     Args:
-        rate: asked for.
-        threshold: alarm where the score is at least this; None where even the highest is alarmed too often.
+        rate: requested.
+        threshold: alarm where the score is at least this; None if even the highest score exceeds the rate.
         recall: positives found, with its exact interval.
-        false_positive_rate: what that threshold really gives, at most `rate`.
+        false_positive_rate: the actual rate at this threshold, at most `rate`.
     """
 
     rate: float
@@ -111,17 +111,17 @@ class Confusion:
 
     @property
     def recall(self) -> Rate:
-        """Positives that were alarmed."""
+        """Share of positives with an alarm, with its exact interval."""
         return exact_rate(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
     def false_positive_rate(self) -> Rate:
-        """Negatives that were alarmed."""
+        """Share of negatives with an alarm, with its exact interval."""
         return exact_rate(self.false_positives, self.false_positives + self.true_negatives)
 
     @property
     def precision(self) -> Rate:
-        """Alarms that were right."""
+        """Share of alarms that are positive, with its exact interval."""
         return exact_rate(self.true_positives, self.true_positives + self.false_positives)
 
     @property
@@ -133,7 +133,7 @@ class Confusion:
     def reweighted(self, prevalence: float) -> tuple[float, float]:
         """Precision and F1 if a share `prevalence` of all items were positive, at these rates.
 
-        Precision is NaN where nothing would be alarmed.
+        Precision is NaN if there would be no alarms.
         """
         found = prevalence * self.recall.value
         wrong = (1 - prevalence) * self.false_positive_rate.value
@@ -145,8 +145,8 @@ class Detection:
     """Labels and one score for each item, ready for every measure.
 
     Args:
-        labels: (N,) True where the item is to be found.
-        scores: (N,) higher is more unusual; -inf for what could not be scored; no NaN.
+        labels: (N,) True for positive items.
+        scores: (N,) higher is more unusual; -inf for items without a score; no NaN.
 
     Raises:
         DataError: different numbers, a NaN, or labels of one class only, for which nothing is defined.
@@ -180,7 +180,7 @@ class Detection:
     def operating(self, rate: float) -> Operating:
         """Recall at a false positive rate, with exact (Clopper-Pearson) intervals.
 
-        The threshold is taken from the same items, so this too is an oracle's.
+        The threshold is chosen on the same items and their labels, as an oracle would.
         """
         curve = self.curve()
         point = curve.at_rate(rate)
@@ -217,7 +217,7 @@ class Detection:
     def bootstrap(
         self, measures: Mapping[str, Measure], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
     ) -> dict[str, Difference]:
-        """Each measure with a percentile interval over groups (its difference to nothing)."""
+        """Each measure with a percentile interval over groups, as a difference from 0."""
         weights = bootstrap_weights(groups, draws, seed)
         drawn: dict[str, list[float]] = {name: [] for name in measures}
         for draw in range(draws):
@@ -254,7 +254,7 @@ def compare(
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, Difference]:
-    """What the first score has over the second in each measure: a paired bootstrap over natural units.
+    """First score minus second in each measure, with a paired bootstrap over natural units.
 
     Both are measured on the same resample of whole groups. An alarm column is a score of 0 and 1: with
     `f1_of_alarms` the comparison is of label-free F1.

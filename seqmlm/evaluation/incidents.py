@@ -1,4 +1,4 @@
-"""Alarms that overlap or touch, told as one incident; and how many alarms a day a rate means."""
+"""Alarms that overlap or touch as one incident; false positive rates from alarms per day."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from seqmlm.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A row that alarmed.
+    """A row with an alarm.
 
     Args:
         id: of the row.
-        place: where it may meet others: its file, document or host.
+        place: its file, document or host; only alarms of one place are merged.
         start, end: its extent there, in characters, lines or seconds; start <= end.
         p_value: in (0, 1].
     """
@@ -29,13 +29,13 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Alarms of one place that overlap, or lie no further apart than the gap.
+    """Alarms of one place that overlap, or are no further apart than the gap.
 
     Args:
         place, start, end: where it is, from the first alarm's start to the last one's end.
         rows: alarms in it.
         p_value: the smallest of theirs.
-        worst: id of the alarm that has it; of equals the first.
+        worst: id of the alarm that has it; the first of equal ones.
     """
 
     place: str
@@ -47,14 +47,15 @@ class Incident:
 
 
 class Incidents:
-    """Groups a stream of alarms; memory is bounded by the number of places watched at a time.
+    """Merges a stream of alarms into incidents; memory is bounded by the number of open places.
 
-    Alarms of one place come in the order of their starts, as windows over a file or stream do; one that
-    comes late still joins the open incident where it meets it. Places may alternate.
+    Alarms of one place come in the order of their starts, as windows over a file or stream do; a
+    late one still joins the open incident if it touches it. Places may alternate.
 
     Args:
-        gap: alarms so far apart still belong together, in the unit of start and end; 0 joins what touches.
-        places: with open incidents at most; beyond that the one quiet for longest is closed.
+        gap: largest distance of alarms of one incident, in the unit of start and end; 0 merges those that
+            touch.
+        places: most places with open incidents; beyond that the longest inactive one is closed.
 
     Raises:
         UsageError: a negative gap, or no place.
@@ -62,12 +63,12 @@ class Incidents:
 
     def __init__(self, gap: float = 0.0, *, places: int = 10_000) -> None:
         if gap < 0 or places < 1:
-            raise UsageError("a gap is 0 or more, and at least one place is watched")
+            raise UsageError("the gap must be at least 0, and places at least 1")
         self._gap, self._limit = gap, places
         self._open: OrderedDict[str, Incident] = OrderedDict()
 
     def add(self, alarm: Alarm) -> list[Incident]:
-        """Take one alarm; returns the incidents that are over by it (none, one or two)."""
+        """Add one alarm; returns the incidents that it ends (none, one or two)."""
         over: list[Incident] = []
         found = self._open.pop(alarm.place, None)
         if found is not None and not self._meets(found, alarm):
@@ -79,14 +80,14 @@ class Incidents:
         return over
 
     def passed(self, place: str, start: float) -> Incident | None:
-        """Tell that a place has been read up to `start`; returns its incident where that is over by it."""
+        """Note that a place has been read up to `start`; returns its incident if that has ended."""
         found = self._open.get(place)
         if found is None or start <= found.end + self._gap:
             return None
         return self._open.pop(place)
 
     def close(self) -> list[Incident]:
-        """End the stream; returns the incidents still open, those quiet for longest first."""
+        """End the stream; returns the open incidents, the longest inactive first."""
         over = list(self._open.values())
         self._open.clear()
         return over
@@ -96,7 +97,7 @@ class Incidents:
 
 
 def incidents(alarms: Iterable[Alarm], gap: float = 0.0) -> Iterator[Incident]:
-    """The incidents of a stream of alarms, each as soon as it is over (see `Incidents`).
+    """The incidents of a stream of alarms, each as soon as it has ended (see `Incidents`).
 
     >>> rows = [Alarm(id=str(n), place="a.log", start=n, end=n + 2, p_value=0.1 / n) for n in (1, 2, 9)]
     >>> [(one.start, one.end, one.rows, one.worst) for one in incidents(rows)]
@@ -109,11 +110,11 @@ def incidents(alarms: Iterable[Alarm], gap: float = 0.0) -> Iterator[Incident]:
 
 
 def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
-    """The rate of false alarms, alpha in (0, 1], that gives so many a day on normal data.
+    """The false positive rate, in (0, 1], that gives so many alarms per day on normal data.
 
     Args:
         alarms_per_day: wanted, above 0.
-        rows_per_day: that are judged, above 0; from the times of the calibration data or of the input.
+        rows_per_day: scored rows, above 0; from the times of the calibration data or of the input.
 
     Raises:
         UsageError: one of them is not above 0.
@@ -122,13 +123,13 @@ def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
         raise UsageError(f"alarms per day must be above 0, not {alarms_per_day:g}")
     if not rows_per_day > 0:
         raise UsageError(
-            "the rows have no times to tell how many come in a day; ask for a rate of false alarms (--fpr)"
+            "the rows have no times, so rows per day are unknown; use a false positive rate (--fpr)"
         )
     return min(1.0, alarms_per_day / rows_per_day)
 
 
 def rows_per_day(rows: int, first: float, last: float) -> float | None:
-    """Rows a day, of `rows` rows between two times in seconds; None where they span no time."""
+    """Rows a day, of `rows` rows between two times in seconds; None if they span no time."""
     return (rows - 1) * 86_400.0 / (last - first) if rows > 1 and last > first else None
 
 

@@ -1,4 +1,4 @@
-"""Rates with exact intervals, and paired differences that are resampled over natural units."""
+"""Rates with exact intervals, and paired differences with a bootstrap over natural units."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What one method has over another on the same items.
+    """Difference between two methods on the same items.
 
     Args:
         value: the difference, first minus second.
-        low, high: percentile bootstrap bounds; NaN where no resample had a value.
+        low, high: percentile bootstrap bounds; NaN if no resample had a value.
         draws: resamples with a value.
     """
 
@@ -48,7 +48,7 @@ class Difference:
 
 
 def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
-    """A rate with its Clopper-Pearson interval (1934), which covers at least as often as it says.
+    """A rate with its Clopper-Pearson interval (1934), whose coverage is at least the nominal one.
 
     >>> rate = exact_rate(0, 10)
     >>> rate.value, rate.low, round(rate.high, 4)
@@ -60,7 +60,7 @@ def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
     from scipy.stats import beta
 
     if not 0 <= hits <= trials:
-        raise UsageError(f"{hits} hits of {trials} trials is no rate")
+        raise UsageError(f"{hits} hits of {trials} trials are not a rate")
     tail = (1 - confidence) / 2
     low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
@@ -68,7 +68,7 @@ def exact_rate(hits: int, trials: int, *, confidence: float = 0.95) -> Rate:
 
 
 def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int], Doubles]:
-    """How often each item stands in a resample of whole groups, drawn with replacement.
+    """How often each item occurs in a resample of whole groups, drawn with replacement.
 
     Args:
         groups: (N,) the natural unit each item belongs to (session, patient, family), of any type.
@@ -122,7 +122,7 @@ def mean_difference(
 
 
 def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Difference:
-    """A difference and the percentiles of its resamples; NaN resamples (one class only) are left out.
+    """A difference and the percentiles of its resamples; NaN resamples (one class only) are excluded.
 
     Args:
         value: on all items.

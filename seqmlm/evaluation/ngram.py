@@ -1,4 +1,4 @@
-"""An n-gram over the same units: the cheap baseline a masked model has to beat.
+"""An n-gram model over the same units: the cheap baseline for a masked model.
 
 It reads left to right, so it is given what the masked model is given beside its context: the number n of
 tokens of the unit (a [MASK] each), and that the sequence does not end there. With h the k units before, and
@@ -8,15 +8,15 @@ counts over training positions whose unit has n tokens,
     P_{-1}(w | n) = product over the tokens of w of their unigram probability
 
 where h' is h without its farthest unit, t(h) the number of distinct units seen after h, and a context never
-seen hands on to the shorter one. This is the predictive rule of the hierarchical Pitman-Yor process (Teh
+seen falls back to the shorter one. This is the predictive rule of the hierarchical Pitman-Yor process (Teh
 2006); a = 0 with continuation counts is interpolated Kneser-Ney (Kneser and Ney 1995), d = 0 a hierarchical
 Dirichlet model (MacKay and Peto 1995). Discount d_k and strength a_k of each order, and whether orders below
 the highest count occurrences or distinct units before (h, w), are those that predict a tenth of the training
 sequences best from the others: no fixed rule is good both for words and for residues, where most contexts are
 dense.
 
-The last level spells the unit, so that one never seen has a price in the same tokens as the model's; all
-strings of n ordinary tokens together have probability 1.
+The last level spells the unit, so that one never seen has a probability over the same tokens as the model's;
+all strings of n ordinary tokens together have probability 1.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _HELD_OUT = 10
 _DISCOUNTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _STRENGTHS = tuple(2.0**e for e in range(-4, 15))
 _SWEEPS = 3
-# Held-out units that the smoothing is chosen on: the ten numbers need no more.
+# Held-out units on which the ten smoothing parameters are chosen.
 _TUNED = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothing:
-    """How an n-gram interpolates: (discount, strength) of each order, shortest first, and what is counted."""
+    """Smoothing: (discount, strength) of each order, shortest first, and what lower orders count."""
 
     counting: Counting
     orders: tuple[tuple[float, float], ...]
@@ -130,7 +130,7 @@ class NGram:
         if not any(numbers):
             raise UsageError("an n-gram needs at least one training unit")
         self._numbers = numbers
-        # Room for the numbers of tokens too, which are the keys of the shortest contexts.
+        # The keys of the shortest contexts are numbers of tokens, which need room too.
         self._size = max(len(numbers) + 2, max(map(len, numbers)) + 1)
         held = self._positions(flat[_HELD_OUT - 1 :: _HELD_OUT]).some(_TUNED)
         rest = self._positions([s for i, s in enumerate(flat, 1) if i % _HELD_OUT])
@@ -141,7 +141,7 @@ class NGram:
         return self
 
     def bits(self, sequences: Iterable[Sequence[Unit]]) -> Doubles:
-        """-log2 P of every unit, sequence after sequence; units () are left out."""
+        """-log2 P of every unit, sequence after sequence; units () are skipped."""
         sequences = list(sequences)
         return self.bits_at(sequences, [[i for i, unit in enumerate(s) if unit] for s in sequences])
 
@@ -218,7 +218,7 @@ class NGram:
     def _look_up(self, levels: Sequence[_Level], positions: _Positions) -> list[_Found]:
         """c(h w), c(h), t(h) of every position in every order, (N,) each; 0 where not seen."""
         found = []
-        # A number of tokens never seen must not look like another key.
+        # A number of tokens never seen must not collide with another key.
         key = np.where(positions.tokens < self._size, positions.tokens, -1)
         for length, level in enumerate(levels):
             context = _find(level.contexts, key)
@@ -260,7 +260,7 @@ def _strengths(order: tuple[float, float]) -> list[tuple[float, float]]:
 
 
 def _chain(found: Sequence[_Found], lower: Doubles, orders: Sequence[tuple[float, float]]) -> Doubles:
-    """The formula, order after order, (N,) log2 in and out: the products of a long unit would underflow."""
+    """The recursion over orders, (N,) log2 in and out: products of a long unit would underflow."""
     for (count, total, types), (discount, strength) in zip(found, orders, strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             kept = np.log2(np.maximum(count - discount, 0)) - np.log2(total + strength)

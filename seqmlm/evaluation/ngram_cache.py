@@ -1,4 +1,4 @@
-"""A cache on top of an n-gram: what stands in the same file says what to expect (Tu et al. 2014, "On the
+"""A cache model on top of an n-gram: counts within the same file improve predictions (Tu et al. 2014, "On the
 localness of software"; Kuhn and De Mori 1990 for speech).
 
 With counts c over the units of the file that are not to be predicted, P_0 the n-gram's probability, and h_k
@@ -6,8 +6,8 @@ the k - 1 units before,
 
     P_k(w) = (c(h_k w) + s_k P_{k-1}(w)) / (c(h_k) + s_k)        k = 1 .. order
 
-As in `seqmlm.evaluation.ngram` the number of a unit's tokens is given, so only units with as many count. The
-strengths s_k are chosen on other files than those they are applied to.
+As in `seqmlm.evaluation.ngram` the number of a unit's tokens is given, so only units with the same number
+count. The strengths s_k are chosen on other files than those they are applied to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cached_bits(
 ) -> Doubles:
     """-log2 P of chosen units by an n-gram with a cache.
 
-    The files are divided in two halves; each is priced with the strengths that suit the other best.
+    The files are divided in two halves; each uses the strengths that are best for the other.
 
     Args:
         base: (U,) -log2 P of each chosen unit by the n-gram, sequence after sequence.
@@ -109,7 +109,7 @@ def _chain(base: Doubles, events: Doubles, contexts: Doubles, strengths: Sequenc
 
 
 def _tuned(base: Doubles, events: Doubles, contexts: Doubles) -> list[float]:
-    """The strengths with the fewest bits, by coordinate descent; large ones where there is nothing."""
+    """The strengths with the fewest bits, by coordinate descent; large ones without data."""
     strengths = [_STRENGTHS[-1]] * events.shape[1]
     for _ in range(_SWEEPS if len(base) else 0):
         for k in range(len(strengths)):

@@ -1,7 +1,7 @@
-"""Minimal pairs in numbers: how often the better sequence of a pair is the more probable one.
+"""Accuracy on minimal pairs: how often the better sequence is the more probable one.
 
-A tie counts as wrong: a model that cannot tell the two apart has not passed. Two scores tie where they agree
-to the third decimal (as CrowS-Pairs, Nangia et al. 2020, rounds them), below which float32 decides.
+A tie counts as wrong: the model has not distinguished the two. Two scores tie if they agree to the third
+decimal (as CrowS-Pairs, Nangia et al. 2020, rounds them); smaller differences are float32 rounding.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _DECIMALS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """How some pairs came out.
+    """The result on some pairs.
 
     Args:
         rate: pairs in which the good sequence scores strictly higher, with the exact interval.
-        ties: pairs that count as wrong because neither does.
+        ties: pairs with equal scores, counted as wrong.
         margin: mean of good minus bad, in the unit of the scores.
     """
 
@@ -65,7 +65,7 @@ def accuracy(good: ArrayLike, bad: ArrayLike) -> Accuracy:
     """
     first, second = np.asarray(good, dtype=np.float64), np.asarray(bad, dtype=np.float64)
     if not len(first):
-        raise DataError("there are no pairs to compare", remedy="name a file with pairs in it")
+        raise DataError("there are no pairs to compare", remedy="name a file that contains pairs")
     signs = outcomes(first, second)
     return Accuracy(
         rate=exact_rate(int((signs > 0).sum()), len(signs)),

@@ -1,10 +1,12 @@
-"""The far tail of a statistic: how much rarer than the largest value seen is one beyond it?
+"""P-values of one statistic by its rank among normal rows, alone or by length, and by a fitted tail beyond
+them.
 
-Peaks over threshold (Pickands 1975; Davison & Smith 1990): excesses over a high quantile are fitted by a
-generalized Pareto distribution, and what lies beyond the largest value is priced by its survival function.
-The fit leans on a weak prior of the shape (in the manner of Martins & Stedinger 2000), which keeps it sober
-where there are few excesses, and never gives the tail an end: a shape below 0 would call the unseen
-impossible.
+A rank is a valid p-value for any distribution, but none is smaller than 1 / (n + 1). What lies beyond the
+largest normal value is therefore extrapolated by peaks over threshold (Pickands 1975; Davison & Smith 1990):
+excesses over a high quantile are fitted by a generalized Pareto distribution, whose survival function says
+how much rarer a value is. A weak prior on the shape (in the manner of Martins & Stedinger 2000) stabilises
+the fit where there are few excesses, and a shape below 0 is excluded: it would give the tail an end and call
+larger values impossible.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from scipy.stats import genpareto
 Doubles = NDArray[np.float64]
 
 QUANTILE = 0.98
-"""Excesses are counted from this quantile, or from lower where that would leave fewer than `FEWEST`."""
+"""Threshold of the excesses; lower if that would leave fewer than `FEWEST` of them."""
 
 FEWEST = 25
 
 LEAST_P = 1e-12
-"""No p-value is smaller: so far out, every model of a tail is a guess. Infinite statistics have this one."""
+"""Smallest p-value: further out, every model of a tail is a guess. That of infinite statistics."""
 
 _LARGEST_SHARE = 0.25  # of the values that may count as tail
 _SHAPES = (0.0, 1.0)
@@ -57,7 +59,7 @@ class Tail:
             values: (N,) ascending.
 
         Returns:
-            The tail; None where the sample shows none: too few values, equal ones, or infinite ones.
+            The tail; None if it cannot be fitted: too few values, equal ones, or infinite ones.
         """
         count = min(max(round((1 - QUANTILE) * len(values)), FEWEST), int(_LARGEST_SHARE * len(values)))
         if count < 2 or not np.isfinite(values[-count - 1 :]).all():
@@ -76,7 +78,7 @@ class Tail:
         return found
 
     def beyond_largest(self, values: Doubles) -> Doubles:
-        """(M,) values at or above the largest one to how much rarer each is, in [0, 1]; 1 at the largest."""
+        """(M,) values at or above the largest one to the ratio of their survival to its own, in [0, 1]."""
         # Logarithms: both survivals may be too small for a number.
         log = genpareto.logsf([*values, self.largest], self.shape, loc=self.threshold, scale=self.scale)
         return np.asarray(np.exp(np.minimum(log[:-1] - log[-1], 0.0)), dtype=np.float64)
@@ -101,8 +103,6 @@ def _penalised_likelihood(excesses: Doubles) -> tuple[float, float]:
     return float(np.exp(best.x[0])) * unit, float(best.x[1])
 
 
-# The p-value of one statistic among normal ones, alone or by length: ranks, with a tail beyond them.
-
 Longs = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Arrays = dict[str, NDArray[Any]]
@@ -112,12 +112,12 @@ MOST_BINS = 10
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Normal values of a statistic, and what a further one is worth beside them.
+    """Sorted values of a statistic for normal rows, and the p-value of a new one.
 
     Args:
-        values: (K,) ascending; a statistic that does not apply stands first, as minus infinity.
-        total: rows the values stand for; K, or more where the others all rank below.
-        tail: beyond the largest value; None where the sample shows none.
+        values: (K,) ascending; minus infinity where the statistic does not apply.
+        total: number of rows; K, or more if all others rank below.
+        tail: beyond the largest value; None if it cannot be fitted.
     """
 
     values: Doubles
@@ -126,7 +126,7 @@ class Ranks:
 
     @classmethod
     def of(cls, values: Doubles, total: int | None = None) -> Ranks:
-        """Of (K,) values in any order; not-a-number is a statistic that does not apply."""
+        """From (K,) values in any order; NaN where the statistic does not apply."""
         ordered = np.sort(np.where(np.isnan(values), -np.inf, values))
         return cls(ordered, len(ordered) if total is None else total, Tail.fit(ordered))
 
@@ -134,8 +134,8 @@ class Ranks:
         """(M,) values to (M,) p-values and (M,) True where they are extrapolated.
 
         (1 + values as large or larger) / (total + 1), which is a valid p-value of a row exchangeable with the
-        normal ones (Vovk et al. 2005). Beyond the largest value that is 1 / (total + 1), and the tail tells
-        how much rarer still; what does not apply has 1.
+        normal ones (Vovk et al. 2005). Beyond the largest value that is 1 / (total + 1), which the tail
+        reduces further; NaN has p-value 1.
         """
         applies = ~np.isnan(values)
         at_least = len(self.values) - np.searchsorted(self.values, values, side="left")
@@ -153,7 +153,7 @@ class Ranks:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Ranks:
-        """What `to_state` wrote."""
+        """Restore what `to_state` wrote."""
         tail = None
         if state["tail"] is not None:
             threshold, scale, shape, largest = map(float, state["tail"])
@@ -175,7 +175,7 @@ class RanksByLength:
 
     @classmethod
     def of(cls, values: Doubles, lengths: Longs, edges: Longs) -> RanksByLength:
-        """Of (N,) values and their (N,) lengths; `edges` from `length_edges`."""
+        """From (N,) values and their (N,) lengths; `edges` from `length_edges`."""
         owner = np.searchsorted(edges, lengths, side="right")
         return cls(edges, tuple(Ranks.of(values[owner == bin]) for bin in range(len(edges) + 1)))
 
@@ -197,7 +197,7 @@ class RanksByLength:
     def from_state(
         cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]
     ) -> RanksByLength:
-        """What `to_state` wrote."""
+        """Restore what `to_state` wrote."""
         bins = [Ranks.from_state(one, f"{name}/{number}", arrays) for number, one in enumerate(state["bins"])]
         return cls(np.asarray(arrays[f"{name}/edges"], dtype=np.int64), tuple(bins))
 
@@ -205,12 +205,12 @@ class RanksByLength:
 def length_edges(lengths: Longs, fewest: int) -> Longs:
     """Lengths at which bins begin, so that rows are compared with rows of similar length.
 
-    Bins are quantiles of length, ten at most. Where a bin would have too few rows, it borrows those of its
-    neighbour: the two are one bin.
+    Bins are quantiles of length, ten at most. A bin with too few rows is merged with its
+    neighbour.
 
     Args:
         lengths: (N,) of the normal rows.
-        fewest: rows that a bin must have; fewer only where there are no more.
+        fewest: rows that a bin must have, if there are as many.
 
     Returns:
         (B - 1,) first lengths of all bins but the lowest, ascending.

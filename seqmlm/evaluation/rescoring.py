@@ -1,4 +1,4 @@
-"""Reranking of n-best lists by log-linear interpolation (Salazar et al. 2020), and what it gains.
+"""Reranking of n-best lists by log-linear interpolation (Salazar et al. 2020), and its error rates.
 
     total(W) = (first(W) + weight * PLL(W) / temperature) / norm(|W|)
 
@@ -33,13 +33,13 @@ def totals(
 ) -> Doubles:
     """The interpolated score of each hypothesis (H,); higher is better.
 
-    A hypothesis of no words has no pseudo-log-likelihood: with a weight it comes last, at -inf.
+    A hypothesis without words has no pseudo-log-likelihood: with a weight above 0 its total is -inf.
 
     Args:
         first: (H,) log-probabilities of the first pass.
         pll: (H,) pseudo-log-likelihoods, nats.
         lengths: (H,) words.
-        weight: at least 0; 0 leaves the first pass, but for its norm.
+        weight: at least 0; 0 is the first pass, divided by the norm.
         norm: what totals are divided by.
         temperature: above 0; divides the pseudo-log-likelihood.
     """
@@ -54,7 +54,7 @@ def totals(
 
 
 def edit_distance(first: Sequence[object], second: Sequence[object]) -> int:
-    """Fewest insertions, deletions and substitutions that make one sequence the other (Levenshtein 1966).
+    """Fewest insertions, deletions and substitutions between two sequences (Levenshtein 1966).
 
     >>> edit_distance("kitten", "sitting")
     3
@@ -84,7 +84,7 @@ def error_rate(edits: ArrayLike, lengths: ArrayLike) -> float:
 def error_rate_difference(
     first: ArrayLike, second: ArrayLike, lengths: ArrayLike, *, draws: int = 1000, seed: int = 0
 ) -> Difference:
-    """How much lower the second's error rate is, with a paired bootstrap over lists (Bisani and Ney 2004).
+    """First error rate minus second, with a paired bootstrap over lists (Bisani and Ney 2004).
 
     Args:
         first, second: (N,) edits of each list's choice.

@@ -1,10 +1,16 @@
-"""Records to encodings, batch by batch; what a tokenizer cannot spell goes where bad records go."""
+"""Records to batches of encodings: how much is done at a time, read ahead of the model, from files or live.
+
+A batch depends on the records in it alone, never on a clock, so that a run that continues after a crash cuts
+the input where an undisturbed one does. The trade-off is that the amount of work in a batch is an estimate:
+forward tokens, by the mode and the length of the records.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import stat
 import sys
 import threading
 import warnings
@@ -15,21 +21,128 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
+from seqmlm.data.files import expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, SeqmlmError, StateError
+from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.streams.cursor import Position
 from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
 
 BATCH_RECORDS = 256
 BATCH_CHARACTERS = 1 << 18
+BATCH_SECONDS, COMMIT_SECONDS = 2, 30
+
+READ_AHEAD_BYTES = 4 << 20
+"""Input from which a second process reads; starting one takes longer than reading less."""
+
+# Multiplications and additions a second: of two cores, and of a GPU that a small model does not fill.
+_RATES = {False: 5e10, True: 1e13}
+_LEAST = {False: 4096, True: 1 << 17}  # forward tokens of a batch: less would leave forwards half empty
+
+Item = TypeVar("Item")
+Read = Callable[[Problems], Iterable[Record]]
+
+
+# How much is done at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much is done at a time; the same for the same model, mode and kind of device.
+
+    Args:
+        batch: forward tokens of a batch, which is full with the first record that reaches this.
+        commit_interval: forward tokens between two commits.
+        cost: forward tokens that a record of so many tokens takes.
+    """
+
+    batch: float = float("inf")
+    commit_interval: float = float("inf")
+    cost: Callable[[int], float] = float
+
+    @classmethod
+    def of(cls, model: LoadedModel, mode: Mode = EXACT, *, exactly: float = 0.0) -> Budget:
+        """What `BATCH_SECONDS` and `COMMIT_SECONDS` are roughly spent on.
+
+        Args:
+            mode: of the scoring; of a cascade, of its first stage.
+            exactly: share of the records that is asked about exactly afterwards.
+        """
+        fast = torch.accelerator.is_available()
+        inputs = model.rows.model.get_input_embeddings().weight.numel()
+        weights = max(1, sum(one.numel() for one in model.rows.parameters()) - inputs)
+        each_second = _RATES[fast] / (2 * weights)
+        batch = max(_LEAST[fast], int(BATCH_SECONDS * each_second))
+        first, second = _cost(mode, model.card.max_length), _cost(EXACT, model.card.max_length)
+        return cls(
+            batch=batch,
+            commit_interval=max(batch, int(COMMIT_SECONDS * each_second)),
+            cost=lambda tokens: first(tokens) + exactly * second(tokens) if exactly else first(tokens),
+        )
+
+
+def _cost(mode: Mode, longest: int) -> Callable[[int], float]:
+    """Forward tokens of a record by its tokens; windows of a long one overlap by half."""
+    copies = {"one-pass": 1, "partition": mode.parts}.get(mode.kind)
+
+    def of(tokens: int) -> float:
+        window = min(tokens, longest)
+        shown = tokens if tokens <= longest else 2 * tokens
+        return float(shown * copies if copies is not None else tokens * window)
+
+    return of
+
+
+class _Filling:
+    """Measures a batch while it is filled; which records it gets depends on them alone."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.empty()
+
+    def empty(self) -> None:
+        """A new batch begins."""
+        self.records = self._characters = 0
+        self._tokens = 0.0
+
+    def add(self, record: Record, tokens: int = 0) -> bool:
+        """Count a record; whether the batch is full with it."""
+        self.records += 1
+        self._characters += len(record.raw) if isinstance(record.raw, str) else 1024
+        self._tokens += self._budget.cost(tokens)
+        return (
+            self.records >= BATCH_RECORDS
+            or self._characters >= BATCH_CHARACTERS
+            or self._tokens >= self._budget.batch
+        )
+
+
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records that are scored together: up to `BATCH_RECORDS` of them or `BATCH_CHARACTERS`, one at least."""
+    batch: list[Record] = []
+    filling = _Filling(Budget())
+    for record in records:
+        batch.append(record)
+        if filling.add(record):
+            yield batch
+            batch = []
+            filling.empty()
+    if batch:
+        yield batch
+
+
+# Records and strings to encodings
 
 _UNFAMILIAR = "a record most of which the model's vocabulary does not know: is it data of another kind?"
 
@@ -41,57 +154,6 @@ class Encoded(NamedTuple):
     encoding: Encoding
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """When a batch is full: at the first record with which it reaches one of these.
-
-    Args:
-        work: forward tokens that its records may take together.
-        of: forward tokens that a record of so many tokens takes.
-    """
-
-    work: float = float("inf")
-    of: Callable[[int], float] = float
-
-
-class Filling:
-    """Measures a batch while it is filled; which records it gets depends on them alone."""
-
-    def __init__(self, size: Size) -> None:
-        self._size = size
-        self.empty()
-
-    def empty(self) -> None:
-        """A new batch begins."""
-        self.records = self._characters = 0
-        self._work = 0.0
-
-    def add(self, record: Record, tokens: int = 0) -> bool:
-        """Count a record; whether the batch is full with it."""
-        self.records += 1
-        self._characters += len(record.raw) if isinstance(record.raw, str) else 1024
-        self._work += self._size.of(tokens)
-        return (
-            self.records >= BATCH_RECORDS
-            or self._characters >= BATCH_CHARACTERS
-            or self._work >= self._size.work
-        )
-
-
-def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records that are scored together: up to `BATCH_RECORDS` of them or `BATCH_CHARACTERS`, one at least."""
-    batch: list[Record] = []
-    filling = Filling(Size())
-    for record in records:
-        batch.append(record)
-        if filling.add(record):
-            yield batch
-            batch = []
-            filling.empty()
-    if batch:
-        yield batch
-
-
 def encoded(
     domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> list[Encoded]:
@@ -100,17 +162,31 @@ def encoded(
     Raises:
         DataError: a record that cannot be spelled, where `problems` raises.
     """
-    found = [one for one in tokenized(domain, tokenizer, records, problems) if one is not None]
-    note_unfamiliar(found, tokenizer, problems)
+    found = [one for one in _tokenized(domain, tokenizer, records, problems) if one is not None]
+    problems.note(_UNFAMILIAR, _unfamiliar(found, tokenizer))
     return found
 
 
-def note_unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer, problems: Problems) -> None:
-    """Count the records that the vocabulary does not know."""
-    problems.note(_UNFAMILIAR, _unfamiliar(batch, tokenizer))
+def encoded_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
+    """Tokenize strings that stand in no file of the domain.
+
+    Raises:
+        DataError: a text that the tokenizer cannot spell.
+    """
+    try:
+        return tokenizer.encode_batch(texts)
+    except UnknownUnit as error:
+        where = f"text {texts[error.index][:40]!r}"
+        raise DataError(f"{where}: {error.reason}", remedy=error.remedy) from None
 
 
-def tokenized(
+def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
+    """Tokens that the vocabulary does not have, which no score can count."""
+    unfamiliar = np.array(tokenizer.unfamiliar, dtype=np.int32)
+    return sum(int(np.isin(one.ids, unfamiliar).sum()) for one in encodings) if len(unfamiliar) else 0
+
+
+def _tokenized(
     domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded | None]:
     """Tokenize records one after another; None for one that cannot be spelled, which goes to `problems`.
@@ -157,28 +233,63 @@ def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
     return int(np.count_nonzero(most))
 
 
-class InMemory:
-    """Encodings in memory, as `Sequences`."""
-
-    def __init__(self, encodings: list[Encoding]) -> None:
-        self._encodings = encodings
-        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return self._encodings[index]
-
-
-# Reading and tokenizing in a second process, a few batches ahead of the model; the same results in order.
+# Reading and tokenizing in a second process, a few batches ahead of the model: the same results in order
 #
 # The reader is a fork: it shares the tokenizer, and touches neither torch nor a device. A pipe joins the two,
 # so that it is never more than a batch ahead of what the pipe holds.
 
-Read = Callable[[Problems], Iterable[Record]]
-
 _Event = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+class Input(NamedTuple):
+    """Records that are to be tokenized.
+
+    Args:
+        read: begins to read them, handing what cannot be read to the `Problems` it is called with.
+        domain, tokenizer: theirs.
+    """
+
+    read: Read
+    domain: Domain
+    tokenizer: Tokenizer
+
+
+class Batch(list[Item]):
+    """What is worked on together.
+
+    Args:
+        items: those records that could be tokenized, or whatever else a task asks about.
+        read: records of the input it stands for, bad ones included.
+        whole: False where an error ended the input before the batch was full: without that error it would
+            hold more.
+    """
+
+    def __init__(self, items: Iterable[Item] = (), *, read: int = 0, whole: bool = True) -> None:
+        super().__init__(items)
+        self.read, self.whole = read, whole
+
+
+def encoded_batches(
+    given: Input, problems: Problems, *, ahead: bool, budget: Budget | None = None
+) -> Iterator[Batch[Encoded]]:
+    """Records in batches, tokenized; those before a bad record come before its error is raised.
+
+    A batch depends on the records in it alone: read from the end of any batch on, the input gives the same
+    further ones.
+
+    Args:
+        given: the records.
+        problems: of this process; told everything in the order of the input.
+        ahead: read in a second process. Results, notes and errors are the same.
+        budget: of a batch.
+
+    Raises:
+        DataError: a bad record, where `problems` raises.
+        StateError: the second process died.
+    """
+    reading = _Reading(given, _Told(problems), budget or Budget())
+    for message in _ahead(reading) if ahead else reading.batches():
+        yield from _heard(message, problems)
 
 
 def can_read_ahead() -> bool:
@@ -186,55 +297,10 @@ def can_read_ahead() -> bool:
     return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
 
 
-class Batch(list[Encoded]):
-    """Records that are scored together.
-
-    Args:
-        records: those that could be tokenized.
-        read: records of the input it stands for, bad ones included.
-        whole: False where an error ended the input before the batch was full: without that error it would
-            hold more.
-    """
-
-    def __init__(self, records: Iterable[Encoded] = (), *, read: int = 0, whole: bool = True) -> None:
-        super().__init__(records)
-        self.read, self.whole = read, whole
-
-
-def encoded_batches(
-    read: Read,
-    domain: Domain,
-    tokenizer: Tokenizer,
-    problems: Problems,
-    *,
-    ahead: bool,
-    size: Size | None = None,
-) -> Iterator[Batch]:
-    """Records in batches, tokenized; those before a bad record come before its error is raised.
-
-    A batch depends on the records in it alone: read from the end of any batch on, the input gives the same
-    further ones.
-
-    Args:
-        read: gives the records, handing what cannot be read to the `Problems` it is called with.
-        domain, tokenizer: theirs.
-        problems: of this process; told everything in the order of the input.
-        ahead: read in a second process. Results, notes and errors are the same.
-        size: of a batch.
-
-    Raises:
-        DataError: a bad record, where `problems` raises.
-        StateError: the second process died.
-    """
-    reading = _Reading(read, domain, tokenizer, _Told(problems), size or Size())
-    for message in _ahead(reading) if ahead else reading.batches():
-        yield from _heard(message, problems)
-
-
 class _Message(NamedTuple):
     """A batch, what was told while it was read, and the error that ended the input."""
 
-    batch: Batch
+    batch: Batch[Encoded]
     events: list[_Event]
     error: SeqmlmError | None
 
@@ -242,15 +308,14 @@ class _Message(NamedTuple):
 class _Reading:
     """Reads and tokenizes; knows of each record what was told on the way to it."""
 
-    def __init__(self, read: Read, domain: Domain, tokenizer: Tokenizer, told: _Told, size: Size) -> None:
-        self._read, self._domain, self._tokenizer, self._told = read, domain, tokenizer, told
-        self._size = size
+    def __init__(self, given: Input, told: _Told, budget: Budget) -> None:
+        self._given, self._told, self._budget = given, told, budget
         self._before: deque[list[_Event]] = deque()  # what was told before each record that is read ahead
         self._ended: SeqmlmError | None = None
 
     def batches(self) -> Iterator[_Message]:
         """The batches; the last one has the error that ended the input, if one did."""
-        filling, found, events = Filling(self._size), list[Encoded](), list[_Event]()
+        filling, found, events = _Filling(self._budget), list[Encoded](), list[_Event]()
         try:
             for record, one, told in self._spelled():
                 events += told
@@ -268,14 +333,14 @@ class _Reading:
     def _message(
         self, found: list[Encoded], read: int, events: list[_Event], error: SeqmlmError | None = None
     ) -> _Message:
-        note_unfamiliar(found, self._tokenizer, self._told)
+        self._told.note(_UNFAMILIAR, _unfamiliar(found, self._given.tokenizer))
         batch = Batch(found, read=read, whole=error is None)
         return _Message(batch, [*events, *self._told.taken()], error)
 
     def _spelled(self) -> Iterator[tuple[Record, Encoded | None, list[_Event]]]:
         """Every record, tokenized, with what was told of it and on the way to it."""
         for some in batches(self._records()):
-            spelled = iter(tokenized(self._domain, self._tokenizer, some, self._told))
+            spelled = iter(_tokenized(self._given.domain, self._given.tokenizer, some, self._told))
             for record in some:
                 before = self._before.popleft()
                 one = next(spelled)
@@ -284,14 +349,14 @@ class _Reading:
     def _records(self) -> Iterator[Record]:
         """The records up to the error that ends them."""
         try:
-            for record in self._read(self._told):
+            for record in self._given.read(self._told):
                 self._before.append(self._told.taken())
                 yield record
         except SeqmlmError as error:
             self._ended = error
 
 
-def _heard(message: _Message, problems: Problems) -> Iterator[Batch]:
+def _heard(message: _Message, problems: Problems) -> Iterator[Batch[Encoded]]:
     """Tell `problems` what was told elsewhere; hand on the batch; raise what ended the input."""
     for name, positional, named in message.events:
         getattr(problems, name)(*positional, **named)
@@ -370,31 +435,61 @@ def _reader(out: Connection, other: Connection, reading: _Reading) -> None:
         pass
 
 
-# Records in batches that are scored together: the same ones whenever a file is read, or as they come.
+# The input of a run: files from any position on, or standard input as it comes
 
-_AHEAD = 1024  # records of a live input that wait at most
+_WAITING = 1024  # records of a live input that wait at most
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
 
 
-def from_files(
-    read: Read,
-    domain: Domain,
-    tokenizer: Tokenizer,
+@contextmanager
+def input_batches(
+    given: Input,
     problems: Problems,
     position: Position,
     *,
-    size: Size,
-    ahead: bool,
-) -> Generator[Batch]:
+    sources: Sequence[str],
+    budget: Budget,
+    live: LiveInput | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[Iterator[Batch[Encoded]]]:
+    """The batches of a run's input, until the context ends.
+
+    Args:
+        given: the records.
+        problems: receives bad ones.
+        position: where to continue; of a live input, the beginning.
+        sources: the files that the records come from; large ones are read ahead.
+        budget: of a batch.
+        live: standard input, where results are wanted while it is still written.
+        stopping: asked again and again of a live input; once it is true nothing more is read, and what was
+            read is handed on.
+    """
+    if live is not None:
+        with _from_live(given, problems, live, stopping, budget=budget) as found:
+            yield found
+        return
+    size = input_bytes(sources)
+    ahead = size is not None and size >= READ_AHEAD_BYTES and can_read_ahead()
+    batches = from_files(given, problems, position, budget=budget, ahead=ahead)
+    try:
+        yield batches
+    finally:
+        batches.close()
+
+
+def from_files(
+    given: Input, problems: Problems, position: Position, *, budget: Budget, ahead: bool
+) -> Generator[Batch[Encoded]]:
     """The batches of the input behind a position.
 
     A batch depends on the records in it alone, so those behind a position at which a batch ended are the
     same whether reading began there or not.
 
     Args:
-        read: begins to read the input.
-        position: where to go on; what the input had before is not told again.
-        size: of a batch.
+        given: the records.
+        problems: receives bad ones.
+        position: where to continue; what the input had before is not told again.
+        budget: of a batch.
         ahead: read in a second process.
 
     Raises:
@@ -403,48 +498,29 @@ def from_files(
     """
 
     def behind(told: Problems) -> Iterator[Record]:
-        records = iter(read(told))
+        records = iter(given.read(told))
         if position.records:
             with told.replaying(position.problems):
                 passed = sum(1 for _ in islice(records, position.records))
             if passed < position.records:
                 raise StateError(
-                    f"cannot go on: {position.records:,} records were scored, but the input now has "
-                    f"{passed:,}; score again without --resume"
+                    f"cannot continue: {position.records:,} records are done, but the input now has "
+                    f"{passed:,}; run again without --resume"
                 )
         yield from records
 
     if position.records:
         with problems.replaying(position.problems):
-            pass  # counting goes on from what was met then
-    yield from encoded_batches(behind, domain, tokenizer, problems, ahead=ahead, size=size)
-
-
-def _these(records: list[Record], told: Problems) -> list[Record]:
-    """Records that were read already."""
-    return records
+            pass  # counting continues from what was met then
+    yield from encoded_batches(given._replace(read=behind), problems, ahead=ahead, budget=budget)
 
 
 @contextmanager
-def from_live(
-    read: Read,
-    domain: Domain,
-    tokenizer: Tokenizer,
-    problems: Problems,
-    live: LiveInput,
-    stopping: Callable[[], bool],
-    *,
-    size: Size,
-) -> Iterator[Iterator[Batch]]:
-    """Batches of what has come; an error of the input is raised after the batch before it.
-
-    Args:
-        read: begins to read standard input.
-        live: standard input.
-        stopping: asked again and again; once it is true nothing more is read, and what was is handed on.
-        size: of a batch.
-    """
-    ahead = ReadAhead(iter(read(problems)), capacity=_AHEAD)
+def _from_live(
+    given: Input, problems: Problems, live: LiveInput, stopping: Callable[[], bool], *, budget: Budget
+) -> Iterator[Iterator[Batch[Encoded]]]:
+    """Batches of what has come; an error of the input is raised after the batch before it."""
+    ahead = ReadAhead(iter(given.read(problems)), capacity=_WAITING)
     stopped = False
 
     def look() -> None:
@@ -453,10 +529,10 @@ def from_live(
             stopped = True
             live.stop()
 
-    def come() -> Iterator[Batch]:
+    def come() -> Iterator[Batch[Encoded]]:
         for some in ahead.batches(BATCH_RECORDS, meanwhile=look):
-            given = partial(_these, some)
-            yield from encoded_batches(given, domain, tokenizer, problems, ahead=False, size=size)
+            read = given._replace(read=partial(_these, some))
+            yield from encoded_batches(read, problems, ahead=False, budget=budget)
 
     try:
         yield come()
@@ -465,6 +541,24 @@ def from_live(
         ahead.close()
 
 
+def _these(records: list[Record], told: Problems) -> list[Record]:
+    """Records that were read already."""
+    return records
+
+
 def live_input(latency: float | None) -> AbstractContextManager[LiveInput | Any]:
     """Standard input as it comes, where a latency is asked for."""
     return nullcontext() if latency is None else closing(LiveInput(_TICK_SHARE * latency))
+
+
+def input_bytes(paths: Sequence[str]) -> int | None:
+    """Size of all input files together, as they lie on the disk; None where some is no file."""
+    files = expand(paths)
+    if any(is_reference(path) or is_pipe(path) for path in files):
+        return None
+    return sum(Path(path).stat().st_size for path in files)
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a path can be read only once: "-" and what is no regular file."""
+    return path == "-" or not (is_reference(path) or stat.S_ISREG(Path(path).stat().st_mode))

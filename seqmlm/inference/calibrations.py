@@ -102,12 +102,12 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         raise _broken(file, error) from None
 
 
-def kept_calibrations(folder: Path, say: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
+def kept_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple[str, str], Stored]:
     """What stays beside a new calibration: all there is, or nothing of a file this version cannot read."""
     try:
         return stored_calibrations(folder)
     except StateError as error:
-        say(f"{error}; the calibrations in it, of other levels too, are given up")
+        notify(f"{error}; the calibrations in it, of other levels too, are replaced")
         return {}
 
 

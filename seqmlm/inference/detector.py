@@ -24,6 +24,9 @@ from seqmlm.inference.scorer import RecordScorer
 if TYPE_CHECKING:
     from seqmlm.evaluation.conformal import Calibration, Judgement, Stages
 
+ESCALATE = 0.05
+"""Share of normal rows that a cascade asks exactly about."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgedRow:
@@ -99,7 +102,7 @@ class Detector:
         return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
-        """Score a batch in the judge's mode and, where `further`, those its level asks for beside."""
+        """Score a batch in the detector's mode and, where `further`, those its level asks for beside."""
         return self._asked(batch, self.mode, further=further)
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
@@ -144,7 +147,7 @@ class Detector:
         if second is None:
             return found
         again = self.scorer.encoded([second.record(one.record) for one in batch], Problems())
-        rule = self.scorer.model.tokenizer.units
+        rule = self.scorer.session.tokenizer.units
         asked: list[Bools] | None = None
         if wanted is not None:
             asked = [

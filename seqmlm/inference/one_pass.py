@@ -21,14 +21,12 @@ import numpy as np
 from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
-from seqmlm.engine.device import Precision
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.one_pass import Fit, fit
 from seqmlm.engine.types import Encoding, Floats, Sequences
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError, UsageError
-from seqmlm.inference.maskers import make_masker
-from seqmlm.inference.model_folder import LoadedModel, put_file
+from seqmlm.inference.model_folder import LoadedModel, make_masker, put_file
 
 if TYPE_CHECKING:
     from seqmlm.engine.one_pass import HeadConfig, HeadRows, Trained
@@ -108,21 +106,20 @@ def bias_for(model: LoadedModel) -> Floats | None:
 
 def fitted(
     model: LoadedModel,
+    ask: Conditionals,
     sequences: Sequences | Sequence[Encoding],
     *,
     n: int = 256,
     seed: int = 0,
-    tokens_per_batch: int | None = None,
-    precision: Precision = "fp32",
 ) -> Fit | None:
     """Fit a correction to normal sequences, and measure beside it what the model's training gives.
 
     Args:
-        model: asked.
+        model: the model.
+        ask: answers for it.
         sequences: windows, none longer than the model's.
         n: positions to ask exactly.
         seed: of their choice.
-        tokens_per_batch: budget of a forward pass. precision: of its matrix products.
 
     Returns:
         The fit; None where units are shown by several tokens.
@@ -135,7 +132,6 @@ def fitted(
     given = None
     with suppress(UsageError):
         given = derived(model)
-    ask = Conditionals(model.rows, tokens_per_batch=tokens_per_batch, precision=precision)
     return fit(ask, sequences, bias=bias_for(model), derived=given, n=n, seed=seed)
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seqmlm.data.files import is_reference
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
 from seqmlm.streams.sinks import unwritable
@@ -112,9 +113,15 @@ class Cursor:
 
 
 def file_facts(paths: Iterable[str | Path]) -> dict[str, list[int]]:
-    """Path to [bytes, time of the last change in ns] of every file: what a changed file differs in."""
-    facts = {}
+    """Path to [bytes, time of the last change in ns] of every file: what a changed file differs in.
+
+    A data set (hf:NAME@COMMIT) differs in its name.
+    """
+    facts: dict[str, list[int]] = {}
     for path in map(str, paths):
+        if is_reference(path):
+            facts[path] = []
+            continue
         about = os.stat(path)
         facts[path] = [about.st_size, about.st_mtime_ns]
     return facts

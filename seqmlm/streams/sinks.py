@@ -25,7 +25,9 @@ from typing import IO, Any, Literal, TextIO
 from seqmlm.engine.durable import DISK, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
 
-Row = Mapping[str, Any]
+Fields = Mapping[str, Any]
+"""A row of results as it is written: its fields by name."""
+
 Mark = Mapping[str, int]
 """Where a sink stands; given back to continue from there."""
 
@@ -79,7 +81,7 @@ class Schema:
         flat[EXTRA] = "json"
         return flat
 
-    def flat(self, row: Row) -> dict[str, Any]:
+    def flat(self, row: Fields) -> dict[str, Any]:
         """A row with its channels spread, and what the schema does not name under "extra"; every column."""
         known: dict[str, Any] = {}
         for name, kind in self.columns.items():
@@ -97,7 +99,7 @@ class Sink(ABC):
     """Rows go in; after `commit` they stay, and `Mark` says how to find the end of them again."""
 
     @abstractmethod
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[Fields]) -> None:
         """Take rows. Those since the last commit may be lost, or torn, when the process dies.
 
         Raises:
@@ -234,7 +236,7 @@ class LinesSink(Sink):
                 raise unwritable(self._path, error) from None
         return self._handle
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[Fields]) -> None:
         self._open()
         data = json_lines(rows)
         self._held.append(data)
@@ -299,7 +301,7 @@ class TableSink(Sink):
         self._lines = LinesSink(self._partial, private=private, mark=mark)
         self._resumable = mark is not None
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[Fields]) -> None:
         self._lines.write(rows)
 
     def commit(self) -> Mark:
@@ -328,12 +330,12 @@ class StreamSink(Sink):
     """
 
     def __init__(
-        self, stream: TextIO, encode: Callable[[Sequence[Row]], bytes], *, owned: bool = False
+        self, stream: TextIO, encode: Callable[[Sequence[Fields]], bytes], *, owned: bool = False
     ) -> None:
         self._stream, self._encode, self._owned = stream, encode, owned
         self._begun = False
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[Fields]) -> None:
         self._begun = True
         try:
             self._stream.write(self._encode(rows).decode())
@@ -355,12 +357,12 @@ class StreamSink(Sink):
             self._stream.close()
 
 
-def json_lines(rows: Sequence[Row]) -> bytes:
+def json_lines(rows: Sequence[Fields]) -> bytes:
     """Rows as lines of JSON; numbers that are not finite become null."""
     return "".join(map(_line, rows)).encode()
 
 
-def _line(row: Row) -> str:
+def _line(row: Fields) -> str:
     try:
         return json.dumps(row, allow_nan=False) + "\n"
     except ValueError:
@@ -416,13 +418,13 @@ def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
             yield [json.loads(line) for line in some]
 
 
-def _csv_lines(schema: Schema) -> Callable[[Sequence[Row]], bytes]:
+def _csv_lines(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
     """An encoder of rows as lines of CSV; its first lines begin with the names of the columns."""
     import pyarrow.csv as pa_csv
 
     table, begun = _Table(schema, nested=False), False
 
-    def encode(rows: Sequence[Row]) -> bytes:
+    def encode(rows: Sequence[Fields]) -> bytes:
         nonlocal begun
         out = io.BytesIO()
         batch = table.batch([_finite(row) for row in rows])
@@ -469,7 +471,7 @@ class _Table:
         }
         self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
 
-    def batch(self, rows: Sequence[Row]) -> Any:
+    def batch(self, rows: Sequence[Fields]) -> Any:
         """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`."""
         flat = [self._flat(row) for row in rows]
         try:
@@ -477,7 +479,7 @@ class _Table:
         except UnicodeEncodeError:
             return self._record_batch.from_pylist(_encodable(flat), schema=self.schema)
 
-    def _flat(self, row: Row) -> dict[str, Any]:
+    def _flat(self, row: Fields) -> dict[str, Any]:
         return {
             name: json.dumps(value) if name in self._as_json and value is not None else value
             for name, value in self._rows_of.flat(row).items()

@@ -1,8 +1,8 @@
-"""A training assembled from settings and corpus: model, masker, planner, dataset, evaluator, loop settings.
+"""A training put together for its data: model, masker, planner, settings of the loop, and evaluation.
 
-Everything that depends on a setting is decided here, once, so that the loop needs none of the user's
-settings. Evaluations mask the same units for every masker and report a unigram baseline at exactly those
-positions.
+The evaluation asks every model the same masked units, whatever its masker, and reports the unigram beside it.
+It asks the engine itself and opens no session: a model in training has no folder, and stays on the device of
+its process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
 from seqmlm.evaluation.bits import masked_bits, memorization_gap, unigram
 from seqmlm.inference import model_folder
-from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import (
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,
@@ -39,61 +39,7 @@ from seqmlm.tasks.corpus import Corpus, sequence_indices
 from seqmlm.tokenizers.base import Tokenizer
 
 FINAL_FACTOR = 4
-
-
-class Evaluator:
-    """Bits per unit on validation sequences; callable, as the loop wants it.
-
-    Args:
-        validation: held-out sequences.
-        train: sequences trained on, for the memorization gap.
-        unigram: (K,) add-one unigram probabilities of the training split, see `Units.frequencies`.
-        records: validation sequences read each time (the final evaluation reads four times as many).
-        corruptor: the training's; if its masks are static, the memorization gap is reported too.
-        seed: of the masked positions, so that every evaluation of a run masks the same units.
-        tokens_per_batch: budget of a forward pass.
-        units: how units are hidden and read back.
-    """
-
-    def __init__(
-        self,
-        validation: Sequences,
-        train: Sequences,
-        unigram: NDArray[np.float64],
-        *,
-        records: int,
-        corruptor: Corruptor,
-        seed: int,
-        tokens_per_batch: int,
-        units: Units,
-    ) -> None:
-        self.units = units
-        self.validation, self.train, self.unigram = validation, train, unigram
-        self.records, self.corruptor, self.seed = records, corruptor, seed
-        self.tokens_per_batch = tokens_per_batch
-
-    def __call__(self, rows: MaskedRows) -> dict[str, float]:
-        return self._measure(rows, self.records)
-
-    def final(self, rows: MaskedRows) -> dict[str, float]:
-        """The evaluation after training, on more sequences."""
-        return self._measure(rows, FINAL_FACTOR * self.records)
-
-    def _measure(self, rows: MaskedRows, records: int) -> dict[str, float]:
-        ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
-        chosen: Sequence[int] = sequence_indices(self.validation, records)
-        report = masked_bits(
-            ask, self.validation, chosen, unigram=self.unigram, seed=self.seed, units=self.units
-        )
-        values = {
-            "eval/loss": report.loss,
-            "eval/bits_per_unit": report.bits_per_unit,
-            "eval/unigram_bits_per_unit": report.unigram_bits_per_unit,
-        }
-        if not self.corruptor.config.dynamic:
-            seen = sequence_indices(self.train, records)
-            values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
-        return values
+"""The evaluation after a training reads so many times the sequences of one on the way."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -228,3 +174,61 @@ def loop_config(config: PretrainConfig) -> LoopConfig:
         max_bad_steps=train.max_bad_steps,
         seed=config.seed,
     )
+
+
+# Evaluation: bits per unit, during a training and after it
+
+
+class Evaluator:
+    """Bits per unit on validation sequences; callable, as the loop wants it.
+
+    Args:
+        validation: held-out sequences.
+        train: sequences trained on, for the memorization gap.
+        unigram: (K,) add-one unigram probabilities of the training split, see `Units.frequencies`.
+        records: validation sequences read each time (the final evaluation reads four times as many).
+        corruptor: the training's; if its masks are static, the memorization gap is reported too.
+        seed: of the masked positions, so that every evaluation of a run masks the same units.
+        tokens_per_batch: budget of a forward pass.
+        units: how units are hidden and read back.
+    """
+
+    def __init__(
+        self,
+        validation: Sequences,
+        train: Sequences,
+        unigram: NDArray[np.float64],
+        *,
+        records: int,
+        corruptor: Corruptor,
+        seed: int,
+        tokens_per_batch: int,
+        units: Units,
+    ) -> None:
+        self.units = units
+        self.validation, self.train, self.unigram = validation, train, unigram
+        self.records, self.corruptor, self.seed = records, corruptor, seed
+        self.tokens_per_batch = tokens_per_batch
+
+    def __call__(self, rows: MaskedRows) -> dict[str, float]:
+        return self._measure(rows, self.records)
+
+    def final(self, rows: MaskedRows) -> dict[str, float]:
+        """The evaluation after training, on more sequences."""
+        return self._measure(rows, FINAL_FACTOR * self.records)
+
+    def _measure(self, rows: MaskedRows, records: int) -> dict[str, float]:
+        ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
+        chosen: Sequence[int] = sequence_indices(self.validation, records)
+        report = masked_bits(
+            ask, self.validation, chosen, unigram=self.unigram, seed=self.seed, units=self.units
+        )
+        values = {
+            "eval/loss": report.loss,
+            "eval/bits_per_unit": report.bits_per_unit,
+            "eval/unigram_bits_per_unit": report.unigram_bits_per_unit,
+        }
+        if not self.corruptor.config.dynamic:
+            seen = sequence_indices(self.train, records)
+            values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
+        return values

@@ -1,25 +1,36 @@
-"""What `train` and `seqmlm calibrate` do with normal records: calibrations for a model, kept with it."""
+"""Normal records to calibrations: what is usual for a model, at a level and in a mode, kept in its folder.
+
+`seqmlm calibrate` takes normal data of the user, `seqmlm train` the records it set aside. Neither may hold
+what the model was trained on: a model that knows a record by heart shows nothing about what is usual. The
+same records give the same calibrations; a training spends a bounded share of its time on them, and of more
+records those it can afford are taken, spread evenly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
+from seqmlm.anomaly.values import Bools, Doubles, Longs, Row
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.prepare import combined, file_fingerprint
-from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.engine.device import Precision, resolved
-from seqmlm.engine.types import Sequences
-from seqmlm.engine.units import EXACT, ONE_PASS
-from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference import model_folder
+from seqmlm.engine.device import Precision
+from seqmlm.engine.one_pass import Fit
+from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.engine.windows import windows
+from seqmlm.errors import DataError, UsageError
+from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement, Screening, Statistics
+from seqmlm.evaluation.incidents import rows_per_day
+from seqmlm.inference.batches import Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
     CASCADE,
     Stored,
@@ -31,9 +42,12 @@ from seqmlm.inference.calibrations import (
     stored_calibrations,
     stored_trained_on,
 )
-from seqmlm.inference.one_pass import correction_for
-from seqmlm.registry import CalibrationEntry, ModelEntry, Registry, resolve
-from seqmlm.tasks.calibration import MOST_RECORDS, Calibrator, Normal
+from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, table
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.one_pass import correction_for, fitted, keep, nearer
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.registry import CalibrationEntry, ModelEntry, Registry
 from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
@@ -44,6 +58,15 @@ _ONE_PASS = (str(ONE_PASS), CASCADE)
 
 # A forward pass is a third of a training step's work.
 _FORWARD = 3.0
+
+MOST_RECORDS = 20_000
+"""Records that a calibration looks at; of more, so many spread evenly."""
+
+# Of the tokens a calibration may spend; the rest goes to one pass.
+_EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4
+_FEWEST_EXACT = 200
+_TEACH, _MOST_TEACH = 10, 800  # a correction is fitted to every tenth record, at most so many
+_FLOOR = 150_000  # forward tokens that a mode may take however short the training was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +114,12 @@ class CalibrateResult:
         return asdict(self)
 
 
-def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> CalibrateResult:
+def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> CalibrateResult:
     """Replace a model's calibrations of one level by those from normal data.
 
     Args:
         config: which model, which data.
-        say: told what could not be done.
+        notify: told what could not be done.
 
     Raises:
         UsageError: no input, or a level or mode the model does not have.
@@ -107,30 +130,29 @@ def calibrate_files(config: CalibrateConfig, say: Callable[[str], None]) -> Cali
         raise UsageError("nothing to calibrate with: name files or folders of normal data, or - for stdin")
     if config.alpha is not None and not 0 < config.alpha < 1:
         raise UsageError(f"--alpha is a rate of false alarms between 0 and 1, not {config.alpha}")
-    workspace = Workspace.locate()
-    found = resolve(config.model, lambda: Registry(workspace))
-    if found.path is None:
-        raise StateError(
-            f"{config.model} is on the Hugging Face hub: download it to a folder, then calibrate that"
-        )
-    model = model_folder.load(found.path, domain=config.domain)
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        folder=True,
+    )
+    model, sensitive = session.model, session.card.sensitive
     level = model.domain.level(config.level)
-    with Problems(config.on_error, sensitive=model.card.sensitive) as problems:
+    with Problems(config.on_error, sensitive=sensitive) as problems:
         normal, left_out = _normal(config, model, problems)
-        asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": resolved(config.precision)}
-        calibrator = Calibrator(model=model, problems=problems, seed=config.seed, say=say, **asking)
-        fitted = _replaced(calibrator, level, config.mode, normal)
+        calibrator = Calibrator(session=session, problems=problems, seed=config.seed, notify=notify)
+        made = _replaced(calibrator, level, config.mode, normal)
         counts = problems.counts
-    if found.entry is not None:
-        with Registry(workspace) as registry:
-            register_calibrations(registry, found.entry)
-    told = redact_small_counts({"records": len(normal.records), "left_out": left_out}, model.card.sensitive)
+    if session.entry is not None:
+        with Registry(Workspace.locate()) as registry:
+            register_calibrations(registry, session.entry)
     return CalibrateResult(
         model=config.model,
         level=level.name,
-        **told,
-        modes={mode: _facts(model, mode, one, config.alpha) for (_, mode), one in fitted.items()},
-        problems=redact_small_counts(counts, model.card.sensitive),
+        **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
+        modes={mode: _facts(model, mode, one, config.alpha) for (_, mode), one in made.items()},
+        problems=redact_small_counts(counts, sensitive),
     )
 
 
@@ -143,9 +165,9 @@ def _replaced(
         DataError: no record has a score, or there are too few of sensitive data.
         StateError: the folder cannot be written.
     """
-    model = calibrator.model
+    model = calibrator.session.model
     folder, private = Path(model.path), model.card.sensitive
-    stored = kept_calibrations(folder, calibrator.say)
+    stored = kept_calibrations(folder, calibrator.notify)
     background = stored_background(model, level)
     learnt: dict[str, Background] = {}
     if level.background is not None and background is None:
@@ -156,24 +178,24 @@ def _replaced(
     if mode is None and not any(name != level.name and one in _ONE_PASS for name, one in stored):
         # Another level's one-pass calibrations rest on the correction there is: with these it may change.
         modes, normal = calibrator.default_modes(normal)
-    fitted = calibrator.calibrate(level, modes, normal, background)
-    if not fitted:
+    made = calibrator.calibrate(level, modes, normal, background)
+    if not made:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
     if learnt:
         store_backgrounds(folder, {**_other_backgrounds(model, level), **learnt}, private=private)
     calibrator.keep_correction()
-    store(folder, fitted, others=stored, private=private)
-    return fitted
+    store(folder, made, others=stored, private=private)
+    return made
 
 
-def _other_backgrounds(model: model_folder.LoadedModel, level: Level) -> dict[str, Background]:
+def _other_backgrounds(model: LoadedModel, level: Level) -> dict[str, Background]:
     """The backgrounds that the model's folder has of other levels."""
     found = {one.name: stored_background(model, one) for one in model.domain.levels if one.name != level.name}
     return {name: one for name, one in found.items() if one is not None}
 
 
 def calibrate_trained(
-    model: model_folder.LoadedModel,
+    model: LoadedModel,
     *,
     calibrating: Callable[[int], Iterator[Record]],
     of: int,
@@ -182,7 +204,7 @@ def calibrate_trained(
     tokens: int,
     source: str,
     seed: int,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
@@ -197,18 +219,24 @@ def calibrate_trained(
         tokens: trained on.
         source: the data set's fingerprint.
         seed: of the training.
-        say: told what could not be done.
+        notify: told what could not be done.
     """
     folder, private = Path(model.path), model.card.sensitive
     store_trained_on(folder, trained_on, private=private)
     records = list(calibrating(MOST_RECORDS))
     if not records:
-        say("no records were set aside for calibration; 'seqmlm calibrate' makes up for it with normal data")
+        notify(
+            "no records were set aside for calibration; 'seqmlm calibrate' makes up for it with normal data"
+        )
         return
     level = model.domain.level(None)
     budget = int(TRAINING_SHARE * _FORWARD * tokens)
     calibrator = Calibrator(
-        model=model, problems=Problems("skip", sensitive=private), seed=seed, budget=budget, say=say
+        session=Session(model),
+        problems=Problems("skip", sensitive=private),
+        seed=seed,
+        budget=budget,
+        notify=notify,
     )
     normal = Normal(records=records, of=of, source=source)
     background, rest = calibrator.background(level, normal, train)
@@ -216,13 +244,13 @@ def calibrate_trained(
         store_backgrounds(folder, {level.name: background}, private=private)
     try:
         modes, rest = calibrator.default_modes(rest)
-        fitted = calibrator.calibrate(level, modes, rest, background)
+        made = calibrator.calibrate(level, modes, rest, background)
     except DataError as error:
-        say(f"not calibrated: {error.reason}; 'seqmlm calibrate' makes up for it with normal data")
+        notify(f"not calibrated: {error.reason}; 'seqmlm calibrate' makes up for it with normal data")
         return
     calibrator.keep_correction()
-    if fitted:
-        store(folder, fitted, private=private)
+    if made:
+        store(folder, made, private=private)
 
 
 def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
@@ -237,9 +265,7 @@ def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
     )
 
 
-def _normal(
-    config: CalibrateConfig, model: model_folder.LoadedModel, problems: Problems
-) -> tuple[Normal, int]:
+def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> tuple[Normal, int]:
     """At most `config.records` normal records, drawn evenly, and how many the model was trained on.
 
     Raises:
@@ -272,7 +298,7 @@ def _normal(
             "knows by heart does not show what is usual",
             source=first.source,
             line=first.line,
-            remedy="give other normal data, or go on without these records (--on-error skip)",
+            remedy="give other normal data, or continue without these records (--on-error skip)",
         )
     if not drawn:
         raise DataError("no normal record is left to calibrate with", source=sources[0], remedy="give others")
@@ -283,7 +309,7 @@ def _normal(
     return Normal(records=[record for _, record in drawn], of=fresh, source=source), left_out
 
 
-def _facts(model: model_folder.LoadedModel, mode: str, stored: Stored, alpha: float | None) -> dict[str, Any]:
+def _facts(model: LoadedModel, mode: str, stored: Stored, alpha: float | None) -> dict[str, Any]:
     fitted = stored.fitted
     facts: dict[str, Any] = {
         "rows": fitted.rows,
@@ -298,3 +324,275 @@ def _facts(model: model_folder.LoadedModel, mode: str, stored: Stored, alpha: fl
         rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
         facts["alpha"] = {"rate": alpha, "rests_on": rests}
     return facts
+
+
+# The calibrations of one model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Normal:
+    """Normal records to calibrate with.
+
+    Args:
+        records: none of which the model was trained on.
+        of: how many records they stand for, where they were drawn evenly from more.
+        source: fingerprint of the data.
+    """
+
+    records: Sequence[Record]
+    of: int
+    source: str
+
+
+@dataclass(kw_only=True, eq=False)
+class Calibrator:
+    """Calibrates one model; the same records give the same calibrations.
+
+    Args:
+        session: the model, in a folder of its own, where a fitted one-pass correction may be kept.
+        problems: receives records that the model cannot read.
+        seed: of all draws.
+        budget: forward tokens to spend; None for as many as all records take.
+        notify: told what could not be done.
+    """
+
+    session: Session
+    problems: Problems
+    seed: int = 0
+    budget: int | None = None
+    notify: Callable[[str], None] = field(default=lambda text: None)
+    _fit: Fit | None = field(default=None, init=False)
+
+    def background(
+        self, level: Level, normal: Normal, train: Sequences | None
+    ) -> tuple[Background | None, Normal]:
+        """What a level must know, and the records left to calibrate with.
+
+        Args:
+            level: asked for its background.
+            normal: half of these teach it, where it must see scores or there is no training data.
+            train: the training split.
+        """
+        if level.background is None:
+            return None, normal
+        half = Normal(records=normal.records[::2], of=normal.of, source=normal.source)
+        rest = Normal(records=normal.records[1::2], of=normal.of, source=normal.source)
+        fitted = level.background.fit(
+            self._encodings(half.records) if train is None else train, self.session.tokenizer, seed=self.seed
+        )
+        if train is not None and not fitted.needs_scores:
+            return fitted, normal
+        if fitted.needs_scores:
+            detector = Detector(self._scorer(), level)
+            few = self._affordable(half.records, _EXACT_SHARE / 2, self._exact_cost)
+            found = [
+                one for batch in batches(few) for one in detector.scored(self._encoded(batch, self.problems))
+            ]
+            fitted = fitted.learn(found)
+        return fitted, rest
+
+    def calibrate(
+        self, level: Level, modes: Sequence[str], normal: Normal, background: Background | None
+    ) -> dict[tuple[str, str], Stored]:
+        """Calibrate a level in some modes ("cascade" is one).
+
+        Returns:
+            By level and mode; nothing for a mode in which fewer than eleven sensitive records have rows.
+
+        Raises:
+            DataError: no record has a score.
+            UsageError: a mode that this model cannot be asked in.
+        """
+        found: dict[tuple[str, str], Stored] = {}
+        for mode in modes:
+            one = self._cascade if mode == CASCADE else self._single
+            made = one(level, mode, normal, background)
+            if made is None:
+                needed = f"sensitive data need {SMALLEST}"
+                self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
+                continue
+            found[level.name, mode] = made
+        return found
+
+    def default_modes(self, normal: Normal) -> tuple[tuple[str, ...], Normal]:
+        """Exact, and one pass with its cascade where the model allows it.
+
+        Fits the correction that these need; `keep_correction` keeps it.
+
+        Returns:
+            The modes, and the records left to calibrate with: those that the correction was fitted to are
+            nearer to exact than others will be. Of fewer than twenty none can be spared.
+        """
+        teach = normal.records[::_TEACH][:_MOST_TEACH]
+        try:
+            self._fit = self._fitted(teach)
+        except (UsageError, DataError) as error:
+            self._fit = self.session.one_pass_correction = None
+            self.notify(f"calibrated in the exact mode alone: {error}")
+            return (str(EXACT),), normal
+        if self._fit is not None and len(normal.records) >= 2 * _TEACH:
+            chosen = {id(record) for record in teach}
+            rest = [record for record in normal.records if id(record) not in chosen]
+            normal = replace(normal, records=rest)
+        return (str(EXACT), str(ONE_PASS), CASCADE), normal
+
+    def keep_correction(self) -> None:
+        """Keep with the model what `default_modes` fitted, beside the calibrations that rest on it."""
+        if self._fit is not None:
+            keep(self.session.model, self._fit)
+
+    def _fitted(self, records: Sequence[Record]) -> Fit | None:
+        """Fit a correction, and have the session take it where it is nearer to exact than what it has."""
+        session = self.session
+        found = fitted(session.model, session.conditionals(), self._encodings(records), seed=self.seed)
+        if found is not None:
+            session.one_pass_correction = nearer(session.model, found)
+        session.correction(ONE_PASS)  # raises where there is none
+        return found
+
+    def _single(
+        self, level: Level, name: str, normal: Normal, background: Background | None
+    ) -> Stored | None:
+        mode = Mode.parse(name)
+        share = _EXACT_SHARE
+        cost: Callable[[int], float] = self._exact_cost
+        if mode == ONE_PASS:
+            share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, float
+        records = self._affordable(normal.records, share, cost)
+        detector = Detector(self._scorer(), level, mode=mode, background=background)
+        judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
+        if self._too_few(judged):
+            return None
+        rows = [one.row for one in judged]
+        statistics, lengths = table(rows, level.statistics)
+        calibration = Calibration.fit(statistics, lengths, seed=self.seed, fusion=level.fusion)
+        return Stored(calibration=calibration, **self._facts(rows, len(records), normal))
+
+    def _cascade(
+        self, level: Level, name: str, normal: Normal, background: Background | None
+    ) -> Stored | None:
+        scorer = self._scorer()
+        records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: self._exact_cost(n) * ESCALATE)
+        stage = _Stage()
+        detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
+        seen = np.array(
+            [one.row.score is not None for one in detector.judged(records, self.problems)], dtype=np.bool_
+        )
+        screen, _, lengths = stage.shown(seen)
+        screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, fusion=level.fusion)
+        stage = _Stage(screening)
+        detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
+        judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
+        if self._too_few(judged):
+            return None
+        rows = [one.row for one in judged]
+        screen, exact, lengths = stage.shown(seen)
+        cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed)
+        return Stored(cascade=cascade, screen=ONE_PASS, **self._facts(rows, len(records), normal))
+
+    def _too_few(self, judged: Sequence[JudgedRow]) -> bool:
+        """Whether sensitive rows are of so few records that what is kept would tell of single ones."""
+        found = {(one.row.source, one.scored.record.id) for one in judged}
+        return self.session.card.sensitive and 0 < len(found) < SMALLEST
+
+    def _scorer(self) -> RecordScorer:
+        """A scorer that remembers nothing of the calibrations before: each is the same on its own."""
+        self.session.forget()
+        return RecordScorer(self.session)
+
+    def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
+        return encoded(self.session.domain, self.session.tokenizer, records, problems)
+
+    def _facts(self, rows: Sequence[Row], taken: int, normal: Normal) -> dict[str, Any]:
+        times = [row.time for row in rows if row.time is not None]
+        if self.session.card.sensitive and len(times) < SMALLEST:
+            times = []  # the first and the last of few are dates of single people
+        rate = rows_per_day(len(times), min(times), max(times)) if times else None
+        daily = None if rate is None else rate * normal.of / taken
+        return {"rows_per_day": daily, "source": normal.source, "precision": self.session.precision}
+
+    def _encodings(self, records: Sequence[Record]) -> InMemory:
+        """Windows of the records that the model can read."""
+        space, longest = self.session.tokenizer.space, self.session.card.max_length
+        found: list[Encoding] = []
+        for batch in batches(records):
+            for one in self._encoded(batch, self.problems):
+                found += windows(one.encoding, space, longest)
+        return InMemory(found)
+
+    def _exact_cost(self, length: int) -> float:
+        return float(length * min(length, self.session.card.max_length))
+
+    def _affordable(
+        self, records: Sequence[Record], share: float, cost: Callable[[int], float]
+    ) -> Sequence[Record]:
+        """As many records as a share of the budget pays for, spread evenly; some however small it is."""
+        if self.budget is None or not records:
+            return records
+        sample = [records[i] for i in _evenly(len(records), 256)]
+        lengths = [len(one.encoding) for one in self._encoded(sample, Problems("skip"))]
+        each = max(1.0, float(np.mean([cost(length) for length in lengths or [1]])))
+        count = int(share * self.budget / each)
+        floor = min(_FEWEST_EXACT, int(_FLOOR / each))
+        return [records[i] for i in _evenly(len(records), max(count, floor, 1))]
+
+
+class InMemory:
+    """Encodings in memory, as `Sequences`."""
+
+    def __init__(self, encodings: list[Encoding]) -> None:
+        self._encodings = encodings
+        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return self._encodings[index]
+
+
+class _Stage:
+    """Stands where a detector expects a cascade, and keeps what it is shown.
+
+    Args:
+        screening: says which rows are asked about exactly; without one none is.
+    """
+
+    def __init__(self, screening: Screening | None = None) -> None:
+        self._screening = screening
+        self._screen: list[Mapping[str, Doubles]] = []
+        self._exact: list[Mapping[str, Doubles]] = []
+        self._lengths: list[Longs] = []
+
+    def near(self, screen: Statistics, lengths: Longs) -> Bools:
+        """As `CascadeCalibration.near`."""
+        if self._screening is None:
+            return np.zeros(len(lengths), dtype=np.bool_)
+        return self._screening.judge(screen, lengths)[1]
+
+    def judge(self, screen: Statistics, lengths: Longs, near: Bools, exact: Statistics) -> Judgement:
+        """Keep the statistics; the judgement is that nothing is unusual."""
+        self._screen.append(screen)
+        self._exact.append(exact)
+        self._lengths.append(lengths)
+        return Judgement(np.ones(len(lengths)), {}, np.zeros(len(lengths), dtype=np.bool_))
+
+    def shown(self, chosen: Bools) -> tuple[dict[str, Doubles], dict[str, Doubles], Longs]:
+        """Screening and exact statistics (N,) by channel, and lengths (N,), of the chosen of all rows (M,).
+
+        Raises:
+            DataError: there is none.
+        """
+        if not chosen.any():
+            raise DataError("there is nothing to calibrate with: no record has a score")
+        lengths = np.concatenate(self._lengths)[chosen]
+        return _end_to_end(self._screen, chosen), _end_to_end(self._exact, chosen), lengths
+
+
+def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:
+    return {name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]}
+
+
+def _evenly(total: int, count: int) -> list[int]:
+    """Indices of `count` of `total` things, spread evenly; all where there are no more."""
+    return [int(i) for i in np.linspace(0, total - 1, count)] if count < total else list(range(total))

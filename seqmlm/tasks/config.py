@@ -1,4 +1,4 @@
-"""What `seqmlm train` can be told: one frozen dataclass a topic, resolved from defaults, file and flags."""
+"""Settings of `seqmlm train`: one frozen dataclass per topic, resolved from defaults, file and flags."""
 
 from __future__ import annotations
 

@@ -147,15 +147,22 @@ class CorpusReader:
             resample(texts_of(name), rate, seed=seed) for name, rate in zip(self.sources, often, strict=True)
         )
 
-    def _trained_on(self, name: str) -> Iterator[Record]:
-        """The training records of a corpus, by the same rule that divides the prepared ones."""
+    def divided(self, name: str, problems: Problems | None = None) -> Iterator[tuple[Record, int]]:
+        """The records of a corpus, each with its part: the place of its name in `PARTS`.
+
+        Args:
+            name: of the corpus.
+            problems: receives what cannot be read; None for what is counted elsewhere.
+        """
         if name not in self._parts:
             split = self.split()
             pairs = map(split.mark, self._quietly(name))
             self._parts[name] = split.parts(np.fromiter(pairs, dtype=_TWO_NUMBERS))
-        for record, part in zip(self._quietly(name), self._parts[name], strict=True):
-            if part == TRAIN:
-                yield record
+        yield from zip(self._quietly(name, problems), self._parts[name].tolist(), strict=True)
+
+    def _trained_on(self, name: str) -> Iterator[Record]:
+        """The training records of a corpus, by the same rule that divides the prepared ones."""
+        return (record for record, part in self.divided(name) if part == TRAIN)
 
     def calibrating(self, name: str, prepared: Prepared, limit: int) -> Iterator[Record]:
         """Read again at most `limit` of the records of a corpus that are held out for calibration."""
@@ -183,11 +190,11 @@ class CorpusReader:
                 )
             yield record
 
-    def _quietly(self, name: str) -> Iterator[Record]:
+    def _quietly(self, name: str, problems: Problems | None = None) -> Iterator[Record]:
         """The records that will be prepared; bad ones are counted and quarantined in that pass only."""
         data = self.config.data
         policy: OnError = "raise" if data.on_error == "raise" else "skip"
-        records = self.records(name, Problems(policy, sensitive=data.sensitive))
+        records = self.records(name, problems or Problems(policy, sensitive=data.sensitive))
         return distinct(records) if data.deduplicate else records
 
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:

@@ -121,7 +121,7 @@ class Evaluation:
         rankings: the score, its baseline, then the floors.
         alarms: of the alarm column, and of alarming always.
         differences: score minus baseline, by measure.
-        sensitive: whether small counts, and what would give them away, are withheld.
+        sensitive: whether small counts, and figures that would reveal them, are withheld.
     """
 
     rows: int | str

@@ -29,7 +29,7 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.types import Encoding
 from seqmlm.errors import DataError
-from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import PretrainConfig, resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tokenizers.base import Tokenizer
@@ -420,7 +420,7 @@ def formats(domain: str) -> list[FormatFacts]:
         UsageError: an unknown domain.
     """
     found = []
-    for name, format in plugins.domain(domain).formats.items():
+    for name, format in plugins.domain(domain).all_formats.items():
         reader = format.read.func if isinstance(format.read, partial) else format.read
         meanings = _meanings(reader)
         parameters = inspect.signature(format.read).parameters

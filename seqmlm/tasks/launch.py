@@ -14,10 +14,11 @@ from typing import Any
 
 from seqmlm import plugins
 from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
-from seqmlm.data.files import save_stdin
+from seqmlm.data.files import is_reference, save_stdin
+from seqmlm.data.readers.huggingface import Reference
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.inference.maskers import inline_words
+from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
 from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
@@ -211,5 +212,10 @@ def _kept(source: str, workspace: Workspace) -> str:
     """The source as an absolute path; standard input is saved to a file first."""
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
-    kept = save_stdin(workspace.runs / ".inputs") if path == "-" else Path(path).expanduser().resolve()
-    return f"{name}={kept}" if name else str(kept)
+    if path == "-":
+        kept = str(save_stdin(workspace.runs / ".inputs"))
+    elif is_reference(path):
+        kept = str(Reference.parse(path).fixed())
+    else:
+        kept = str(Path(path).expanduser().resolve())
+    return f"{name}={kept}" if name else kept

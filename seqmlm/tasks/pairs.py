@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice, tee
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from seqmlm.anomaly.levels import WHOLE, View
 from seqmlm.data.files import expand
 from seqmlm.data.pairs import Pair, read_pairs
+from seqmlm.data.problems import Problems
 from seqmlm.engine.device import Precision
-from seqmlm.engine.scoring import SequenceScore
-from seqmlm.engine.units import Mode
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
+from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.pairs import Accuracy, accuracy, by_group, macro, outcomes
-from seqmlm.inference import model_folder
-from seqmlm.registry import Registry, resolve
-from seqmlm.tasks.texts import TextScorer
-from seqmlm.workspace import Workspace
+from seqmlm.inference.batches import encoded_texts, unknown_tokens
+from seqmlm.inference.runner import Output, Runner
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.streams.sinks import Schema
+from seqmlm.tokenizers.base import Tokenizer
 
 Metric = Literal["sum", "mean", "shared"]
 
@@ -136,75 +141,142 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
     Raises:
         UsageError: no pairs named, an unknown mode, or a model that takes no text.
         DataError: a pair that cannot be read or spelled, or none.
-        StateError: no such model.
+        StateError: no such model, or rows that cannot be written.
     """
     mode, began = Mode.parse(config.mode), time.monotonic()
     names = [*config.paths, *(() if config.paths else filter(None, (config.good, config.bad)))]
     inputs = {Path(path).resolve() for path in expand(names)}
     if config.out is not None and config.out.resolve() in inputs:
         raise UsageError(f"--out {config.out} is one of the inputs; choose another file")
-    workspace = Workspace.locate()
-    where = resolve(config.model, lambda: Registry(workspace)).location
-    model = model_folder.load(where, domain=config.domain)
-    asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
-    scorer = TextScorer(model, mode=mode, **asking)
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        shown=True,
+    )
 
     def raw(text: str, fields: Mapping[str, Any]) -> Any:
         """The row's own options count, then the user's."""
         own = {name: value for name, value in fields.items() if value}
-        return model.domain.of_text(text, {**config.options, **own})
+        return session.domain.of_text(text, {**config.options, **own})
 
     read = read_pairs(config.paths, good=config.good, bad=config.bad, group=config.group, raw=raw)
-    found = list(score_pairs(scorer, read, config.metric))
-    result = _summary(found, config, scorer, time.monotonic() - began)
-    if config.out is not None:
-        config.out.parent.mkdir(parents=True, exist_ok=True)
-        with config.out.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(one.to_dict(config.metric)) + "\n" for one in found)
-    return result
+    scorer = PairScorer(session, mode=mode, metric=config.metric)
+    found: list[ScoredPair] = []
+
+    def rows(scored: list[ScoredPair]) -> list[dict[str, Any]]:
+        found.extend(scored)
+        return [one.to_dict(config.metric) for one in scored]
+
+    output = Output(config.out, Schema(columns={}), format="jsonl")
+    Runner(session, scorer.scored, rows, output, Problems()).run_items(read)
+    return _summary(found, config, scorer, time.monotonic() - began)
 
 
-def score_pairs(scorer: TextScorer, pairs: Iterator[Pair], metric: Metric) -> Iterator[ScoredPair]:
-    """Score pairs lazily, in order; `shared` prices the tokens that both sequences have, the others all."""
-    first, again = tee(pairs)
-    couples: Iterator[tuple[SequenceScore, ...]]
-    if metric == "shared":
-        couples = scorer.shared((pair.good, pair.bad) for pair in first)
-    else:
-        couples = _in_twos(scorer.scores(text for pair in first for text in (pair.good, pair.bad)))
-    for pair, (good, bad) in zip(again, couples, strict=True):
-        yield ScoredPair(
-            pair=pair,
-            good=good.pll,
-            bad=bad.pll,
-            good_units=len(good.units[0]),
-            bad_units=len(bad.units[0]),
-        )
+class PairScorer:
+    """Scores pairs of strings with one model.
+
+    Args:
+        session: the model.
+        mode: how units are hidden.
+        metric: `shared` scores the tokens that both sequences have, the others all.
+
+    Attributes:
+        unknown: tokens met that the vocabulary does not have, which no score can count.
+
+    Raises:
+        UsageError: a sequence of the model's domain is no plain text.
+    """
+
+    def __init__(self, session: Session, *, mode: Mode = EXACT, metric: Metric = "sum") -> None:
+        session.check_text()
+        self.session, self.unknown = session, 0
+        self._scorer, self._mode, self._metric = RecordScorer(session), mode, metric
+
+    def scored(self, pairs: Sequence[Pair]) -> list[ScoredPair]:
+        """Score pairs together; equal masked copies are computed once.
+
+        Raises:
+            DataError: a sequence that cannot be spelled.
+            UsageError: under `shared`, a sequence longer than the model.
+        """
+        tokenizer = self.session.tokenizer
+        encodings = encoded_texts(tokenizer, [text for pair in pairs for text in (pair.good, pair.bad)])
+        self.unknown += unknown_tokens(tokenizer, encodings)
+        wanted, view = None, WHOLE
+        if self._metric == "shared":
+            view, couples = TOKENS, zip(encodings[::2], encodings[1::2], strict=True)
+            wanted = [kept for couple in couples for kept in common_tokens(*couple)]
+        scores = self._scorer.sequences(encodings, self._mode, wanted=wanted, view=view)
+        return [
+            ScoredPair(
+                pair=pair,
+                good=good.pll,
+                bad=bad.pll,
+                good_units=len(good.units[0]),
+                bad_units=len(bad.units[0]),
+            )
+            for pair, good, bad in zip(pairs, scores[::2], scores[1::2], strict=True)
+        ]
 
 
-def _in_twos(scores: Iterator[SequenceScore]) -> Iterator[tuple[SequenceScore, ...]]:
-    while couple := tuple(islice(scores, 2)):
-        yield couple
+class _TokenView(View):
+    """Each token a unit of its own, in sequences no longer than the model."""
+
+    def units(self, tokenizer: Tokenizer) -> Units:
+        return Units(tokenizer.space)
+
+    def windows(
+        self, encoding: Encoding, tokenizer: Tokenizer, max_length: int, wanted: Bools | None = None
+    ) -> list[tuple[Encoding, Bools]]:
+        if len(encoding) > max_length:
+            raise UsageError(
+                f"a text of {len(encoding)} tokens is longer than the model's window of {max_length}: what "
+                "it shares cannot be compared in one piece"
+            )
+        numbers = np.arange(len(encoding), dtype=np.int32)
+        groups = np.where(encoding.groups >= 0, numbers, SPECIAL_GROUP).astype(np.int32)
+        asked = np.ones(len(encoding), dtype=np.bool_) if wanted is None else wanted
+        return [(replace(encoding, groups=groups), asked)]
 
 
-def _summary(found: list[ScoredPair], config: PairsConfig, scorer: TextScorer, seconds: float) -> PairsResult:
+TOKENS = _TokenView()
+
+
+def common_tokens(first: Encoding, second: Encoding) -> tuple[Bools, Bools]:
+    """(L,) for each of two sequences, True at the tokens that an alignment of their ids has in both.
+
+    The metric of CrowS-Pairs compares these alone (by difflib's alignment, as there), so that the frequency
+    of the words that differ does not count.
+    """
+    kept = np.zeros(len(first), dtype=np.bool_), np.zeros(len(second), dtype=np.bool_)
+    matcher = SequenceMatcher(None, first.ids.tolist(), second.ids.tolist(), autojunk=False)
+    for a, b, size in matcher.get_matching_blocks():
+        kept[0][a : a + size] = True
+        kept[1][b : b + size] = True
+    return kept
+
+
+def _summary(found: list[ScoredPair], config: PairsConfig, scorer: PairScorer, seconds: float) -> PairsResult:
     def columns(metric: str) -> tuple[list[float], list[float]]:
         values = [one.value(metric) for one in found]
         return [good for good, _ in values], [bad for _, bad in values]
 
     overall = accuracy(*columns(config.metric))
     groups = by_group(*columns(config.metric), [one.pair.group for one in found])
+    asked = scorer.session.conditionals(Mode.parse(config.mode)).statistics
     others = ("length",) if config.metric == "shared" else ("sum", "mean", "length")
     return PairsResult(
         metric=config.metric,
         mode=config.mode,
-        precision=scorer.precision,
+        precision=scorer.session.precision,
         overall=overall,
         macro=macro(groups),
         groups=groups if len(groups) > 1 else {},
         beside={name: accuracy(*columns(name)) for name in others if name != config.metric},
         unknown=scorer.unknown,
-        copies=scorer.statistics.variants,
-        computed=scorer.statistics.unique,
+        copies=asked.variants,
+        computed=asked.unique,
         seconds=seconds,
     )

@@ -170,8 +170,8 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     )
     run.artifact(settings)
     for name, paths in corpus.sources.items():
-        told = redact_small_counts(corpus.statistics[name], config.data.sensitive)
-        run.dataset(name, paths[0], corpus.fingerprint, told)
+        counts = redact_small_counts(corpus.statistics[name], config.data.sensitive)
+        run.dataset(name, paths[0], corpus.fingerprint, counts)
     return run
 
 
@@ -345,7 +345,7 @@ def _calibrate(
         tokens=outcome.tokens,
         source=corpus.fingerprint,
         seed=plan.config.seed,
-        say=say,
+        notify=say,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.data.nbest import NBest, read_nbest
+from seqmlm.data.problems import Problems
 from seqmlm.engine.device import Precision
 from seqmlm.engine.units import Mode
 from seqmlm.errors import DataError, UsageError
@@ -24,10 +25,11 @@ from seqmlm.evaluation.rescoring import (
     error_rate_difference,
     totals,
 )
-from seqmlm.inference import model_folder
-from seqmlm.registry import Registry, resolve
-from seqmlm.tasks.texts import TextScorer
-from seqmlm.workspace import Workspace
+from seqmlm.inference.batches import encoded_texts, unknown_tokens
+from seqmlm.inference.runner import Output, Runner
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.streams.sinks import Fields, Schema
 
 Part = Sequence["Rescored"]
 
@@ -183,16 +185,32 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
     if config.out is not None and config.out.resolve() == Path(config.path).resolve():
         raise UsageError(f"--out {config.out} is the input; choose another file")
     lists = read_nbest(config.path, config.references)
-    referred = all(one.reference is not None for one in lists)
-    if config.dev is not None and not referred:
+    if config.dev is not None and any(one.reference is None for one in lists):
         raise UsageError("--dev chooses a weight by its errors, which needs references: name them with --ref")
-    workspace = Workspace.locate()
-    where = resolve(config.model, lambda: Registry(workspace)).location
-    model = model_folder.load(where, domain=config.domain)
-    asking: Any = {"tokens_per_batch": config.tokens_per_batch, "precision": config.precision}
-    scorer = TextScorer(model, mode=mode, **asking)
-    found = list(rescored(scorer, lists, config))
-    result = _result(found, config, scorer, referred)
+    session = Session.open(
+        config.model,
+        domain=config.domain,
+        tokens_per_batch=config.tokens_per_batch,
+        precision=config.precision,
+        shown=True,
+    )
+    session.check_text()
+    scorer, found, unknown = RecordScorer(session), list[Rescored](), 0
+
+    def answers(batch: Sequence[NBest]) -> list[Rescored]:
+        nonlocal unknown
+        texts = [one.text for own in batch for one in own.hypotheses]
+        encodings = encoded_texts(session.tokenizer, texts)
+        unknown += unknown_tokens(session.tokenizer, encodings)
+        scores = iter(scorer.sequences(encodings, mode))
+        return [rescored(own, [next(scores).pll for _ in own.hypotheses], config) for own in batch]
+
+    def rows(scored: list[Rescored]) -> list[Fields]:
+        found.extend(scored)
+        return []  # the weight that lists are ranked by is known when all are scored
+
+    Runner(session, answers, rows, Output(None, Schema(columns={})), Problems()).run_items(lists)
+    result = _result(found, config, unknown, session.precision)
     if config.out is not None:
         config.out.parent.mkdir(parents=True, exist_ok=True)
         with config.out.open("w", encoding="utf-8") as file:
@@ -202,24 +220,27 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
     return result, (one.to_dict(result.weight) for one in found)
 
 
-def rescored(scorer: TextScorer, lists: Sequence[NBest], config: RescoreConfig) -> Iterator[Rescored]:
-    """Score and interpolate lists, in order."""
-    scores = scorer.scores(one.text for own in lists for one in own.hypotheses)
-    for own in lists:
-        pll = [next(scores).pll for _ in own.hypotheses]
-        first = [one.score for one in own.hypotheses]
-        words = [len(one.text.split()) for one in own.hypotheses]
-        made = {
-            weight: totals(first, pll, words, weight=weight, norm=config.norm, temperature=config.temperature)
-            for weight in config.weights
-        }
-        yield Rescored(
-            own,
-            tuple(pll),
-            tuple(words),
-            {weight: tuple(values.tolist()) for weight, values in made.items()},
-            config.unit == "character",
-        )
+def rescored(nbest: NBest, pll: Sequence[float], config: RescoreConfig) -> Rescored:
+    """Interpolate the scores of a list.
+
+    Args:
+        nbest: the list.
+        pll: (H,) pseudo-log-likelihoods, nats.
+        config: weights and norm.
+    """
+    first = [one.score for one in nbest.hypotheses]
+    words = [len(one.text.split()) for one in nbest.hypotheses]
+    made = {
+        weight: totals(first, pll, words, weight=weight, norm=config.norm, temperature=config.temperature)
+        for weight in config.weights
+    }
+    return Rescored(
+        nbest,
+        tuple(pll),
+        tuple(words),
+        {weight: tuple(values.tolist()) for weight, values in made.items()},
+        config.unit == "character",
+    )
 
 
 def chooses(name: str, share: float) -> bool:
@@ -227,7 +248,8 @@ def chooses(name: str, share: float) -> bool:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) < share * 2**64
 
 
-def _result(found: Part, config: RescoreConfig, scorer: TextScorer, referred: bool) -> RescoreResult:
+def _result(found: Part, config: RescoreConfig, unknown: int, precision: str) -> RescoreResult:
+    referred = all(one.nbest.reference is not None for one in found)
     weight = config.weights[0] if len(config.weights) == 1 else None
     dev: Part = []
     test: Part = found
@@ -253,8 +275,8 @@ def _result(found: Part, config: RescoreConfig, scorer: TextScorer, referred: bo
         dev=tuple(_table(dev, config.weights)) if dev else (),
         test=tuple(_table(test, config.weights)) if referred else (),
         gain=gain,
-        unknown=scorer.unknown,
-        precision=scorer.precision,
+        unknown=unknown,
+        precision=precision,
     )
 
 

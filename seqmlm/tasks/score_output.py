@@ -1,37 +1,26 @@
-"""A judged row as a JSON line."""
+"""What a scoring writes: a line for each row that was judged, and a summary of all of them."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import Doubles, Scored
-from seqmlm.data.privacy import redacted_count
-from seqmlm.data.problems import Problems
-from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs, top
-from seqmlm.errors import StateError
+from seqmlm.data.privacy import redact_small_counts, redacted_count
+from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.detector import JudgedRow
-from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.sinks import Kind, Row, Schema, Sink, is_stream, open_sink, unwritable
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.inference.runner import Counts, Runner
+from seqmlm.streams.sinks import Kind, Schema
+from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
 """Units that `top` names, and those whose mean is `top_mean`."""
-
-EXPECTED = top(3)
-"""What a row says of each unit that it names."""
-
-PER_UNIT = (Entropy(), Rank())
-"""What a row says of each unit, where it names all."""
 
 
 def line(
@@ -72,6 +61,31 @@ def line(
     if per_unit:
         fields["per_unit"] = [unit_fields(scored, unit, tokenizer) for unit in row.units.tolist()]
     return fields
+
+
+def lines(
+    config: ScoreConfig, plan: ScoringPlan, counts: ScoreCounts, wanted: Callable[[JudgedRow], bool]
+) -> Callable[[Sequence[JudgedRow]], list[dict[str, Any]]]:
+    """What makes the lines of rows, counts them, and leaves out those that are not asked for.
+
+    Args:
+        config, plan: what is asked for.
+        counts: of all rows.
+        wanted: shown every row; whether it may be written.
+    """
+    tokenizer = plan.session.tokenizer
+
+    def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
+        before = None
+        kept = []
+        for row in judged:
+            counts.add(row, first=row.scored is not before)
+            if wanted(row) and (row.alarm or not config.alarms_only):
+                kept.append(row)
+            before = row.scored
+        return [line(row, tokenizer, per_unit=config.per_unit, sensitive=plan.sensitive) for row in kept]
+
+    return made
 
 
 def summary(bits: Doubles) -> dict[str, float | None]:
@@ -120,7 +134,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-# Where rows go, and how far they have come: a sink, its cursor, and the quarantine beside it.
+# The columns of the rows
 
 _COLUMNS: dict[str, Kind] = {
     "id": "text",
@@ -139,162 +153,24 @@ _COLUMNS: dict[str, Kind] = {
 }
 
 
-def schema(
-    level: Level, *, calibrated: bool, alarms: bool, per_unit: bool, sensitive: bool = False
-) -> Schema:
-    """The columns of a level's rows, the same for every row; fields of `Row.extra` are not among them."""
+def schema(plan: ScoringPlan) -> Schema:
+    """The columns of a scoring's rows, the same for every row; fields of `Row.extra` are not among them."""
     columns = dict(_COLUMNS)
-    if sensitive:
+    if plan.sensitive:
         columns["sensitive"] = "flag"
-    if calibrated:
+    if plan.calibrated:
         columns["p_value"] = "number"
         columns["extrapolated"] = "flag"
-        if alarms:
+        if plan.alpha is not None:
             columns["alarm"] = "flag"
         columns["channels"] = "channels"
     columns["top"] = "units"
-    if per_unit:
+    if plan.per_unit:
         columns["per_unit"] = "units"
-    return Schema(columns=columns, channels=tuple(level.statistics) if calibrated else ())
+    return Schema(columns=columns, channels=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
-class Output:
-    """The rows of one scoring on their way to a file or stream.
-
-    A regular file has a cursor beside it from the beginning to the end of the scoring, so that one that was
-    killed can go on. `begin` comes first.
-
-    Args:
-        config: names the file.
-        columns: of the rows.
-        request: what decides the rows, for the cursor.
-        private: only the owner may read what is written.
-        stdout: where rows go without a file.
-    """
-
-    def __init__(
-        self,
-        config: ScoreConfig,
-        columns: Schema,
-        request: Mapping[str, Any],
-        *,
-        private: bool,
-        stdout: TextIO,
-    ) -> None:
-        self._config, self._columns, self._private, self._stdout = config, columns, private, stdout
-        out = config.out
-        kept = out is not None and not is_stream(out)
-        self._cursor = Cursor(out, request, private=private) if out is not None and kept else None
-        self._sink: Sink | None = None
-        self._rows = 0
-        self._quarantined = 0  # bytes of the quarantine file that are of earlier scorings
-        self.notes: list[str] = []
-
-    def begin(self, problems: Problems) -> Position:
-        """Open the output, where it was left or anew; says where to go on.
-
-        Raises:
-            StateError: it cannot go on: the request, an input or the output is not what it was; or the folder
-                of the output is a file.
-        """
-        for above in self._config.out.parents if self._config.out is not None else ():
-            if above.exists() and not above.is_dir():
-                raise StateError(f"cannot write {self._config.out}: {above} is a file; name another --out")
-        position = self._left(problems)
-        self._rows = position.rows
-        self._sink = open_sink(
-            self._config.out,
-            self._columns,
-            format=self._config.output_format,
-            private=self._private,
-            mark=position.output or None,
-            stdout=self._stdout,
-        )
-        return position
-
-    def _left(self, problems: Problems) -> Position:
-        if self._cursor is None:
-            return Position()
-        if self._config.resume:
-            found = self._cursor.load()
-            if found is None:
-                self.notes.append(f"no unfinished scoring of {self._config.out}: beginning")
-            else:
-                self._quarantined = int(found.counts["quarantined_before"])
-                problems.cut_quarantine(int(found.problems["quarantined"]))
-                self.notes.append(f"going on with {self._config.out} after {found.records:,} records")
-                return found
-        elif (unfinished := self._cursor.unfinished()) is not None:
-            if unfinished.records:  # else nothing of it is lost
-                out = self._config.out
-                self.notes.append(
-                    f"an unfinished scoring of {out} is started over (--resume would go on with it)"
-                )
-            problems.cut_quarantine(int(unfinished.counts.get("quarantined_before", 0)))
-        self._cursor.remove()
-        self._quarantined = problems.quarantined
-        # From here on there is something to go on with; the output itself is not touched yet.
-        self._save(Position(), problems)
-        return Position()
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Take rows.
-
-        Raises:
-            StateError: they cannot be written.
-        """
-        assert self._sink is not None
-        self._sink.write(rows)
-        self._rows += len(rows)
-
-    def commit(self, records: int, counts: Mapping[str, Any], problems: Problems) -> None:
-        """Make what was written survive, and note that the first `records` records are done.
-
-        Raises:
-            StateError: the disk refuses it; the last commit stays.
-        """
-        assert self._sink is not None
-        mark = self._sink.commit()
-        self._save(Position(records=records, rows=self._rows, output=mark, counts=counts), problems)
-
-    def _save(self, position: Position, problems: Problems) -> None:
-        if self._cursor is None:
-            return
-        try:
-            met = problems.snapshot()
-        except OSError as error:
-            raise unwritable(problems.quarantine or Path("the quarantine"), error) from None
-        counts = {**position.counts, "quarantined_before": self._quarantined}
-        self._cursor.save(replace(position, counts=counts, problems=met))
-
-    def finish(self) -> None:
-        """Everything is written: bring the file into its final form, and forget how far it had come.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-        assert self._sink is not None
-        self._sink.finish()
-        if self._cursor is not None:
-            self._cursor.remove()
-
-    def close(self) -> None:
-        """Let go of the output; rows since the last commit are in the file where the disk took them."""
-        if self._sink is not None:
-            self._sink.close()
-            self._sink = None
-
-    def keep(self) -> None:
-        """Before giving up on an error of the input: let the rows before it be seen.
-
-        Raises:
-            StateError: they cannot be written.
-        """
-        if self._sink is not None:
-            self._sink.commit()
-
-
-# What a scoring did: counts, alarms, incidents; told to people in lines and to machines as an object.
+# The summary: what was counted, for people in lines and for machines as an object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,22 +228,20 @@ class ScoreSummary:
         return asdict(self)
 
 
-class Tally:
-    """Counts rows as they are judged; goes on from what a cursor remembers.
+class ScoreCounts(Counts):
+    """Counts rows as they are judged: units, alarms, and incidents."""
 
-    Args:
-        counts: what `snapshot` gave when the last commit was made; empty at the beginning.
-    """
+    def __init__(self) -> None:
+        self.restore({})
 
-    def __init__(self, counts: Mapping[str, Any]) -> None:
-        self.rows = int(counts.get("rows", 0))
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        super().restore(counts)
         self.units = int(counts.get("units", 0))
         self.alarms = int(counts.get("alarms", 0))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
         for one in counts.get("incidents_open", ()):
             self._incidents.add(Alarm(**one))
-        self._began = time.monotonic()
 
     def add(self, judged: JudgedRow, *, first: bool) -> None:
         """Count a row; `first` where it is the first of its record, whose units are counted then."""
@@ -377,13 +251,7 @@ class Tally:
             self.alarms += 1
             self._over += len(self._incidents.add(_alarm(judged)))
 
-    @property
-    def seconds(self) -> float:
-        """Since this process began to score."""
-        return time.monotonic() - self._began
-
     def snapshot(self) -> dict[str, Any]:
-        """What a cursor remembers; JSON can hold it."""
         open_ones = [
             Alarm(id=one.worst, place=one.place, start=one.start, end=one.end, p_value=one.p_value)
             for one in self._incidents.close()
@@ -391,7 +259,7 @@ class Tally:
         for one in open_ones:
             self._incidents.add(one)
         return {
-            "rows": self.rows,
+            **super().snapshot(),
             "units": self.units,
             "alarms": self.alarms,
             "incidents_over": self._over,
@@ -403,9 +271,42 @@ class Tally:
         return self._over + len(self.snapshot()["incidents_open"])
 
 
-def tellable_count(count: int, *, sensitive: bool) -> int | str:
-    """A number of alarms as it may be shown: of sensitive data not from 1 to 10."""
-    return redacted_count(count) if sensitive else count
+def summarized(
+    runner: Runner[Any, Any], counts: ScoreCounts, plan: ScoringPlan, *, level: str, run: str | None = None
+) -> ScoreSummary:
+    """What was done; of sensitive data without small counts.
+
+    Args:
+        runner, counts: of the run, which has ended.
+        plan: what was asked.
+        level: what the rows are.
+        run: name of the tracked run, if there is one.
+    """
+    problems = runner.problems
+
+    def count(number: int) -> int | str | None:
+        if plan.alpha is None:
+            return None
+        return redacted_count(number) if plan.sensitive else number
+
+    return ScoreSummary(
+        records=runner.records,
+        rows=counts.rows,
+        units=counts.units,
+        bad=problems.bad_count,
+        problems=redact_small_counts(problems.counts, plan.sensitive),
+        seconds=runner.seconds,
+        rate=runner.rate,
+        unit=plan.session.tokenizer.unit,
+        level=level,
+        mode=plan.mode_name,
+        precision=plan.session.precision,
+        alarms=count(counts.alarms),
+        incidents=count(counts.incidents()),
+        stopped=runner.stopped,
+        quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
+        run=run,
+    )
 
 
 def _alarm(judged: JudgedRow) -> Alarm:

@@ -1,28 +1,186 @@
-"""Which judge a scoring gets: level, mode and calibration, by what was asked and what the model has."""
+"""What a scoring can be told, and what follows from it for one model: level, mode, calibration, alarm rate.
+
+`ScoreConfig` knows the request alone and refuses what makes no sense before anything is read; `ScoringPlan`
+is the request settled for a model. The same request to the same model always gives the same plan.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.engine.correction import Correction
-from seqmlm.engine.device import Precision, resolved
+from seqmlm.data.files import expand
+from seqmlm.data.problems import OnError
+from seqmlm.data.timestamps import duration
+from seqmlm.engine.device import Precision
+from seqmlm.engine.reductions import Entropy, Rank, top
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
-from seqmlm.inference.batches import Size
+from seqmlm.inference.batches import Budget, input_bytes, is_pipe
 from seqmlm.inference.calibrations import CASCADE, Stored, stored_background, stored_calibration
-from seqmlm.inference.detector import Detector
+from seqmlm.inference.detector import ESCALATE, Detector
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.one_pass import correction_in
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.tasks.calibration import ESCALATE
-from seqmlm.tasks.score_config import ScoreConfig, input_bytes
-from seqmlm.tasks.score_output import EXPECTED, PER_UNIT
+from seqmlm.inference.session import Session
+from seqmlm.streams.cursor import file_facts
+from seqmlm.streams.sinks import format_of
+from seqmlm.tasks.corpus import split_source
+
+_DECIDES_NOTHING = ("model", "paths", "out", "on_error", "resume", "report", "track", "sarif", "max_latency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreConfig:
+    """What `seqmlm score` can be told.
+
+    Args:
+        model: a reference.
+        paths: files, folders, or "-".
+        mode: "exact", "whole-unit", "partition:K", "one-pass", "cascade"; None: see `choose_mode`.
+        level: what of a record is judged; None for the domain's own.
+        per_unit: every unit with its surprisal, entropy and rank.
+        out: where rows go; None for standard output.
+        format_out: "jsonl", "csv" or "parquet"; None: what the name of `out` says.
+        fpr: share of normal rows that may raise an alarm, in (0, 1).
+        alarms_per_day: the same, as a number a day.
+        alarms_only: rows without an alarm are not written.
+        resume: continue the unfinished scoring of `out`.
+        max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
+        report: an HTML file that shows the results.
+        track: a bedGraph file of scores along a genome.
+        since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
+        sarif: alarms as SARIF.
+        baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.
+        domain, format, options, on_error: as reading data takes them.
+        tokens_per_batch: budget of a forward pass; None for what suits the device.
+        precision: of the matrix products; "auto" is "bf16" on a GPU that has it, else "fp32".
+    """
+
+    model: str
+    paths: tuple[str, ...] = ()
+    mode: str | None = None
+    level: str | None = None
+    per_unit: bool = False
+    out: Path | None = None
+    format_out: str | None = None
+    fpr: float | None = None
+    alarms_per_day: float | None = None
+    alarms_only: bool = False
+    resume: bool = False
+    max_latency: str | None = None
+    report: Path | None = None
+    track: Path | None = None
+    since: str | None = None
+    diff: Path | None = None
+    sarif: Path | None = None
+    baseline: Path | None = None
+    domain: str | None = None
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_error: OnError = "raise"
+    tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
+
+    @property
+    def sources(self) -> list[str]:
+        """The paths without the names that training gives corpora."""
+        return [split_source(path)[1] for path in self.paths]
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds within which a result follows its line; None where standard input is read as a file.
+
+        Raises:
+            UsageError: not a duration above 0.
+        """
+        if self.max_latency is None:
+            return None
+        seconds = duration(self.max_latency)
+        if not seconds:
+            raise UsageError(f"--max-latency is a duration such as 1s or 0.5s; got {self.max_latency!r}")
+        return seconds
+
+    @property
+    def output_format(self) -> str:
+        """How rows are written.
+
+        Raises:
+            UsageError: an unknown format, or one that standard output cannot take.
+        """
+        return format_of(self.out, self.format_out)
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that decide what is written, for a resumed scoring to be held to."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        kept = {name: value for name, value in values.items() if name not in _DECIDES_NOTHING}
+        return {**kept, "options": dict(sorted(self.options.items())), "format_out": self.output_format}
+
+    def check(self) -> None:
+        """Refuse what makes no sense, before anything is read.
+
+        Raises:
+            UsageError: it does not; the sentence says why.
+            DataError: an input is not there.
+        """
+        if not self.paths:
+            raise UsageError("nothing to score: name files, folders, or - for standard input")
+        self._check_output()
+        self._check_resume()
+        self._check_rates()
+        if self.latency is not None and self.sources != ["-"]:
+            raise UsageError(
+                "--max-latency is about lines that are still being written: give - as the one input"
+            )
+
+    def _check_output(self) -> None:
+        inputs = {Path(path).resolve() for path in expand(self.sources) if path != "-"}
+        for name, path in (
+            ("--out", self.out),
+            ("--report", self.report),
+            ("--track", self.track),
+            ("--sarif", self.sarif),
+        ):
+            if path is not None and path.resolve() in inputs:
+                raise UsageError(f"{name} {path} is one of the inputs; choose another file")
+        if self.out is not None and self.out.is_dir():
+            raise UsageError(f"--out {self.out} is a folder; name a file")
+        _ = self.output_format
+
+    def _check_resume(self) -> None:
+        if not self.resume:
+            return
+        if self.out is None:
+            raise UsageError("--resume continues a file: name it with --out")
+        if any(map(is_pipe, expand(self.sources))):
+            raise UsageError(
+                "--resume is not possible with standard input or a pipe: what was read from it is gone; "
+                "write it to a file first"
+            )
+        if any(path is not None for path in (self.report, self.track, self.sarif)):
+            raise UsageError(
+                "--report, --track and --sarif show what one process has scored; leave them out of a --resume"
+            )
+
+    def _check_rates(self) -> None:
+        if self.fpr is not None and self.alarms_per_day is not None:
+            raise UsageError("--fpr and --alarms-per-day both say how many alarms are wanted; give one")
+        if self.fpr is not None and not 0 < self.fpr < 1:
+            raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001; got {self.fpr:g}")
+        if self.alarms_per_day is not None and not self.alarms_per_day > 0:
+            raise UsageError(f"--alarms-per-day must be above 0; got {self.alarms_per_day:g}")
+        asked = self.fpr is not None or self.alarms_per_day is not None
+        for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
+            if path is not None and not asked:
+                raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
+        if self.alarms_only and not asked:
+            raise UsageError("--alarms-only needs a rate of alarms: --fpr or --alarms-per-day")
+
+
+# The plan
 
 LARGE = 64 << 20
 """Bytes of input from which a calibrated model screens first, where no mode is asked for."""
@@ -33,35 +191,37 @@ _CORRECTED = {
     "fitted": "as fitted to exact answers: an approximation",
 }
 
+EXPECTED = top(3)
+"""What a row says of each unit that it names."""
+
+PER_UNIT = (Entropy(), Rank())
+"""What a row says of each unit, where it names all."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoringPlan:
-    """How records will be judged.
+    """How records will be scored.
 
     Args:
-        model: asked.
+        session: the model.
         level: what of a record is judged.
         mode: how units are hidden; of a cascade, by its first stage.
         mode_name: what a person calls it: "cascade", or the mode.
         stored: the calibration of this level and mode; None where the model has none.
         background: what the level knows of normal data, or None.
-        correction: of the model's answers in this mode, or None.
         alpha: share of normal rows that may raise an alarm, or None.
-        precision: of the matrix products, "fp32" or "bf16".
+        per_unit: entropy and rank of every unit are wanted.
         notes: what a person should know about the choice.
     """
 
-    model: LoadedModel
+    session: Session
     level: Level
     mode: Mode
     mode_name: str
     stored: Stored | None
     background: Background | None
-    correction: Correction | None
     alpha: float | None
     per_unit: bool
-    tokens_per_batch: int | None
-    precision: Precision
     notes: tuple[str, ...]
 
     @property
@@ -70,28 +230,21 @@ class ScoringPlan:
         return self.stored is not None
 
     @property
-    def judge_cascades(self) -> bool:
-        """Whether rows near the threshold are asked exactly after a first stage."""
-        return self.stored is not None and self.stored.cascade is not None
+    def sensitive(self) -> bool:
+        """Whether rows are of sensitive data."""
+        return self.session.card.sensitive
 
     @property
-    def files(self) -> list[Path]:
-        """The files of the model that decide what it answers; none of a model from the hub."""
-        folder = Path(self.model.path)
-        found = (path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ()
-        return sorted(path for path in found if path.suffix in (".json", ".safetensors", ".txt"))
+    def budget(self) -> Budget:
+        """How much is done at a time; rows near the threshold of a cascade are asked about twice."""
+        cascades = self.stored is not None and self.stored.cascade is not None
+        return Budget.of(self.session.model, self.mode, exactly=ESCALATE if cascades else 0.0)
 
-    def judge(self) -> Detector:
-        """A judge that remembers no answers yet."""
+    def detector(self) -> Detector:
+        """What makes and judges the rows of records."""
         stored = self.stored
-        scorer = RecordScorer(
-            self.model,
-            correction=self.correction,
-            tokens_per_batch=self.tokens_per_batch,
-            precision=self.precision,
-        )
         return Detector(
-            scorer,
+            RecordScorer(self.session),
             self.level,
             mode=self.mode,
             background=self.background,
@@ -101,8 +254,23 @@ class ScoringPlan:
             want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
         )
 
+    def request(self, config: ScoreConfig) -> dict[str, Any]:
+        """What decides the rows: settings, inputs and the files of the model."""
+        files: dict[str, list[int]] = {}
+        if config.latency is None and "-" not in config.sources:
+            domain = self.session.domain
+            files = file_facts(domain.files(config.sources, format=config.format, options=config.options))
+        return {
+            **config.decisive(),
+            "mode": self.mode_name,
+            "level": self.level.name,
+            "precision": self.session.precision,
+            "input": files,
+            "model file": file_facts(self.session.model.files),
+        }
 
-def choose(config: ScoreConfig, model: LoadedModel) -> ScoringPlan:
+
+def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     """Decide level, mode and calibration.
 
     Where no mode is asked for, a small input is scored exactly, and one of `LARGE` bytes or more, or from a
@@ -113,6 +281,7 @@ def choose(config: ScoreConfig, model: LoadedModel) -> ScoringPlan:
             calibration is too small for, or whose normal data had no times.
         StateError: a cascade or alarms of a model that is not calibrated for them.
     """
+    model = session.model
     level = model.domain.level(config.level)
     notes: list[str] = []
     name = config.mode
@@ -124,23 +293,19 @@ def choose(config: ScoreConfig, model: LoadedModel) -> ScoringPlan:
         raise _uncalibrated(config.model, level, name, "--mode cascade")
     mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
     name = name if name == CASCADE else str(mode)
-    correction = correction_in(model, mode)
+    correction = session.correction(mode)
     if mode == ONE_PASS and correction is not None:
         notes.append(f"one-pass answers are corrected {_CORRECTED[correction.kind]}")
-    precision = resolved(config.precision)
-    notes += _other_precision(stored, precision)
+    notes += _other_precision(stored, session.precision)
     return ScoringPlan(
-        model=model,
+        session=session,
         level=level,
         mode=mode,
         mode_name=name,
         stored=stored,
         background=stored_background(model, level),
-        correction=correction,
         alpha=_alpha(config, model, level, name, stored),
         per_unit=config.per_unit,
-        tokens_per_batch=config.tokens_per_batch,
-        precision=precision,
         notes=tuple(notes),
     )
 
@@ -191,60 +356,3 @@ def _uncalibrated(model: str, level: Level, mode: str, option: str) -> StateErro
         f"{option} needs a calibration, and the model {model} has none of level {level.name} in mode {mode}: "
         f"make one from normal data with 'seqmlm calibrate {model} NORMAL --level {level.name} --mode {mode}'"
     )
-
-
-# How much is done at a time: batches of seconds, legs of half a minute, by the size of the model.
-
-BATCH_SECONDS, LEG_SECONDS = 2, 30
-
-# Multiplications and additions a second: of two cores, and of a GPU that a small model does not fill.
-_RATES = {False: 5e10, True: 1e13}
-_LEAST = {False: 4096, True: 1 << 17}  # forward tokens of a batch: less would leave forwards half empty
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """Forward tokens of a batch and of a leg; the same for the same model and kind of device.
-
-    A clock must not decide them: a scoring that goes on after a kill has to cut the input where one that was
-    not disturbed does.
-    """
-
-    batch: int
-    leg: int
-
-    @classmethod
-    def of(cls, model: LoadedModel) -> Work:
-        """What about `BATCH_SECONDS` and `LEG_SECONDS` are spent on."""
-        fast = torch.accelerator.is_available()
-        inputs = model.rows.model.get_input_embeddings().weight.numel()
-        weights = max(1, sum(one.numel() for one in model.rows.parameters()) - inputs)
-        each_second = _RATES[fast] / (2 * weights)
-        batch = max(_LEAST[fast], int(BATCH_SECONDS * each_second))
-        return cls(batch=batch, leg=max(batch, int(LEG_SECONDS * each_second)))
-
-
-def batch_size(model: LoadedModel, mode: Mode, work: Work, *, cascade: bool) -> Size:
-    """Batches of so much work.
-
-    Args:
-        mode: of the scoring; of a cascade, of its first stage.
-        cascade: some of what is scored is asked exactly afterwards.
-    """
-    cost = _cost(mode, model.card.max_length)
-    if cascade:
-        first, second = cost, _cost(EXACT, model.card.max_length)
-        cost = lambda tokens: first(tokens) + ESCALATE * second(tokens)  # noqa: E731
-    return Size(work=work.batch, of=cost)
-
-
-def _cost(mode: Mode, longest: int) -> Callable[[int], float]:
-    """Forward tokens of a record by its tokens; windows of a long one overlap by half."""
-    copies = {"one-pass": 1, "partition": mode.parts}.get(mode.kind)
-
-    def of(tokens: int) -> float:
-        window = min(tokens, longest)
-        shown = tokens if tokens <= longest else 2 * tokens
-        return float(shown * copies if copies is not None else tokens * window)
-
-    return of

@@ -14,9 +14,8 @@ from seqmlm.data.privacy import redact_small_counts
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import ScoreSummary
-from seqmlm.tasks.score_plan import ScoringPlan
+from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -85,18 +84,18 @@ class ScoreReporter:
 
     Args:
         config: says what is wanted.
-        chosen: level, mode and model.
+        plan: level, mode and model.
         workspace: where runs are.
-        say: told about a tracking server that does not answer.
+        notify: told about a tracking server that does not answer.
     """
 
     def __init__(
-        self, config: ScoreConfig, chosen: ScoringPlan, workspace: Workspace, say: Callable[[str], None]
+        self, config: ScoreConfig, plan: ScoringPlan, workspace: Workspace, notify: Callable[[str], None]
     ) -> None:
-        self._config, self._chosen, self._workspace, self._say = config, chosen, workspace, say
+        self._config, self._plan, self._workspace, self._notify = config, plan, workspace, notify
         self._run: TrackedRun | None = None
-        self._private = private = chosen.model.card.sensitive
-        self._findings = Findings(chosen.level.name, config.baseline, config.sarif, private=private)
+        self._private = private = plan.sensitive
+        self._findings = Findings(plan.level.name, config.baseline, config.sarif, private=private)
         self._report: ScoreReport | None = None
         self._track: Track | None = None
 
@@ -106,16 +105,16 @@ class ScoreReporter:
         return None if self._run is None else self._run.name
 
     def __enter__(self) -> ScoreReporter:
-        config, model = self._config, self._chosen.model
+        config, model = self._config, self._plan.session
         if config.track is not None:
-            level = self._chosen.level
+            level = self._plan.level
             self._track = level.track(config.track, name=config.model, private=self._private)
         if config.report is not None:
             self._report = ScoreReport(
                 f"Scores of {config.model}",
-                f"{self._chosen.level.name}, {self._chosen.mode_name}",
-                pictures=model.domain.pictures(self._chosen.level),
-                statistics=self._chosen.level.statistics,
+                f"{self._plan.level.name}, {self._plan.mode_name}",
+                pictures=model.domain.pictures(self._plan.level),
+                statistics=self._plan.level.statistics,
                 unit=model.tokenizer.unit,
                 surface=model.tokenizer.surface,
             )
@@ -124,21 +123,21 @@ class ScoreReporter:
         return self
 
     def _tracked(self) -> TrackedRun:
-        config, chosen = self._config, self._chosen
-        card = chosen.model.card
-        name = card.run_name or Path(chosen.model.path).name
+        config, plan = self._config, self._plan
+        card = plan.session.card
+        name = card.run_name or Path(plan.session.model.path).name
         moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         params = {
             "domain": card.domain,
             "model": config.model,
-            "level": chosen.level.name,
-            "mode": chosen.mode_name,
-            "precision": chosen.precision,
-            "alpha": chosen.alpha,
+            "level": plan.level.name,
+            "mode": plan.mode_name,
+            "precision": plan.session.precision,
+            "alpha": plan.alpha,
             "inputs": len(config.paths),
         }
         tags = {"domain": card.domain, "task": "score"}
-        return Tracker(self._workspace, warn=self._say).start(
+        return Tracker(self._workspace, warn=self._notify).start(
             f"score-{name}-{moment}"[:100], experiment=f"seqmlm-{card.domain}", params=params, tags=tags
         )
 
@@ -152,11 +151,11 @@ class ScoreReporter:
 
     def _threshold(self) -> dict[str, str]:
         """What an alarm rests on, for the report's head."""
-        chosen = self._chosen
-        if chosen.alpha is None or chosen.stored is None:
+        plan = self._plan
+        if plan.alpha is None or plan.stored is None:
             return {}
-        rows = redact_small_counts({"rows": chosen.stored.rows}, self._private)["rows"]
-        return {"alarm p at most": f"{chosen.alpha:.3g}", "calibration rows": str(rows)}
+        rows = redact_small_counts({"rows": plan.stored.rows}, self._private)["rows"]
+        return {"alarm p at most": f"{plan.alpha:.3g}", "calibration rows": str(rows)}
 
     def finish(self, summary: ScoreSummary) -> None:
         """Write what is shown, and keep it with the run; of sensitive data counts alone, and no small ones.

@@ -1,4 +1,4 @@
-"""From the `tokenizers` library's encodings to ours: ids, units and spans, for any fast tokenizer."""
+"""Encodings of the `tokenizers` library converted to ours: ids, units and spans, for any fast tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seqmlm.tokenizers.base import Tokenizer, Unknown
 
 
 class BackendTokenizer(Tokenizer):
-    """A tokenizer that is a `tokenizers.Tokenizer` underneath; the units are its pre-tokens (words).
+    """A tokenizer based on a `tokenizers.Tokenizer`; the units are its pre-tokens (words).
 
     Args:
         backend: the trained tokenizer, its post-processor adding the special tokens.
@@ -31,7 +31,7 @@ class BackendTokenizer(Tokenizer):
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
-        # Without a pre-tokenizer the library calls the whole text one word; there each token is a unit.
+        # Without a pre-tokenizer the library treats the whole text as one word; then each token is a unit.
         self._has_words = self._backend.pre_tokenizer is not None
         self._space = space
         tokens = [""] * space.size
@@ -65,7 +65,7 @@ class BackendTokenizer(Tokenizer):
         return [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
 
     def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
-        """A space that is a token of its own stands, empty, where the rest of its word begins; in place."""
+        """Give a token that is only a space an empty span where the rest of its word begins; in place."""
         blank = np.flatnonzero(self._is_blank[ids])
         spans[blank, 1] = spans[blank, 0]
         leading = blank[groups[blank] == groups[np.minimum(blank + 1, len(groups) - 1)]]
@@ -84,14 +84,14 @@ class BackendTokenizer(Tokenizer):
         return groups
 
     def unknown(self, raw: str) -> list[Unknown]:
-        """The words that come out as the unknown token."""
+        """The words that become the unknown token."""
         encoding = self.encode(raw)
         assert encoding.spans is not None
         places = encoding.spans[encoding.ids == self._space.unk] if self._space.unk is not None else []
         return [Unknown(int(start), raw[start:end]) for start, end in places]
 
     def surface(self, token: int) -> str:
-        """The id's text as the decoder spells it inside a sentence, outer spaces removed."""
+        """The id's text as decoded inside a sentence, outer spaces removed."""
         if self._space.is_special[token]:
             return self._tokens[token]
         decoder = self._backend.decoder
@@ -100,7 +100,7 @@ class BackendTokenizer(Tokenizer):
 
 
 def backend_content(backend: tokenizers.Tokenizer) -> Any:
-    """What decides a backend's ids, as JSON values: all but truncation, padding and file version."""
+    """What determines a backend's ids, as JSON values: all but truncation, padding and file version."""
     content = json.loads(backend.to_str())
     return {key: value for key, value in content.items() if key not in ("version", "truncation", "padding")}
 

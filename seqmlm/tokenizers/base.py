@@ -1,4 +1,4 @@
-"""What a tokenizer is: raw sequences to ids, units and spans, and the same again after save and load."""
+"""The tokenizer interface: raw sequences to ids, units and spans; save and load give equal ids."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CARD = "seqmlm_tokenizer.json"
 
 
 class Unknown(NamedTuple):
-    """A piece of a raw sequence that is not in a tokenizer's alphabet.
+    """A part of a raw sequence outside a tokenizer's alphabet.
 
     offset: where it starts in the raw sequence, 0-based, in characters (or in items, where raw is a list).
-    text: the piece itself.
+    text: the part itself.
     """
 
     offset: int
@@ -34,13 +34,13 @@ class Unknown(NamedTuple):
 
 
 class UnknownUnit(DataError):
-    """A sequence holds something its tokenizer has no id for; raised by `encode` and `encode_batch`.
+    """A sequence contains something without an id; raised by `encode` and `encode_batch`.
 
-    The tokenizer knows no file, so `source` and `line` are None; who holds the record says where with `at`.
+    The tokenizer does not know the file, so `source` and `line` are None; the caller adds them with `at`.
 
     Args:
         found: the first unknown piece.
-        alphabet: the known letters, for the remedy.
+        alphabet: the known symbols, for the remedy.
         index: number of the sequence inside the batch; 0 for `encode`.
     """
 
@@ -62,19 +62,19 @@ class UnknownUnit(DataError):
         )
 
     def at(self, source: str, line: int | None) -> UnknownUnit:
-        """The same error, naming the file and line of the record."""
+        """The same error with file and line of the record."""
         return UnknownUnit(self.found, alphabet=self.alphabet, index=self.index, source=source, line=line)
 
 
 class Tokenizer(ABC):
     """Turns raw sequences of one field into `Encoding`s, and keeps the vocabulary that gives ids a meaning.
 
-    A subclass sets `name` and `unit`; `trainable` where its vocabulary is learnt, `closed` where a piece
-    outside the alphabet is an error rather than an unknown token; `augments` where a sequence can be said
-    otherwise (the other strand of a genome) during training; `sensitive_options`, options of `train` that
-    keep what few records have out of the vocabulary. One of structured records overrides `reads`. Both
-    `cls()` (not trainable) and `cls.train(texts, **options)` give a ready one. It is an entry point in
-    `seqmlm.tokenizers`.
+    A subclass sets `name` and `unit`; `trainable` if its vocabulary is learnt, `closed` if a symbol outside
+    the alphabet is an error rather than an unknown token; `augments` if a sequence has equivalent forms for
+    training (the other strand of a genome); `sensitive_options`, options of `train` that keep rare items out
+    of the vocabulary. A tokenizer of structured records overrides `reads`. `cls()` (not trainable) and
+    `cls.train(texts, **options)` construct one. It is registered by an entry point in `seqmlm.tokenizers`.
+
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
     and then `str(raw)` is the text that spans point into.
     """
@@ -88,7 +88,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def reads(cls, raw: Any) -> bool:
-        """Whether raw is of the kind it takes: text, unless a subclass says otherwise."""
+        """Whether it can encode this raw value: text, unless a subclass says otherwise."""
         return isinstance(raw, str)
 
     @property
@@ -99,16 +99,16 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def tokens(self) -> Sequence[str]:
-        """(V,) the vocabulary's own spelling of each id."""
+        """(V,) the vocabulary's string for each id."""
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The plain options this tokenizer was made with; saved beside it."""
+        """The options it was constructed with, as plain values; saved with it."""
         return {}
 
     @property
     def masking_facts(self) -> Mapping[str, Any]:
-        """What maskers may have to know of this vocabulary, by the name of their keyword parameter.
+        """Facts about this vocabulary that maskers may need, by the name of their keyword parameter.
 
         A masker with a parameter `k` gets `masking_facts["k"]` unless the masking options set it.
         """
@@ -116,7 +116,7 @@ class Tokenizer(ABC):
 
     @property
     def unfamiliar(self) -> Sequence[int]:
-        """Ids that stand for something the vocabulary does not have; what is only such tells nothing."""
+        """Ids for items outside the vocabulary; a sequence of only these carries no information."""
         return () if self.space.unk is None else (self.space.unk,)
 
     @property
@@ -125,7 +125,7 @@ class Tokenizer(ABC):
         return {}
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
-        """The parts of a sequence, of at most `max_length` tokens each, that are trained on."""
+        """Windows of a sequence for training, of at most `max_length` tokens each."""
         return windows(encoding, self.space, max_length)
 
     @property
@@ -135,16 +135,16 @@ class Tokenizer(ABC):
 
     @property
     def overlap(self) -> int:
-        """How many neighbouring tokens show the same unit: above 1, a masker must hide all of them."""
+        """Number of neighbouring tokens that show the same unit; above 1, a masker must hide all of them."""
         return 1
 
     @property
     def single_tokens(self) -> bool:
-        """Whether every unit is one token, so that what is drawn once for a unit is drawn for each token."""
+        """Whether every unit is one token, so that draws per unit are draws per token."""
         return False
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
-        """An equally true form of a training sequence, of the same length; here the sequence itself."""
+        """An equivalent form of a training sequence, of the same length; by default the sequence itself."""
         return encoding
 
     @abstractmethod
@@ -167,7 +167,7 @@ class Tokenizer(ABC):
         return []
 
     def surface(self, token: int) -> str:
-        """What id `token` looks like in a raw sequence, without the vocabulary's own marks ("##", "▁")."""
+        """The text of id `token` in a raw sequence, without the vocabulary's markers ("##", "▁")."""
         return self.tokens[token]
 
     @classmethod
@@ -182,22 +182,22 @@ class Tokenizer(ABC):
         Raises:
             UsageError: this tokenizer's vocabulary is fixed (`trainable` is False).
         """
-        raise UsageError(f"{cls.name} has a fixed vocabulary and is not trained; leave vocabulary_size out")
+        raise UsageError(f"{cls.name} has a fixed vocabulary and is not trained; omit vocabulary_size")
 
     @abstractmethod
     def hf(self) -> PreTrainedTokenizerFast:
         """The same tokenizer as a Hugging Face fast tokenizer: equal ids for every sequence."""
 
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of everything that decides which ids come out."""
+        """SHA-256, in hex, of everything that determines the ids."""
         return sha256(canonical([self.name, self.options, self._content()]).encode()).hexdigest()
 
     def _content(self) -> Any:
-        """What of the vocabulary, beside name and options, decides the ids; JSON values."""
+        """What determines the ids besides name and options, as JSON values."""
         return list(self.tokens)
 
     def save(self, directory: Path) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json` (what AutoTokenizer loads) and our own card."""
+        """Write `tokenizer.json` and `tokenizer_config.json` (for AutoTokenizer) and our own card."""
         directory.mkdir(parents=True, exist_ok=True)
         self.hf().save_pretrained(str(directory))
         _name_for_all_versions(directory / "tokenizer_config.json")
@@ -207,10 +207,10 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def load(cls, directory: Path) -> Self:
-        """Read back what `save` wrote.
+        """Load what `save` wrote.
 
         Raises:
-            StateError: the folder holds no such tokenizer.
+            StateError: the folder has no such tokenizer.
         """
 
 
@@ -223,7 +223,7 @@ def _name_for_all_versions(path: Path) -> None:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: one text for one value, fit for hashing."""
+    """JSON with sorted keys and no spaces, for hashing."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -242,9 +242,9 @@ def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:
         card = json.loads(path.read_text(encoding="utf-8"))
         found = card["name"]
     except FileNotFoundError:
-        raise StateError(f"{directory} holds no saved tokenizer ({CARD} is missing)") from None
+        raise StateError(f"{directory} has no saved tokenizer ({CARD} is missing)") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{path} is not a tokenizer's card ({error!r}); save the tokenizer again") from None
+        raise StateError(f"{path} is not a tokenizer card ({error!r}); save the tokenizer again") from None
     if expected is not None and found != expected:
         raise StateError(f"{directory} holds tokenizer {found!r}, not {expected!r}")
     return dict(card)

@@ -1,13 +1,14 @@
 """`code.v1`: byte-level BPE inside the atoms of source code; units, classes and symbols from a lexer.
 
-Two layers, so that the ids need no parser:
+Two layers, so that ids do not depend on a parser:
 
     atoms   names, numbers, operators, quotes, line breaks with their indentation: one regular expression for
             all languages, run by the `tokenizers` library. BPE never crosses an atom. A single space belongs
-            to the atom behind it, so the text can be spelled back from the ids, and the Hugging Face form
+            to the atom after it, so the text can be restored from the ids, and the Hugging Face form
             gives the same ids without any lexer.
-    lexer   groups atoms into lexer tokens ("&" "&" is one operator in Java; a name is one atom) and says what
-            they are. A lexer changes units, classes and symbols, never ids.
+    lexer   groups atoms into lexer tokens ("&" "&" is one operator in Java; a name is one atom) and
+    classifies
+            them. A lexer changes units, classes and symbols, never ids.
 
 The unit is the lexer token; in strings, comments and docstrings it is a word (a run without white space, of
 at most 16 atoms), so that units stay comparable and a page of prose is not hidden at once. A line break with
@@ -49,7 +50,7 @@ _IS_PROSE[list(PROSE)] = True
 
 
 class CodeTokenizer(BpeTokenizer):
-    """See the module.
+    """Byte-level BPE inside atoms, with units, classes and symbols from a lexer; see the module.
 
     Args:
         backend: a trained tokenizer; `train` and `load` make it.
@@ -61,7 +62,7 @@ class CodeTokenizer(BpeTokenizer):
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lexer: Lexer = "auto") -> None:
         super().__init__(backend)
-        lex("", lexer)  # an unknown lexer is an error now, not at the first text
+        lex("", lexer)  # an unknown lexer fails here, not at the first text
         self._lexer: Lexer = lexer
 
     @property
@@ -85,7 +86,7 @@ class CodeTokenizer(BpeTokenizer):
 
         Args:
             texts: read once.
-            vocabulary_size: the most ids; None fits it to the text (`words.fitted_size`), 8,192 at most.
+            vocabulary_size: the most ids; None fits it to the text (`fitted_size`), 8,192 at most.
             lexer: kept for `encode`; learning needs none.
 
         Raises:
@@ -99,7 +100,7 @@ class CodeTokenizer(BpeTokenizer):
         counts = count_words(map(str, texts), None, pre_tokenizer)
         if not counts:
             raise DataError(
-                "there is no source text to learn a vocabulary from", remedy="give files with code"
+                "there is no source text to learn a vocabulary from", remedy="give files that contain code"
             )
         size = min(fitted_size(counts), DEFAULT_VOCABULARY) if vocabulary_size is None else vocabulary_size
         if size < cls._smallest():
@@ -174,7 +175,7 @@ def _encoding(raw: str, tokens: Lexed, ids: Ids, spans: Ids, pieces: Ids) -> Enc
 
 
 class _Atoms(NamedTuple):
-    """(A,) what the atoms of a text begin with and consist of."""
+    """(A,) what each atom of a text begins with and consists of."""
 
     led: Bools  # one space in front
     blank: Bools  # white space only

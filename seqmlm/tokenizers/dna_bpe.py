@@ -1,4 +1,4 @@
-"""DNA by byte-pair encoding over A C G T (Zhou et al. 2023, DNABERT-2): frequent stretches are one token."""
+"""DNA by byte-pair encoding over A C G T (Zhou et al. 2023, DNABERT-2): frequent strings are one token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SMALLEST, LARGEST = 64, 4096
 
-_PIECE = 64  # bases that merges are counted in: the trainer looks through a whole word for every merge
+_PIECE = 64  # bases of a training word: the trainer scans the whole word for every merge
 _PIECES = 1 << 16
 _PIECES_PER_LINE = 256
 
@@ -78,7 +78,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         pieces, bases = _sampled(texts)
         if not pieces:
             raise DataError(
-                "there are no bases to learn a vocabulary from", remedy="give files with DNA in them"
+                "there are no bases to learn a vocabulary from", remedy="give files that contain DNA"
             )
         size = vocabulary_size or min(max(math.ceil(2 * math.sqrt(bases) / 8) * 8, SMALLEST), LARGEST)
         if size < FIRST + len(BASES):
@@ -98,7 +98,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
         return self._encoded(ids, bounds.tolist(), flat)
 
     def _other_strand(self, ids: Ids) -> Ids | None:
-        """The other strand encoded anew, where it has as many tokens."""
+        """The other strand, encoded again, if it has the same number of tokens."""
         turned = reverse_complement("".join([self._tokens[token] for token in ids.tolist()]))
         found = self._backend.encode(turned).ids
         return np.array(found, dtype=np.int32) if len(found) == len(ids) else None

@@ -2,11 +2,11 @@
 
 A line is a tuple of words, its values already replaced by marks. It goes down a tree by its number of words
 and its first words, and meets the few templates kept in that leaf; it joins the most similar one, whose words
-become `<*>` where they differ, or founds a new one. Lines of other lengths never share a template.
+become `<*>` where they differ, or starts a new one. Lines of other lengths never share a template.
 
-`Drain` learns; `Templates` is what it has learnt, frozen: matching changes nothing, ids are places in a list
-in the order of first appearance, and the tree is a function of that list, so the list is all there is to
-store.
+`Drain` learns; `Templates` is the frozen result: matching changes nothing, ids are indices of a list in the
+order of first appearance, and the tree is a function of that list, so only the list is stored. Own code,
+because the `drain3` package cannot be installed together with MLflow.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class DrainOptions:
     """The parameters of the method, named as in the paper.
 
     Args:
-        depth: levels of the tree, root and leaf included: depth - 3 leading words are told apart.
+        depth: levels of the tree, root and leaf included: depth - 3 leading words are distinguished.
         similarity: share of a template's words that a line must have in the same places to join it.
-        max_children: words told apart at one node; further ones share a branch.
+        max_children: words distinguished at one node; further ones share a branch.
 
     Raises:
         UsageError: a value out of range.
@@ -70,14 +70,14 @@ class _Tree:
         return self._leaves.get(path, [])
 
     def leaves(self, words: Words) -> list[list[int]]:
-        """Every leaf that may know the line, its own branches before the shared ones."""
+        """Every leaf that may contain the line's template, its own branches before the shared ones."""
         paths: list[_Path] = [(len(words),)]
         for word in self._leading(words):
             paths = [(*path, branch) for path in paths for branch in dict.fromkeys((word, WILD))]
         return [self._leaves[path] for path in paths if path in self._leaves]
 
     def insert(self, words: Words, template: int) -> None:
-        """Put a template into its leaf, made where missing."""
+        """Put a template into its leaf, created if missing."""
         path: _Path = (len(words),)
         for word in self._leading(words):
             branches = self._branches.setdefault(path, set())
@@ -90,12 +90,12 @@ class _Tree:
         return words[: min(self._levels, len(words) - 1)] if words else words
 
     def _branch(self, branches: set[str], word: str) -> str:
-        """Words with digits, and those that come when a node is full, share a branch."""
+        """Words with digits, and words that arrive when a node is full, share a branch."""
         if word in branches:
             return word
         if any(map(str.isdigit, word)):
             return WILD
-        # The last place is kept for the shared branch.
+        # One child is reserved for the shared branch.
         return word if len(branches) + (WILD not in branches) < self._most else WILD
 
 
@@ -130,10 +130,10 @@ class Templates:
         return self._templates[template]
 
     def match(self, words: Words) -> int:
-        """The id of the template that fits a line best, -1 where none does.
+        """The id of the template that matches a line best, -1 if none does.
 
-        A template fits with `similarity` of its words in place, or where all its constant words are (a
-        template of few constants would else not know its own lines).
+        A template matches if `similarity` of its words are in place, or all its constant words (a template
+        of few constants would otherwise not match its own lines).
         """
         found = self._known.get(words)
         if found is None:
@@ -162,8 +162,8 @@ class Drain:
 
     Args:
         options: of the method.
-        max_templates: the most that are kept. Twice as many are followed; beyond that the rarest are
-            forgotten, so that memory is bounded and a noisy beginning does not fill the list.
+        max_templates: number kept. Twice as many are tracked; beyond that the rarest are dropped, so that
+            memory is bounded and a noisy beginning does not fill the list.
     """
 
     def __init__(self, options: DrainOptions | None = None, max_templates: int = 4096) -> None:
@@ -184,10 +184,10 @@ class Drain:
 
         Args:
             words: of the line.
-            source: number of the session it is from; `freeze` can ask in how many a template was seen.
+            source: number of its session; `freeze` can require a number of sessions.
 
         Returns:
-            Number of the template it joined; numbers change only when the rarest are forgotten.
+            Number of the template it joined; numbers change only when the rarest are dropped.
         """
         number = self._settled.setdefault(len(words), {}).get(words)
         if number is None:
@@ -207,7 +207,7 @@ class Drain:
         if merged != self._templates[best]:
             self._templates[best] = merged
             self._settled[len(words)] = {}
-        # Until some template of this length changes, the line once more changes nothing.
+        # Until some template of this length changes, the same line changes nothing.
         settled = self._settled[len(words)]
         if len(settled) >= _REMEMBERED:
             settled.clear()
@@ -227,17 +227,17 @@ class Drain:
             self._append(words, tally)
 
     def _commonest(self, min_lines: int = 1, min_sources: int = 1) -> list[int]:
-        """The `max_templates` with most lines (of equals the older ones), in the order of first
+        """The `max_templates` with most lines (the older of equal ones), in the order of first
         appearance."""
         return commonest(self._tallies, self.max_templates, min_lines, min_sources)
 
     def freeze(
         self, *, min_lines: int = 1, min_sources: int = 1, similarity: float | None = None
     ) -> Templates:
-        """What was learnt, as it will stay.
+        """The learnt templates, frozen.
 
-        A constant word of a template is in every line of it. So, with templates of few sources left out, no
-        word that only few sources have is in the list.
+        A constant word of a template is in every line of it. So without templates of few sources, the list
+        contains no word that only few sources have.
 
         Args:
             min_lines: templates of fewer lines are left out.
@@ -250,7 +250,7 @@ class Drain:
 
 
 class TemplateCounts:
-    """How often something was seen, and in how many sources; a source's lines come together."""
+    """Numbers of lines and of sources of each template; the lines of a source are consecutive."""
 
     __slots__ = ("_last", "lines", "sources")
 

@@ -1,4 +1,10 @@
-"""Patient histories: one token an event, visits as sets, tokens for the time between visits."""
+"""Patient histories (`events.v1`): one token per event, visits as sets, tokens for the time between visits.
+
+A history becomes background, then visits with [VS] and [VE] around their events (CEHR-BERT, Pang et al.
+2021). A code with a measured value is one token with the bin of the value: fewer tokens than separate ones,
+at the cost of a larger vocabulary. Codes outside the vocabulary fall back to their family, so that rare codes
+are not all [UNK].
+"""
 
 from __future__ import annotations
 
@@ -53,13 +59,13 @@ VOCABULARY = "seqmlm_events.json"
 
 
 class EventsTokenizer(Tokenizer):
-    """One token an event, `[VS]` and `[VE]` around a visit, background in front.
+    """One token per event, `[VS]` and `[VE]` around a visit, background first.
 
     A code with a measured value is `LAB//2345-7//Q7`, Q1 being the lowest bin of the training data; with a
     value in words, `LAB//5778-6//=yellow`. The events of a visit are a set: each once, sorted by token, all
     at one position, in any order during training (`augment`). A code outside the vocabulary becomes its
-    family (`[ICD10//I50]`), else [UNK]; a birth is no token. Units are events; intervals, background and
-    visit classes belong to none, unless options say so.
+    family (`[ICD10//I50]`), else [UNK]; births are not tokens. Units are events; intervals, background and
+    visit classes belong to none, unless options say otherwise.
 
     Spans are the codes in `str(history)`. Channels hold NaN where a token has no such value.
 
@@ -149,7 +155,7 @@ class EventsTokenizer(Tokenizer):
         }
 
     def encode_batch(self, raws: Sequence[HistoryLike]) -> list[Encoding]:
-        """Encode histories; see the class for what comes out."""
+        """Encode histories; see the class for the tokens."""
         return lay_out(self._events(raws), self._tables) if raws else []
 
     def _events(self, raws: Sequence[HistoryLike]) -> Events:
@@ -185,7 +191,7 @@ class EventsTokenizer(Tokenizer):
         return replace(found, **{name: getattr(found, name)[kept] for name in columns})
 
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
-        """The events of each visit in another order: they are a set."""
+        """The events of each visit in random order, since they are a set."""
         keys = rng.random(len(encoding))
         inside = encoding.groups >= 0
         numbers, count = number_units(encoding.groups[inside])
@@ -193,7 +199,7 @@ class EventsTokenizer(Tokenizer):
         assert encoding.positions is not None
         order = np.lexsort((keys, encoding.positions))
         groups = encoding.groups[order]
-        if count:  # numbered anew, so that units stand in ascending order
+        if count:  # renumbered, so that units are in ascending order
             groups[groups >= 0] = number_units(groups[groups >= 0])[0] + encoding.groups[inside][0]
         return replace(
             encoding,
@@ -205,10 +211,10 @@ class EventsTokenizer(Tokenizer):
         )
 
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
-        """Windows that begin with a visit, the background in front of each; the last one is full.
+        """Windows that begin with a visit, the background before each; the last one is full.
 
-        A visit longer than a window is divided; where the background leaves no half of a window to visits,
-        windows are cut without regard to either.
+        A visit longer than a window is divided; if the background takes more than half of a window, windows
+        are cut without regard to either.
         """
         if len(encoding) <= max_length:
             return [encoding]
@@ -250,12 +256,10 @@ class EventsTokenizer(Tokenizer):
             values = json.loads(path.read_text(encoding="utf-8"))
             vocabulary = Vocabulary.from_dict(values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            what = type(error).__name__  # not the error itself, which may quote a code
+            what = type(error).__name__  # the error itself may quote a code of sensitive data
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
         return cls(vocabulary, EventOptions.of(card["options"]))
 
-
-# What `events.v1` can be told, checked where it is told.
 
 VisitRule = Literal["auto", "id", "day", "gap"]
 Hierarchy = Literal["none", "prefix"]
@@ -280,11 +284,11 @@ class EventOptions:
             the day.
         gap_hours: see `visits`.
         bins: most bins of a measured value, of equal counts.
-        min_subjects: people that every token stands for, at least.
-        hierarchy: "prefix" spells a code with its family in front, both one unit.
-        keep: windows of a history longer than the model's: "all" of them, or only the most "recent" one.
+        min_subjects: fewest subjects that a token may stand for.
+        hierarchy: "prefix" puts the family token before each code, both one unit.
+        keep: windows of a history longer than the model's maximum: "all", or only the most "recent" one.
         channels: further inputs: any of age (years), time (days since the first visit), visit (number),
-            segment (1 and 2 in turns).
+            segment (1 and 2 alternating).
         mask_time, mask_background: intervals, and background with visit classes, are units like events:
             hidden, predicted and scored.
     """
@@ -331,13 +335,11 @@ class EventOptions:
         return cls(**{**values, "channels": channels if isinstance(channels, str) else tuple(channels)})
 
 
-# From codes to tokens: the spelling of every id, and what a code outside the vocabulary becomes.
-
-_REMEMBERED = 1 << 20  # unknown codes, for speed
+_REMEMBERED = 1 << 20  # unknown codes cached
 
 
 class _Codes(dict[str, int]):
-    """Code to token; one that is not kept is its family's token, else unknown."""
+    """Code to token; codes outside the vocabulary get their family's token, else [UNK]."""
 
     def __init__(self, families: dict[str, int]) -> None:
         super().__init__()
@@ -355,14 +357,14 @@ class Lexicon:
 
     Args:
         vocabulary: what was learnt.
-        prefixed: kept codes are spelled with their family in front.
+        prefixed: kept codes are preceded by their family.
 
     Attributes:
         tokens: (V,) spelling of each id.
         codes: code to token, for any code.
         texts: (code, value in words) to token.
         kinds: visit class to token.
-        parent: (V,) the family token put in front of each, -1 for none.
+        parent: (V,) the family token before each, -1 for none.
         symbol: (V,) number of the family a token is of, -1 for none.
     """
 
@@ -436,7 +438,7 @@ class Lexicon:
         return rows, np.array([self._first_bin[token] for token in names], dtype=np.int64), table
 
     def pools(self) -> Iterator[list[int]]:
-        """Tokens that may stand in for each other: of one vocabulary, and spelled alike."""
+        """Pools of interchangeable tokens: of one vocabulary, and of the same form."""
         pools: dict[Any, list[int]] = {}
         for token in range(FIRST_INTERVAL, len(self.tokens)):
             pools.setdefault((self._homes[token], bool(self.parent[token] >= 0)), []).append(token)

@@ -1,4 +1,4 @@
-"""Histories as tokens: which events are a visit, in what order tokens stand, and all columns beside them.
+"""Histories as tokens: which events form a visit, the order of tokens, and all other columns.
 
     [CLS] background...  then per visit: time-since-last-visit [VS] class codes... [VE]  and [SEP] at the end
 
@@ -57,15 +57,15 @@ class Events:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tables:
-    """What is known of every token of a vocabulary.
+    """Properties of every token of a vocabulary, and the layout options.
 
     Args:
         parent: (V,) the family token that is put in front, -1 for none.
         symbol: (V,) number of the family a code is of, -1 for what is no code.
-        rule: how events make visits: "auto", "id", "day" or "gap".
-        gap: seconds without an event that part two visits.
+        rule: how events form visits: "auto", "id", "day" or "gap".
+        gap: seconds without an event that separate two visits.
         mask_time, mask_background: intervals, and background with visit classes, are units too.
-        channels: those wanted, of "age", "time", "visit" and "segment".
+        channels: requested ones of "age", "time", "visit" and "segment".
     """
 
     parent: Longs
@@ -80,7 +80,7 @@ class Tables:
 def number_visits(
     subject: Longs, time: Doubles, source: Longs, rule: str, gap: float
 ) -> tuple[Longs, Longs, Doubles]:
-    """Which events are one visit.
+    """Group events into visits.
 
     Args:
         subject, time, source: (N,) see `Events`; no NaN among the times.
@@ -122,7 +122,7 @@ def intervals(days: Longs) -> Longs:
 
 
 def lay_out(events: Events, tables: Tables) -> list[Encoding]:
-    """One encoding a subject; events of one visit that are one token are one event."""
+    """One encoding per subject; events of one visit with the same token are one event."""
     timed = ~np.isnan(events.time)
     visit, owner, start = number_visits(
         events.subject[timed], events.time[timed], events.source[timed], tables.rule, tables.gap
@@ -131,7 +131,7 @@ def lay_out(events: Events, tables: Tables) -> list[Encoding]:
 
 
 class _Sheet:
-    """The tokens of a batch, laid end to end.
+    """The concatenated tokens of a batch.
 
     A *block* is a subject's head ([CLS] and background) or a visit; blocks are numbered in order.
     """
@@ -158,7 +158,7 @@ class _Sheet:
         self._measure(visit, timed)
 
     def _find_units(self, block: Longs, timed: NDArray[np.bool_]) -> None:
-        """Distinct events of each block, sorted by token; unknown ones stay apart and come last."""
+        """Distinct events of each block, sorted by token; unknown ones stay separate and come last."""
         ids, width = self.events.ids, len(self.tables.parent) + len(block)
         order = np.where(ids == UNK, len(self.tables.parent) + np.arange(len(ids)), ids)
         keys, self.event = np.unique(block * width + order, return_index=True)
@@ -171,7 +171,7 @@ class _Sheet:
         """Where every block and every unit begins."""
         blocks = len(self.heads) + len(self.visits)
         self.kind = np.zeros(len(self.visits), dtype=np.int64)
-        known = np.flatnonzero(self.events.kind[timed])[::-1]  # of several classes the first one stays
+        known = np.flatnonzero(self.events.kind[timed])[::-1]  # of several classes the first one counts
         self.kind[visit[known]] = self.events.kind[timed][known]
         self.later = self.order_in_subject > 0
         front = np.ones(blocks, dtype=np.int64)
@@ -212,7 +212,7 @@ class _Sheet:
         ]
 
     def _each(self, first: Longs) -> Longs:
-        """Token places of all units, from the place of the first token of each."""
+        """Token positions of all units, from the position of the first token of each."""
         again = np.repeat(first, self.tokens)
         again[np.cumsum(self.tokens) - 1] += self.tokens - 1
         return again

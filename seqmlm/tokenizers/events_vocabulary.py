@@ -1,4 +1,10 @@
-"""How codes are named: vocabulary and family of a code, its spelling as a token; what a history gives."""
+"""The vocabulary of patient histories: names and families of codes, and what `events.v1` learns from
+histories.
+
+Kept are codes frequent enough, families for the others, and value bins. A token stands for at least
+`min_subjects` people. Nothing else of the data is kept: no rare code, no single value (the edges of value
+bins are between observed values and rounded), no free text.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +27,14 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
 INTERVALS = (*(f"W{n}" for n in range(4)), *(f"M{n}" for n in range(1, 12)), "LT")
 BIRTH = "MEDS_BIRTH"
 
-# Vocabularies whose codes begin with their category; a code with a dot ("E11.9") is taken for one, too.
+# Vocabularies whose codes begin with their category; a code with a dot ("E11.9") is treated alike.
 _HIERARCHICAL = re.compile(r"(?:^|[/_ ])(?:ICD|ATC|ICPC|READ|OPCS)", re.IGNORECASE)
 _DOTTED = re.compile(r"[A-Z]?\d[0-9A-Z]{1,2}\.[0-9A-Z]{1,4}|[A-Z]?\d[0-9A-Z]{1,2}")
 _PREFIX = 3  # characters of a category
 
 
 class EventLike(Protocol):
-    """What is read of an event; see `seqmlm.domains.ehr.readers.histories.Event`."""
+    """The fields read of an event; see `seqmlm.domains.ehr.readers.histories.Event`."""
 
     @property
     def time(self) -> float | None: ...
@@ -45,7 +51,7 @@ class EventLike(Protocol):
 
 
 class HistoryLike(Protocol):
-    """What is read of a subject; see `seqmlm.domains.ehr.readers.histories.History`."""
+    """The fields read of a subject; see `seqmlm.domains.ehr.readers.histories.History`."""
 
     @property
     def subject(self) -> str: ...
@@ -57,18 +63,18 @@ class HistoryLike(Protocol):
 
 
 def is_birth(code: str) -> bool:
-    """Whether a code says that the subject was born: the age says that better than a token."""
+    """Whether a code is a birth, which is represented by the age instead of a token."""
     return code.startswith(BIRTH) and code[len(BIRTH) :][:2] in ("", "//")
 
 
 def vocabulary_of(code: str) -> str:
-    """The vocabulary that a code is from: all up to its last "//"; "" where it names none."""
+    """The vocabulary that a code is from: all up to its last "//"; "" if it has none."""
     return code.rpartition("//")[0]
 
 
 @lru_cache(maxsize=1 << 16)
 def family(code: str) -> str:
-    """What a code is a case of: its first three characters in a hierarchical vocabulary, else the code.
+    """The family of a code: its first three characters in a hierarchical vocabulary, else the code itself.
 
     >>> family("ICD10//I50.9"), family("LAB//2345-7")
     ('ICD10//I50', 'LAB//2345-7')
@@ -80,26 +86,21 @@ def family(code: str) -> str:
 
 
 def spell(name: str) -> str:
-    """A code as a token without white space, which no code can turn into one of the vocabulary's own."""
+    """A code as a token without white space, escaped so that it cannot equal a special token."""
     text = re.sub(r"[%\s]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
     text = re.sub(r"//Q(?=\d+$)", "//%51", text).replace("//=", "//%3D")
     return f"%5B{text[1:]}" if text.startswith("[") else text
 
 
-# What `events.v1` learns from histories: codes frequent enough to keep, families for the others, value bins.
-#
-# A token stands for at least `min_subjects` people. Nothing else of the data is kept: no rare code, no single
-# value (the edges of value bins lie between observed values and are rounded), no free text.
-
-_SAMPLED = 1024  # values of a code that its bins are made from
+_SAMPLED = 1024  # values of a code used for its bins
 _LONGEST_TEXT = 64
-_FAMILY_SHARE = 10  # one id of ten may go to families, where ids are short
-_DISTINCT = 5_000_000  # beyond this many codes, those of one subject so far are forgotten
+_FAMILY_SHARE = 10  # at most one id of ten is a family if the vocabulary size is limited
+_DISTINCT = 5_000_000  # beyond this many codes, those seen in one subject so far are dropped
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What was learnt.
+    """A learnt vocabulary.
 
     Args:
         codes: kept codes, sorted.
@@ -121,10 +122,10 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
-        """What `to_dict` gave.
+        """Restore what `to_dict` gave.
 
         Raises:
-            KeyError, TypeError: it is something else.
+            KeyError, TypeError: not such a dictionary.
         """
         return cls(
             codes=tuple(values["codes"]),
@@ -137,12 +138,12 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How to learn.
+    """Parameters of learning a vocabulary.
 
     Args:
-        min_subjects: a token is kept if it stands for as many people, at least 1.
-        bins: of a code's values, each with as many values as the others; at least 1.
-        families: every kept code is spelled with its family in front, so families need a token.
+        min_subjects: fewest subjects that a token may stand for, at least 1.
+        bins: most bins of a code's values, of equal counts; at least 1.
+        families: every kept code is preceded by its family, so families need a token.
         size: most ids there may be; None for no limit.
     """
 
@@ -158,7 +159,7 @@ class Learning:
 
 
 def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
-    """Learn a vocabulary from histories, read once; several may be of one subject, who counts once.
+    """Learn a vocabulary from histories, read once; several of one subject count once.
 
     Memory grows with the distinct codes alone: a code keeps a count, up to `min_subjects` - 1 hashes of
     subjects and at most 1,024 of its values.
@@ -179,7 +180,8 @@ def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
     if not codes:
         raise DataError(
             f"no code was seen in {how.min_subjects} subjects",
-            remedy="give more subjects, or for data that may be shown lower tokenizer.options.min_subjects",
+            remedy="give more subjects, or, if the data are not sensitive, lower "
+            "tokenizer.options.min_subjects",
         )
     return Vocabulary(
         codes=tuple(sorted(codes)),
@@ -191,19 +193,19 @@ def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
 
 
 class _People:
-    """In how many subjects each thing was seen.
+    """Number of subjects in which each item was seen.
 
-    A subject may come in several records (yearly extracts, scattered shards): up to `enough`, those are told
-    apart. Beyond it records are counted, which decides on nothing but the order of the frequent.
+    A subject may come in several records (yearly extracts, scattered shards): up to `enough`, subjects are
+    distinguished. Beyond it records are counted, which affects only the order of frequent items.
     """
 
     def __init__(self, enough: int) -> None:
         self._enough = enough
         self.counts: Counter[Any] = Counter()
-        self.few: dict[Any, list[int]] = {}  # thing -> its subjects, while they are fewer than enough
+        self.few: dict[Any, list[int]] = {}  # item -> its subjects, while fewer than enough
 
     def add(self, things: Iterable[Any], subject: int) -> None:
-        """Count what one record of a subject holds, each thing once."""
+        """Count the items of one record of a subject, each once."""
         for thing in things:
             if thing not in self.few and thing in self.counts:
                 self.counts[thing] += 1
@@ -217,17 +219,17 @@ class _People:
                 del self.few[thing]
 
     def enough(self) -> Iterator[tuple[Any, int]]:
-        """What enough subjects have, with the counts."""
+        """Items that enough subjects have, with counts."""
         return ((thing, n) for thing, n in self.counts.items() if n >= self._enough)
 
     def forget(self) -> None:
-        """Forget what one subject has, so far."""
+        """Drop items seen in one subject so far."""
         self.counts = Counter({thing: n for thing, n in self.counts.items() if n > 1})
         self.few = {thing: own for thing, own in self.few.items() if thing in self.counts}
 
 
 class _Counts:
-    """In how many subjects what was seen."""
+    """Subject counts of codes, families, visit classes and values."""
 
     def __init__(self, enough: int) -> None:
         self.codes, self.texts, self.kinds = _People(enough), _People(enough), _People(enough)
@@ -262,7 +264,7 @@ class _Counts:
 
 
 class _Sample:
-    """Some of a code's values, each as likely as the others (Vitter 1985), and whose they are."""
+    """A uniform sample of a code's values (Vitter 1985), with their subjects."""
 
     __slots__ = ("_random", "_seen", "_subjects", "_values")
 
@@ -271,7 +273,7 @@ class _Sample:
         self._values, self._subjects = array("d"), array("q")
 
     def add(self, value: float, subject: int) -> None:
-        if value - value != 0.0:  # not a number, or infinite
+        if value - value != 0.0:  # NaN or infinite
             return
         self._seen += 1
         if len(self._values) < _SAMPLED:
@@ -281,7 +283,7 @@ class _Sample:
             self._values[place], self._subjects[place] = value, subject
 
     def edges(self, how: Learning) -> tuple[float, ...]:
-        """Edges between bins that each stand for enough people; none where that leaves one bin."""
+        """Edges between bins of enough subjects each; none if that leaves a single bin."""
         values, subjects = np.array(self._values), np.array(self._subjects)
         if len(np.unique(subjects)) < how.min_subjects or len(values) < 2:
             return ()
@@ -301,7 +303,7 @@ class _Sample:
 
 
 def _between(values: Any, cut: int) -> float | None:
-    """A short number between the values before and from `cut` on, or before the run of equal ones there."""
+    """A rounded number between the values before and from `cut` on, or before a run of equal ones there."""
     high = float(values[cut])
     first = int(np.searchsorted(values, high))
     if first == 0:
@@ -333,7 +335,7 @@ def _codes(
     room: int,
     how: Learning,
 ) -> tuple[set[str], int]:
-    """Codes of enough subjects, the most frequent ones where not all have room; and the ids they take."""
+    """Codes of enough subjects, the most frequent ones if not all fit; and the number of ids they take."""
     kept, used = set(), 0
     for _, code in sorted((-n, code) for code, n in counts.codes.enough()):
         bins = len(edges[code]) + 1 if code in edges else 0
@@ -346,9 +348,9 @@ def _codes(
 
 
 def _families(counts: _Counts, codes: set[str], how: Learning) -> list[str]:
-    """Families whose token will stand for enough people, the largest first.
+    """Families whose token stands for enough subjects, the largest first.
 
-    Those of codes that are not kept; of all codes, where they are spelled with their family.
+    Families of codes that are not kept; of all codes, if codes are preceded by their family.
     """
     people: Counter[str] = Counter()
     subjects: dict[str, set[int]] = {}

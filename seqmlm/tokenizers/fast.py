@@ -1,4 +1,9 @@
-"""A backend of the `tokenizers` library as a Hugging Face fast tokenizer with BERT's special tokens."""
+"""Every vocabulary as a Hugging Face fast tokenizer with equal ids, so that exported models load with
+AutoTokenizer.
+
+The `tokenizers` library has no overlapping tokens, log templates or lexers: what a fast tokenizer cannot do
+is approximated by its normalizer where possible, else the fast tokenizer reads the vocabulary's own spelling.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,11 @@ _NAMES = {
 
 
 def fast_tokenizer(backend: Tokenizer, special: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Make special tokens known as such, and put [CLS] in front and [SEP] behind.
+    """Register special tokens, and add [CLS] at the start and [SEP] at the end.
 
     Args:
-        backend: with model and pre-tokenizer; it is changed.
-        special: tokens of its vocabulary, [CLS] and [SEP] among them; those beside BERT's five are extra.
+        backend: with model and pre-tokenizer; changed in place.
+        special: tokens of its vocabulary, [CLS] and [SEP] among them; others than BERT's five are added.
     """
     backend.add_special_tokens(list(special))
     marks = [(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
@@ -35,9 +40,6 @@ def fast_tokenizer(backend: Tokenizer, special: Sequence[str]) -> PreTrainedToke
     extra = [token for token in special if token not in names.values()]
     more = {"extra_special_tokens": extra} if extra else {}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **more)
-
-
-# The residue vocabulary as a Hugging Face fast tokenizer: exported models load with AutoTokenizer.
 
 
 def fast_residue_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -68,13 +70,11 @@ def fast_residue_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     )
 
 
-# The DNA vocabularies as Hugging Face fast tokenizers: exported models load with AutoTokenizer.
-
 _LETTERS = "ACGTN"
 
 
 def every_base(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """A token at every base, of k letters; `N` where there is an N among them.
+    """Vocabulary of overlapping k-mers: a token of k letters at every base; `N` if it contains an N.
 
     The library has no overlapping tokens, so the normalizer spells them out: every letter becomes a word of
     its own, then k - 1 times every word takes over the last letter of the word behind it, and the words at
@@ -98,7 +98,7 @@ def every_base(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
 
 
 def kmer_blocks(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
-    """k-mers side by side, single letters where none fits."""
+    """Vocabulary of non-overlapping k-mers, with single letters where none fits."""
     backend = _word_level(tokens)
     backend.normalizer = _upper([])
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(f"[ACGT]{{{k}}}|."), behavior="isolated")
@@ -106,7 +106,7 @@ def kmer_blocks(tokens: Sequence[str], k: int) -> PreTrainedTokenizerFast:
 
 
 def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """Merges of bases."""
+    """Vocabulary of merges of bases."""
     ids = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.BPE(vocab=ids, merges=list(merges), unk_token="[UNK]"))
     backend.normalizer = _upper([])
@@ -127,9 +127,6 @@ def _finished(backend: Tokenizer, tokens: Sequence[str]) -> PreTrainedTokenizerF
     return fast_tokenizer(backend, [token for token in tokens if token.startswith("[")])
 
 
-# The vocabulary of events as a Hugging Face fast tokenizer: exported models load with AutoTokenizer.
-
-
 def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     """A fast tokenizer with the given ids: what stands between white space is a token.
 
@@ -140,9 +137,6 @@ def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return fast_tokenizer(backend, SPECIAL)
-
-
-# A vocabulary of templates as a Hugging Face fast tokenizer: exported models load with AutoTokenizer.
 
 
 def fast_template_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:

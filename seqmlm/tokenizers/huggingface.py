@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HuggingFaceTokenizer(BackendTokenizer):
-    """A fast tokenizer as it was saved; its own special tokens, its pre-tokenizer's words as units.
+    """A saved fast tokenizer with its own special tokens; units are its pre-tokenizer's words.
 
     A tokenizer without pre-tokenizer (one letter a token) makes every token a unit.
 
@@ -43,11 +43,11 @@ class HuggingFaceTokenizer(BackendTokenizer):
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read a folder that a Hugging Face tokenizer was saved to; our own card is not needed.
+        """Read a folder that a Hugging Face tokenizer was saved to; without our own card.
 
         Raises:
-            StateError: the folder holds no tokenizer.
-            UsageError: one that cannot be used (see the class).
+            StateError: the folder has no tokenizer.
+            UsageError: it cannot be used (see the class).
         """
         return cls(_auto(str(directory)))
 
@@ -92,7 +92,7 @@ def _space(fast: Any, backend: tokenizers.Tokenizer) -> TokenSpace:
             )
     start = fast.cls_token_id if fast.cls_token_id is not None else fast.bos_token_id
     end = fast.sep_token_id if fast.sep_token_id is not None else fast.eos_token_id
-    # A template may add neither: then the sequence has no start and no end token, whatever the names say.
+    # The post-processor may add neither: then sequences have no start and end token, despite their names.
     added = set(backend.encode("", add_special_tokens=True).ids)
     named = {fast.pad_token_id, fast.mask_token_id, fast.unk_token_id, start, end, *fast.all_special_ids}
     flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}

@@ -1,4 +1,10 @@
-"""DNA one token a base, or as overlapping k-mers (at every base a token that shows it and k - 1 more)."""
+"""DNA with a token at every base: single bases, or overlapping k-mers (the base and the k - 1 after it).
+
+A base shows in k overlapping tokens, so hiding it means hiding all of them, and its log-probability comes
+from all of them: each gives the total probability of the k-mers that agree with the visible bases, averaged
+over the k offsets. That costs more passes than non-overlapping tokens (`seqmlm.tokenizers.kmer_block`), but
+keeps bits per base comparable.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +57,7 @@ SHORTEST, LONGEST = 3, 6
 
 
 class _EveryBase(NucleotideTokenizer):
-    """A token at every base; k = 1 and k > 1 differ in the table alone."""
+    """A token at every base; k = 1 and k > 1 differ only in the vocabulary."""
 
     k: int
 
@@ -72,7 +78,7 @@ class _EveryBase(NucleotideTokenizer):
         if self.k > 1 and (flat.lengths < self.k).any():
             raise DataError(
                 f"a sequence of fewer than {self.k} bases, which has no {self.k}-mer",
-                remedy="leave it out (--on-error skip), or use the tokenizer base.v1",
+                remedy="skip it (--on-error skip), or use the tokenizer base.v1",
             )
         k, total = self.k, len(flat.codes)
         ids = self._numbers(flat) + np.int32(FIRST)
@@ -98,7 +104,7 @@ class _EveryBase(NucleotideTokenizer):
         ]
 
     def _numbers(self, flat: Flat) -> Ids:
-        """(T - k + 1,) the number of the k-mer that begins at each letter; nonsense across N and ends."""
+        """(T - k + 1,) the number of the k-mer that begins at each letter; undefined across N and ends."""
         count = len(flat.codes) - self.k + 1
         numbers = flat.codes[:count].copy()
         for offset in range(1, self.k):
@@ -107,14 +113,14 @@ class _EveryBase(NucleotideTokenizer):
         return numbers
 
     def _with_n(self, flat: Flat) -> np.ndarray[Any, Any]:
-        """The k-mers that hold an N, by their first letter."""
+        """The k-mers that contain an N, by their first letter."""
         at = np.flatnonzero(flat.codes == 4)
         if self.k > 1 and len(at):
             at = np.unique(at[:, None] - np.arange(self.k))
         return at[(at >= 0) & (at <= len(flat.codes) - self.k)]
 
     def _token_weights(self, flat: Flat) -> Floats | None:
-        """The mean weight of each token's bases; None where case does not count."""
+        """The mean weight of each token's bases; None if case is ignored."""
         if self._weight == 1:
             return None
         count = len(flat.codes) - self.k + 1
@@ -177,7 +183,7 @@ class KmerTokenizer(_EveryBase):
     def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         if not SHORTEST <= k <= LONGEST:
-            raise UsageError(f"k must lie between {SHORTEST} and {LONGEST}, not {k}")
+            raise UsageError(f"k must be between {SHORTEST} and {LONGEST}, not {k}")
         self.k = k
 
     @property
@@ -198,11 +204,7 @@ class KmerTokenizer(_EveryBase):
         return every_base(self.tokens, self.k)
 
 
-# Bases that several overlapping k-mers show: hidden with all of them, read from what they say together.
-#
-# p(base) is what the k-mers over it say that agree with all bases not hidden, averaged over the k offsets.
-
-_ENTRIES = 1 << 20  # probabilities looked at together
+_ENTRIES = 1 << 20  # probabilities handled at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -385,16 +387,16 @@ class OverlappingUnits(Bases):
             np.add.at(total, which, shares)
         read, total = hidden.bases[hidden.asked], total[hidden.asked]
         total /= total.sum(axis=1, keepdims=True)
-        letter = layout.code[read]
+        symbol = layout.code[read]
         with np.errstate(divide="ignore"):
-            log_probs = np.log(total[np.arange(len(letter)), letter])
+            log_probs = np.log(total[np.arange(len(symbol)), symbol])
         return UnitLogProbs(
             position=layout.high[read].astype(np.int32),
             unit=read,
-            symbol=letter,
+            symbol=symbol,
             log_probs=log_probs,
             variant=hidden.variant[hidden.asked],
-            values=read_shares(want, total, letter, answer),
+            values=read_shares(want, total, symbol, answer),
         )
 
     def _shares(

@@ -1,4 +1,4 @@
-"""DNA as k-mers side by side, as the Nucleotide Transformer reads it (Dalla-Torre et al. 2023)."""
+"""DNA as non-overlapping k-mers, as in the Nucleotide Transformer (Dalla-Torre et al. 2023)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SeveralBaseTokenizer(NucleotideTokenizer):
-    """What tokenizers share whose tokens stand side by side and show one base or more."""
+    """Base of tokenizers whose tokens do not overlap and show one base or more."""
 
     @cached_property
     def _sizes(self) -> Ids:
@@ -45,7 +45,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         return SeveralBases(self.space, base_codes(self.tokens, FIRST))
 
     def _encoded(self, ids: Ids, bounds: Sequence[int], flat: Flat) -> list[Encoding]:
-        """Encodings of token ids laid end to end, [CLS] and [SEP] included.
+        """Encodings of concatenated token ids, [CLS] and [SEP] included.
 
         Args:
             ids: (T,) the ids. bounds: (R + 1,) where each sequence's begin. flat: the letters.
@@ -85,7 +85,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
 
 
 class KmerBlockTokenizer(SeveralBaseTokenizer):
-    """Non-overlapping k-mers from left to right; what is left before an N or the end are single bases.
+    """Non-overlapping k-mers from left to right; the rest before an N or the end are single bases.
 
     Args:
         k: bases of a token, 2 to 8.
@@ -101,7 +101,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
     def __init__(self, *, k: int = 6, soft_mask_weight: float = 0.1) -> None:
         super().__init__(soft_mask_weight=soft_mask_weight)
         if not 2 <= k <= 8:
-            raise UsageError(f"k must lie between 2 and 8, not {k}")
+            raise UsageError(f"k must be between 2 and 8, not {k}")
         self.k = k
 
     @property
@@ -145,7 +145,7 @@ class KmerBlockTokenizer(SeveralBaseTokenizer):
         return np.concatenate([np.full(self._first_kmer, -1, dtype=np.int32), kmer])
 
     def _other_strand(self, ids: Ids) -> Ids | None:
-        """k-mers only: with an N or single bases among them the other strand is cut elsewhere."""
+        """For k-mers only: with an N or single bases the other strand is divided at other places."""
         turned = self._complement[ids[::-1]]
         return None if (turned < 0).any() else turned
 

@@ -1,10 +1,10 @@
-"""Logs, a line a token: what a line says apart from its values is its template; those are the vocabulary.
+"""Logs with one token per line (`templates.v1`): its template, that is the line without its values.
 
 Templates come from our own Drain, run over the training stream and frozen: ids are those of the order of
 first appearance, are saved as JSON with the model, and never change afterwards. A line that fits no template
-is `<NEW>`: an ordinary id, so that it has a probability like any other line (a small one: in training it was
-there only for lines too rare to be kept), and its text is where its span points. Session files have no
-messages but event ids; those are the vocabulary as they are.
+is `<NEW>`: an ordinary id, so that it has a probability like any other line (a small one, since in training
+only lines too rare to be kept have it), and its span points to its text. Session files have event ids instead
+of messages; these are the vocabulary.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class TemplateOptions:
     Args:
         patterns: further kinds of values, name (capital letters) to regular expression.
         depth, similarity, max_children: of Drain (`DrainOptions`).
-        match_similarity: share of a template's words that makes a line one of its own once training is over;
-            None for `similarity`, 1 for lines that differ from a training line in values only.
+        match_similarity: share of a template's words that a line must have after training to match it; None
+            for `similarity`, 1 for lines that differ from a training line in values only.
         max_templates: the most templates kept.
         min_lines: templates of fewer lines are not kept; their lines are `<NEW>`.
         min_sessions: templates seen in fewer sessions or windows are not kept.
@@ -96,7 +96,7 @@ class TemplateOptions:
 
 
 class TemplateTokenizer(Tokenizer):
-    """One token a line, `[CLS]` in front and `[SEP]` behind.
+    """One token per line, `[CLS]` at the start and `[SEP]` at the end.
 
     Raw is anything with `lines`, `times` and `keys` (a window or session of a log), or a text of lines. Made
     by `train` or `load`.
@@ -184,7 +184,7 @@ class TemplateTokenizer(Tokenizer):
             times = getattr(raw, "times", None)
             if times is not None and count > 1:
                 waited = np.diff(np.asarray(times, dtype=np.float64))
-                # Differences of times in seconds since 1970 are right to a microsecond.
+                # Differences of float times in seconds since 1970 are exact to a microsecond.
                 level = np.searchsorted([*GAPS.values()], waited + 1e-6, side="right")
                 gaps[done + 1 : done + count] = np.where(level > 0, _NEW + level, 0)
             done += count
@@ -208,7 +208,7 @@ class TemplateTokenizer(Tokenizer):
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
         """Learn templates (or event ids) from windows and sessions, in their order.
 
-        Lines that a window shares with the one before it (sliding windows) are learnt once.
+        Lines that a window shares with the one before it (overlapping windows) are counted once.
 
         Args:
             texts: read once; memory is bounded by `max_templates`.
@@ -242,7 +242,7 @@ class TemplateTokenizer(Tokenizer):
         if not len(templates) and not kept:
             raise DataError(
                 "there are no log lines to learn templates from",
-                remedy="give files with log lines in them, or lower min_lines and min_sessions",
+                remedy="give files that contain log lines, or lower min_lines and min_sessions",
             )
         return cls(templates, kept, chosen)
 
@@ -254,7 +254,7 @@ class TemplateTokenizer(Tokenizer):
     def hf(self) -> PreTrainedTokenizerFast:
         """Equal ids for sequences as `spell` writes them; anything else is `<NEW>`.
 
-        A template cannot be spelled in a Hugging Face tokenizer, which knows no Drain.
+        A Hugging Face tokenizer cannot match templates.
         """
         from seqmlm.tokenizers.fast import fast_template_tokenizer
 

@@ -1,12 +1,16 @@
-"""Values in log lines become marks in one pass: what is left is what the program always writes.
+"""Normalisation of log lines: values become marks in one pass, what is left is what the program always
+writes.
 
     Received block blk_-16089 of size 911 from /10.250.14.224
     Received block blk_<ID> of size <NUM> from /<IP>
 
 One compiled alternation finds every kind of value; of those at the leftmost place the first one wins. No
-built-in value holds white space and none looks beyond its word, so a line may be cut at white space first and
-each word looked up in a table of those seen before. To every alternative all digits are alike, but for the 0
-of 0x; so words that differ only in digits share one entry of a second table. Both tables are bounded.
+built-in value holds white space and none looks beyond its word, so a line is divided at white space first and
+each word looked up in a table of those seen before. Digits are equivalent to every alternative, except for
+the 0 of 0x; so words that differ only in digits share one entry of a second table. Both tables are bounded.
+
+Vocabularies are learnt from each line once, however windows overlap: a line counted in every window that
+contains it would look common.
 """
 
 from __future__ import annotations
@@ -72,16 +76,16 @@ _NO_PREFIX = re.compile(r"[1-9][xX]")
 _ZEROS = str.maketrans("123456789", "0" * 9)
 _Place = tuple[int, int, str]  # start and end of a value, and what is put there
 _NONE = np.zeros((0, 4), dtype=np.int32)
-_TABLE, _LONGEST = 1 << 16, 256  # words remembered, and the longest worth it
+_TABLE, _LONGEST = 1 << 16, 256  # words cached, and the longest one cached
 
 
 def mark(kind: str) -> str:
-    """How a kind of value is written in a normalised line."""
+    """The mark of a kind of value in a normalised line."""
     return f"<{kind}>"
 
 
 class Marked(NamedTuple):
-    """A normalised text and where its marks came from.
+    """A normalised text and the places of its marks.
 
     text: the text with marks.
     marks: (M, 4) for each mark where it begins and ends in `text`, and where its value began and ended in the
@@ -100,7 +104,8 @@ class LogValues:
             this order. Names are capital letters and underscores; a name of `KINDS` adds to that kind.
 
     Raises:
-        UsageError: a name that cannot be a mark, an expression that does not compile or fits the empty text.
+        UsageError: a name that cannot be a mark, an expression that does not compile or matches the empty
+            text.
 
     >>> LogValues().line("took 12 ms for /10.0.0.7:8080 (sha1=da39a3ee5e6b4b0d)")
     'took <NUM> ms for /<IP> (sha1=<HEX>)'
@@ -111,7 +116,7 @@ class LogValues:
         self.kinds = tuple(dict.fromkeys((*KINDS, *self.patterns)))
         self._own = _own_pattern(self.patterns)
         self._own_marks = {f"_own{number}": mark(kind) for number, kind in enumerate(self.patterns)}
-        # A mark that stands in the text already stays, and counts as a mark wherever it came from.
+        # A mark that is already in the text stays, and counts as a mark.
         literal = ("", mark(f"(?:{'|'.join(map(re.escape, self.kinds))})"))
         self._built_in = re.compile("|".join(f"({text})" for _, text in (literal, *_KINDS)))
         self._marks = tuple(mark(kind) for kind, _ in _KINDS)
@@ -125,11 +130,11 @@ class LogValues:
         return tuple(map(self._look_up, line.split()))
 
     def line(self, line: str) -> str:
-        """The normalised line; white space stays as it is."""
+        """The normalised line, white space unchanged."""
         return self.marked(line).text
 
     def marked(self, line: str) -> Marked:
-        """The normalised line, with the way back to the characters of the given one."""
+        """The normalised line, with the places of its marks in the given one."""
         if self._own is None:
             return _spell(line, self._places(line))
         first = _spell(line, [(*found.span(), self._own_mark(found)) for found in self._own.finditer(line)])
@@ -194,7 +199,7 @@ class _Words(dict[str, str]):
             if len(self._shapes) >= _TABLE:
                 self._shapes.clear()
             fresh = self._fresh(shape)
-            # Digits that stay are the word's own: then the shape says too little.
+            # Digits that stay belong to the word, so its shape alone is not enough.
             self._shapes[shape] = None if "0" in fresh[0] else fresh
         known = self._shapes[shape]
         return self._fresh(word) if known is None else known
@@ -205,7 +210,7 @@ class _Words(dict[str, str]):
 
 
 def original(marked: Marked, spans: Ids) -> Ids:
-    """Where spans of a normalised text stood before; a part of a mark is its whole value.
+    """Spans of a normalised text in the original one; a part of a mark is its whole value.
 
     Args:
         marked: the normalised text.
@@ -248,23 +253,21 @@ def _own_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
         except re.error as error:
             raise UsageError(f"patterns: {name} is not a regular expression: {error}") from None
         if compiled.match("") is not None:
-            raise UsageError(f"patterns: {name} fits the empty text, so it would be everywhere")
+            raise UsageError(f"patterns: {name} matches the empty text")
     if not patterns:
         return None
     return re.compile("|".join(f"(?P<_own{n}>{text})" for n, text in enumerate(patterns.values())))
 
-
-# What log vocabularies are learnt from: each line once, however windows slide; and event ids, counted.
 
 _KEYS_FOLLOWED = 1 << 20
 _LINES_FOLLOWED = 100_000
 
 
 class Keys:
-    """Event ids of session files, counted; bounded like templates.
+    """Counts of the event ids of session files, bounded like templates.
 
     Args:
-        most: the most that are kept; of more than a million (or twice as many) the rarest are forgotten.
+        most: number of ids kept; of more than a million (or twice as many) the rarest are dropped.
     """
 
     def __init__(self, most: int) -> None:
@@ -289,12 +292,12 @@ class Keys:
 
 
 def fresh_lines(raws: Iterable[Any]) -> Iterator[tuple[Any, Sequence[str]]]:
-    """Each window or session with those of its lines that were in none before.
+    """Each window or session with those of its lines that occurred in none before.
 
-    Windows slide, and a line may belong to several sessions: counted in each, one secret line would look
-    common. A line is known by its text and time; where there are no times, a window is without what the one
-    before it ends with. Event ids are all taken. Other lines that happen to be equal are passed over as well,
-    which only makes counts smaller.
+    Windows overlap, and a line may belong to several sessions: counted in each, one secret line would look
+    common. A line is identified by its text and time; without times, a window omits what the one before it
+    ends with. Event ids are all taken. Other lines that happen to be equal are skipped as well, which only
+    makes counts smaller.
     """
     seen, before = _Seen(), None
     for raw in raws:

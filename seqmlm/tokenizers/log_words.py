@@ -1,8 +1,10 @@
-"""Logs without templates: WordPiece on lines whose values have become marks (LAnoBERT, Lee et al. 2023).
+"""Logs without templates (`log_words.v1`): WordPiece on lines whose values are replaced by marks (LAnoBERT,
+Lee et al. 2023).
 
-The units are words and punctuation marks; a mark such as `<NUM>` is one token. Nothing has to be parsed, so a
-line unlike any training line is still spelled and scored word by word. The vocabulary is learnt from the log
-itself: that is what made most of the difference in LAnoBERT's tables.
+The units are words and punctuation marks; a mark such as `<NUM>` is one token. Nothing is parsed, so a line
+unlike any training line is still tokenized and scored word by word, at the cost of longer sequences than with
+templates. The vocabulary is learnt from the log itself, which made most of the difference in LAnoBERT's
+tables.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class LogWordTokenizer(WordPieceTokenizer):
     Args:
         backend: a trained tokenizer; `train` and `load` make it.
         patterns: further kinds of values, name (capital letters) to regular expression.
-        min_sessions: what `train` was told.
+        min_sessions: as given to `train`.
     """
 
     name: ClassVar[str] = "log_words.v1"
@@ -182,7 +184,7 @@ class LogWordTokenizer(WordPieceTokenizer):
             texts: read once; memory grows with the number of distinct words only, up to a million.
             vocabulary_size: the most ids, specials, marks and letters included; None fits it to the text.
             patterns: further kinds of values.
-            min_sessions: words seen in fewer windows or sessions teach the vocabulary nothing.
+            min_sessions: words seen in fewer windows or sessions are ignored.
 
         Raises:
             UsageError: an unknown option, or a vocabulary size that leaves no room.
@@ -198,7 +200,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         if not counts:
             raise DataError(
                 "there are no log lines to learn a vocabulary from",
-                remedy="give files with log lines in them, or lower min_sessions",
+                remedy="give files that contain log lines, or lower min_sessions",
             )
         backend = tokenizers.Tokenizer(_vocabulary(cls, counts, marks, vocabulary_size))
         backend.pre_tokenizer = cut
@@ -209,7 +211,7 @@ class LogWordTokenizer(WordPieceTokenizer):
 
 
 def _cut(marks: Iterable[str]) -> Any:
-    """Cuts a normalised line into marks, words and single punctuation marks."""
+    """Divides a normalised line into marks, words and single punctuation marks."""
     words = rf"{'|'.join(map(re.escape, marks))}|\w{{1,{LONGEST_WORD}}}|[^\w\s]"
     return pre_tokenizers.Split(Regex(words), behavior="removed", invert=True)
 
@@ -237,7 +239,7 @@ def _count(texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int)
 def _vocabulary(
     kind: type[WordPieceTokenizer], counts: Mapping[str, int], marks: Sequence[str], size: int | None
 ) -> Any:
-    """A WordPiece model: specials, marks, all printable ASCII letters, then what the words teach."""
+    """A WordPiece model: specials, marks, all printable ASCII letters, then pieces learnt from the words."""
     fixed = [*SPECIAL, *marks, *_LETTERS, *("##" + letter for letter in _LETTERS)]
     words = {word: n for word, n in counts.items() if word not in marks}
     size = fitted_size(words) if size is None else size

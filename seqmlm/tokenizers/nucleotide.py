@@ -1,8 +1,14 @@
-"""What the DNA tokenizers share: the alphabet, soft-masked bases, and the other strand.
+"""What the DNA tokenizers share: the alphabet, soft-masked bases, the other strand, and bits per base.
 
-`A C G T` are ordinary. `N` has an id of its own and is special: it carries no truth, so it is never masked,
-inserted, predicted or counted, but the model sees that something stands there. Lower case is a soft-masked
-repeat: the same ids, a smaller weight in the training loss (Benegas et al. 2023, GPN).
+`A C G T` are ordinary. `N` has an id of its own and is special: it is never masked, inserted, predicted or
+counted, but the model sees that a base of unknown kind is there. Lower case is a soft-masked repeat: the same
+ids, a smaller weight in the training loss (Benegas et al. 2023, GPN).
+
+All tokenizers hide a share of the *bases* and measure -log2 p of the true ones, so their bits are comparable:
+
+    one base per token       the token
+    several bases per token  all bases of the token together, at -log2 p(token), in equal parts
+    overlapping k-mers       all tokens that cover a chosen base are hidden; see `seqmlm.tokenizers.kmer`
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ PAD, UNK, CLS, SEP, MASK, N = range(6)
 FIRST = len(SPECIALS)
 LETTERS = "ACGTN, upper or lower case"
 
-_BLOCK = 1 << 16  # letters looked up at a time: they fit the processor's cache
+_BLOCK = 1 << 16  # letters handled at a time: they fit the processor's cache
 _OTHER, _N_CODE = 5, 4
 _TO_OTHER_STRAND = str.maketrans("ACGTacgt", "TGCAtgca")
 
@@ -48,7 +54,7 @@ _CODE = _codes()
 
 
 class Flat(NamedTuple):
-    """Sequences laid end to end, two places in front of each and two behind the last.
+    """Concatenated sequences, with two places before each and two after the last.
 
     letters: (T,) their bytes, 0 at the places between. codes: (T,) 0..3 for bases, 4 for N, 5 between.
     starts, lengths: (R,) where each sequence begins, and its letters.
@@ -61,11 +67,11 @@ class Flat(NamedTuple):
 
 
 class NucleotideTokenizer(Tokenizer):
-    """What the DNA tokenizers have in common; the letters are `ACGTN`, lower case for soft-masked bases.
+    """Base of the DNA tokenizers; the letters are `ACGTN`, lower case for soft-masked bases.
 
     Args:
         soft_mask_weight: weight of a soft-masked base in the training loss, in [0, 1]; a token has the mean
-            of its bases. Evaluation and scores do not weigh, but ask only where the weight is above 0.
+            of its bases. Evaluation and scores ignore the weight, but skip tokens of weight 0.
 
     Raises:
         UsageError: a weight outside [0, 1].
@@ -116,7 +122,7 @@ class NucleotideTokenizer(Tokenizer):
 
     @abstractmethod
     def _encode(self, raws: Sequence[str], flat: Flat) -> list[Encoding]:
-        """Encode some sequences that hold nothing unknown."""
+        """Encode sequences without unknown letters."""
 
     def unknown(self, raw: str) -> list[Unknown]:
         codes = _CODE[np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)]
@@ -129,8 +135,8 @@ class NucleotideTokenizer(Tokenizer):
     def reverse_complement(self, encoding: Encoding) -> Encoding:
         """The encoding of the other strand, read in its own direction; of the same length.
 
-        Where the other strand has another number of tokens the encoding itself comes back. In a window that
-        several sequences share, each is turned in its place.
+        If the other strand has another number of tokens, returns the encoding itself. In a window that
+        several sequences share, each is reversed in place.
         """
         ids, groups = encoding.ids.copy(), encoding.groups.copy()
         assert encoding.spans is not None
@@ -159,7 +165,7 @@ class NucleotideTokenizer(Tokenizer):
 
     @abstractmethod
     def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
-        """(L,) the weights of the turned tokens."""
+        """(L,) the weights of the reversed tokens."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -167,7 +173,7 @@ class NucleotideTokenizer(Tokenizer):
 
 
 def reverse_complement(raw: str) -> str:
-    """The other strand of a sequence; N and case stay.
+    """The reverse complement of a sequence; N and case are kept.
 
     >>> reverse_complement("AACGn")
     'nCGTT'
@@ -220,15 +226,6 @@ def _between_edges(ids: Ids) -> Iterator[slice]:
     for start, stop in zip(places[::2].tolist(), places[1::2].tolist(), strict=True):
         yield slice(start, stop)
 
-
-# Bits per base for tokens of several bases, and for tokens that overlap.
-#
-# Hidden is the same in all cases, a share of the bases, and what counts is -log2 p of the true ones:
-#
-#     one base a token       the token
-#     several bases a token  all bases of the token together, at -log2 p(token); each counts as an equal part
-#     overlapping k-mers     all tokens that cover a chosen base are hidden; it costs what the k-mers say that
-#                            agree with all bases not chosen, averaged over the k offsets
 
 _FOUR = 4
 
@@ -320,7 +317,7 @@ class SeveralBases(Bases):
         sizes = self._sizes[query.encoding.ids]
         first = np.cumsum(sizes) - sizes
         asked, count = query.asked, sizes[query.asked]
-        letter = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
+        symbol = self._flat[ranges(self._first[query.encoding.ids[asked]], count)]
         unit = ranges(first[asked], count)
         variant = np.repeat(variants(query), count)
         # A base was asked alone by `ask` only: its neighbours in the token are left out.
@@ -332,11 +329,11 @@ class SeveralBases(Bases):
         return UnitLogProbs(
             position=np.repeat(asked, count)[kept],
             unit=unit[kept],
-            symbol=letter[kept],
+            symbol=symbol[kept],
             log_probs=log_probs[kept],
             variant=variant[kept],
             tokens=np.repeat(1.0 / count, count)[kept],
-            values=read_shares(want, shares, letter[kept], answer),
+            values=read_shares(want, shares, symbol[kept], answer),
         )
 
     def _tokens(self, encoding: Encoding) -> tuple[Longs, Longs]:
@@ -364,15 +361,15 @@ class SeveralBases(Bases):
 
 
 def read_shares(
-    want: Collection[Reduction], shares: Doubles, letter: Longs, answer: Answer
+    want: Collection[Reduction], shares: Doubles, symbol: Longs, answer: Answer
 ) -> dict[str, NDArray[Any]]:
     """What is wanted beside log-probabilities, over the four bases instead of tokens.
 
     Args:
-        shares: (E, 4) probability of each base. letter: (E,) the true ones.
+        shares: (E, 4) probability of each base. symbol: (E,) the true ones.
     """
-    draw = np.stack([np.full(len(letter), answer.stream), np.arange(len(letter))], axis=1)
-    return of_shares(want, shares, letter, draw) if want else {}
+    draw = np.stack([np.full(len(symbol), answer.stream), np.arange(len(symbol))], axis=1)
+    return of_shares(want, shares, symbol, draw) if want else {}
 
 
 def checked(counts: NDArray[Any], space: TokenSpace) -> None:

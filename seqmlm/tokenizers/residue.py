@@ -1,4 +1,4 @@
-"""Proteins: ESM's 33 tokens in ESM's order, one residue a token and a unit.
+"""Proteins: ESM's 33 tokens in ESM's order, each residue a token and a unit.
 
 The order is that of facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"), which ESM-2's Hugging Face
 checkpoints share, so their embeddings fit. Only the 25 letters are ordinary: gaps (`.`, `-`) and `<null_1>`
@@ -53,10 +53,10 @@ _TABLE = _byte_table()
 
 
 class ResidueTokenizer(Tokenizer):
-    """One token a residue, `<cls>` in front and `<eos>` behind.
+    """One token per residue, `<cls>` at the start and `<eos>` at the end.
 
-    Letters are upper case (readers see to that); anything else is refused with its place, because a silent
-    `<unk>` turns every score of that sequence into noise.
+    Letters are upper case (readers ensure that); anything else is an error with its place, because a silent
+    `<unk>` would make every score of that sequence meaningless.
 
     >>> ResidueTokenizer().encode("MKV").ids.tolist()
     [0, 20, 15, 7, 2]
@@ -84,7 +84,7 @@ class ResidueTokenizer(Tokenizer):
         Raises:
             UnknownUnit: a letter outside the alphabet.
         """
-        # Blocks that fit the processor's cache: twice as fast as one large one.
+        # Blocks that fit the processor's cache are twice as fast as one large one.
         encodings: list[Encoding] = []
         for start in range(0, len(raws), _BLOCK):
             encodings += self._encode_block(raws[start : start + _BLOCK], start)
@@ -123,7 +123,7 @@ class ResidueTokenizer(Tokenizer):
 
 
 def _letters(raw: str) -> NDArray[np.uint8]:
-    """One byte a character; beyond Latin-1 a character becomes "?", which is as unknown."""
+    """One byte per character; a character beyond Latin-1 becomes "?", which is unknown too."""
     return np.frombuffer(raw.encode("latin-1", errors="replace"), dtype=np.uint8)
 
 

@@ -1,4 +1,16 @@
-"""Counting the words a subword vocabulary is learnt from, and how large a vocabulary they support."""
+"""Text: WordPiece, byte-level BPE and Unigram vocabularies trained on the data; the units are words.
+
+All three use the same definition of a word: a run of characters without white space and punctuation, or one
+punctuation mark (as BERT does), so bits per word are comparable. They differ in how a word is divided:
+
+    bpe.v1        merges of bytes; nothing is ever unknown, every text has an exact likelihood
+    wordpiece.v1  longest match; a word with a character unseen in training is [UNK]
+    unigram.v1    most probable segmentation; such a character is [UNK]
+
+Case is kept unless `lowercase` is set: names, sentence starts and German nouns carry information that scores
+and labels need. Vocabularies are learnt from word counts, whose memory is bounded, rather than from the text;
+training is deterministic: the same words in any order give the same ids.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-LONGEST_WORD = 100  # longer ones are not words (base64, a missing space), and WordPiece gives up on them
+LONGEST_WORD = 100  # longer ones are not words (base64, missing spaces), and WordPiece maps them to [UNK]
 _DISTINCT_WORDS = 5_000_000
 _FEED = 1 << 16
 
@@ -32,12 +44,12 @@ SMALLEST, LARGEST = 1024, 32768
 def count_words(
     texts: Iterable[str], normalizer: Any, pre_tokenizer: Any, *, min_records: int = 1
 ) -> dict[str, int]:
-    """Count the words of a text stream, sorted by spelling so that what is learnt from them is reproducible.
+    """Count the words of a text stream, sorted by spelling so that the vocabulary is reproducible.
 
     Args:
         texts: read once.
         normalizer, pre_tokenizer: of the `tokenizers` library; they decide what a word is.
-        min_records: words that stand in fewer texts are left out.
+        min_records: words that occur in fewer texts are left out.
 
     Memory is bounded by the number of distinct words: beyond 5 million, those seen once so far are forgotten.
     """
@@ -86,9 +98,9 @@ def spelled_with(counts: Mapping[str, int], letters: Iterable[str]) -> dict[str,
 
 
 def repeated(counts: Mapping[str, int]) -> Iterator[str]:
-    """Lines in which every word stands as often as it was counted, words separated by spaces.
+    """Lines in which every word occurs as often as it was counted, separated by spaces.
 
-    The trainers of the `tokenizers` library count words themselves and take no counts from outside.
+    The trainers of the `tokenizers` library count words themselves and accept no counts.
     """
     line: list[str] = []
     size = 0
@@ -104,28 +116,15 @@ def repeated(counts: Mapping[str, int]) -> Iterator[str]:
         yield " ".join(line)
 
 
-# Text: WordPiece, byte-level BPE and Unigram vocabularies trained on the data; the units are words.
-#
-# All three mean the same by a word: a run of characters without white space and punctuation, or one
-# punctuation mark (BERT's definition), so bits per word compare between them. They differ in how a word is
-# cut:
-#
-#     bpe.v1        merges of bytes; nothing is ever unknown, every text has an exact likelihood
-# wordpiece.v1  longest match; a word with a character unseen in training is [UNK]     unigram.v1    most
-# probable segmentation; such a character is [UNK]
-#
-# Case is kept unless `lowercase` asks otherwise: names, sentence starts and German nouns carry information
-# that scores and labels need. Training is deterministic: the same words in any order give the same ids.
-
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_PRIVATE = 0xF0000  # code points that no text uses
+_PRIVATE = 0xF0000  # private code points, not used by texts
 _PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
 _WORD = rf" ?[{_PUNCTUATION}]| ?[^\s{_PUNCTUATION}]+|\s+(?!\S)|\s+"
 _MARKED_WORD = rf"▁?[{_PUNCTUATION}]|▁?[^▁{_PUNCTUATION}]+|▁"  # after Metaspace has turned spaces into ▁
 
 
 class SubwordTokenizer(BackendTokenizer):
-    """What the three have in common.
+    """Base of the three subword tokenizers.
 
     Args:
         backend: a trained tokenizer; `train` and `load` make it.
@@ -160,10 +159,10 @@ class SubwordTokenizer(BackendTokenizer):
 
         Args:
             texts: read once; memory grows with the number of distinct words only.
-            vocabulary_size: the most ids there may be, the five special ones included; fewer come out where
-                the text has no more to give. None fits it to the text (`words.fitted_size`).
+            vocabulary_size: the most ids there may be, the five special ones included; fewer if the
+                text has no more. None fits it to the text (`fitted_size`).
             lowercase: fold case, now and in every later `encode`.
-            min_records: learn from words that stand in at least so many texts.
+            min_records: learn from words that occur in at least so many texts.
 
         Raises:
             UsageError: an unknown option, or a vocabulary size that leaves no room.
@@ -175,7 +174,7 @@ class SubwordTokenizer(BackendTokenizer):
         counts = count_words(texts, normalizer, pre_tokenizer, min_records=min_records)
         if not counts:
             raise DataError(
-                "there is no text to learn a vocabulary from", remedy="give files with text in them"
+                "there is no text to learn a vocabulary from", remedy="give files that contain text"
             )
         size = fitted_size(counts) if vocabulary_size is None else vocabulary_size
         if size < cls._smallest():
@@ -215,17 +214,17 @@ class SubwordTokenizer(BackendTokenizer):
     @classmethod
     @abstractmethod
     def _normalizer(cls, lowercase: bool) -> Any:
-        """What is done to a text first; offsets into the raw text survive it."""
+        """The normalizer, applied first; it keeps offsets into the raw text."""
 
     @classmethod
     @abstractmethod
     def _pre_tokenizer(cls) -> Any:
-        """Cuts a text into words."""
+        """The pre-tokenizer, which divides a text into words."""
 
     @classmethod
     @abstractmethod
     def _decoder(cls) -> Any:
-        """Puts pieces together again."""
+        """The decoder, which joins pieces."""
 
     @classmethod
     @abstractmethod

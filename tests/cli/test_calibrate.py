@@ -19,6 +19,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, CASCADE, stored_calibrations, stored_trained_on
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.workspace import Workspace
@@ -138,8 +139,10 @@ def test_alarms_on_fresh_normals_are_as_rare_as_asked(seqmlm: Run, workspace: Pa
     model = model_folder.load(workspace / "runs/mine/model")
     [(_, stored)] = [one for one in stored_calibrations(Path(model.path)).items() if one[0][1] == "exact"]
     records = model.domain.read([fasta(workspace / "fresh.fasta", 400, 3)], Problems())
-    judge = Detector(RecordScorer(model), model.domain.level(None), calibration=stored.calibration, alpha=0.1)
-    alarms = [row.alarm for row in judge.judged(records, Problems())]
+    detector = Detector(
+        RecordScorer(Session(model)), model.domain.level(None), calibration=stored.calibration, alpha=0.1
+    )
+    alarms = [row.alarm for row in detector.judged(records, Problems())]
     assert 0.04 < np.mean(alarms) < 0.18  # both samples vary: two standard errors are 0.042
 
 

@@ -88,10 +88,25 @@ def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:
     listed = seqmlm("data", "formats", "--domain", "ehr", "--format", "wide")
     assert listed.code == 0
     assert "patient=patient_id" in listed.out
-    assert [one["name"] for one in seqmlm("data", "formats", "-d", "protein", "--json").json] == [
-        "fasta",
-        "a3m",
-    ]
+    listed = [one["name"] for one in seqmlm("data", "formats", "-d", "protein", "--json").json]
+    assert listed[:2] == ["fasta", "a3m"]
+    assert listed[-1] == "huggingface"
     wrong = seqmlm("data", "formats", "--domain", "ehr", "--format", "wid")
     assert wrong.code == 2
     assert "wide" in wrong.err
+
+
+def test_an_export_is_trained_on(seqmlm, workspace: Path) -> None:
+    out = workspace / "proteins"
+    done = seqmlm("data", "export", "--domain", "protein", "--out", out, "--json")
+    assert done.code == 0, done.err
+    assert done.json["splits"]["train"] > 2000
+    again = _inspected(
+        seqmlm, "--domain", "protein", "--data", f"hf:{out}:validation", "--option", "text=text"
+    )
+    assert again["records"] == done.json["splits"]["validation"]
+    refused = seqmlm("data", "export", "--domain", "ehr", "--out", workspace / "patients")
+    assert refused.code == 2
+    assert "only aggregates leave the workspace" in refused.err
+    wrong = seqmlm("data", "export", "--domain", "protein", "--out", out, "--on-error", "skp")
+    assert wrong.code == 2

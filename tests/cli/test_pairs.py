@@ -122,7 +122,7 @@ def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -
         (("--good", "g.txt"), 2, "nothing to compare"),
         (("missing.jsonl",), 3, "no such file"),
         (("pairs.txt",), 2, "rows are read from"),
-        (("bad.csv",), 3, "not in columns of a known name"),
+        (("bad.csv",), 3, "no columns with known names"),
         (("empty.csv",), 3, "no pairs"),
         (("hollow.csv",), 3, "hollow.csv:2: field 'good': no text"),
         (("good.csv", "--group", "UIDD"), 3, "field 'UIDD': no such field"),

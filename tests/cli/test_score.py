@@ -26,6 +26,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store
 from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
 PACED = Path(__file__).resolve().parents[1] / "support" / "paced_cli.py"
@@ -48,11 +49,11 @@ def home(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     loaded = protein_model()
     folder = home / "mine"
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    judge = Detector(RecordScorer(loaded), loaded.domain.level(None))
+    detector = Detector(RecordScorer(Session(loaded)), loaded.domain.level(None))
     records = loaded.domain.read([fasta(home / "normal.fasta", 200, 1)], Problems())
-    found = [one.row for one in judge.judged(records, Problems())]
-    calibration = Calibration.fit(*table(found, judge.level.statistics), seed=0)
-    store(folder, {(judge.level.name, "exact"): Stored(calibration=calibration)})
+    found = [one.row for one in detector.judged(records, Problems())]
+    calibration = Calibration.fit(*table(found, detector.level.statistics), seed=0)
+    store(folder, {(detector.level.name, "exact"): Stored(calibration=calibration)})
     return home
 
 
@@ -99,7 +100,7 @@ def test_killed_in_the_middle_and_gone_on_with(home: Path, tmp_path: Path, suffi
     assert 800 <= _records(cursor) < 1201
     last = run(home, *common, "--out", out, "--resume", program=PACED)
     assert last.returncode == 0, last.stderr
-    assert "going on" in last.stderr
+    assert "continuing" in last.stderr
     assert "1,201 records" in last.stderr
     assert out.read_bytes() == whole.read_bytes()
     assert Path(f"{out}.quarantine.jsonl").read_bytes() == Path(f"{whole}.quarantine.jsonl").read_bytes()

@@ -185,7 +185,7 @@ def test_a_huge_line_behind_compression_needs_little_memory(tmp_path: Path) -> N
 def test_compressed_data_cut_off(packer: str, kept: float, tmp_path: Path) -> None:
     packed = PACKERS[packer](DATA)
     path = write(tmp_path, packed[: int(len(packed) * kept)])
-    with pytest.raises(DataError, match="data is broken or cut off"):
+    with pytest.raises(DataError, match="data are damaged or truncated"):
         list(lines(path, Problems()))
     problems = Problems("skip")
     found = list(lines(path, problems))
@@ -204,11 +204,11 @@ def test_a_corrupt_gzip_is_found_by_its_checksum(tmp_path: Path) -> None:
     problems = Problems("skip")
     path = write(tmp_path, bytes(packed))
     assert len(list(lines(path, problems))) > 4000
-    assert problems.counts == {"the gzip data is broken or cut off": 1}
+    assert problems.counts == {"the gzip data are damaged or truncated": 1}
 
 
 def test_rubbish_after_gzip_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="gzip data is broken"):
+    with pytest.raises(DataError, match="gzip data are damaged"):
         list(lines(write(tmp_path, gzip.compress(b"a\n") + b"rubbish"), Problems()))
 
 
@@ -220,7 +220,7 @@ def test_folders_are_walked_in_order(tmp_path: Path) -> None:
     assert expand([tmp_path]) == names
     assert expand(["-", tmp_path / "b.txt"]) == ["-", names[2]]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no files"):
+    with pytest.raises(DataError, match="contains no files"):
         expand([tmp_path / "empty"])
 
 

@@ -55,7 +55,7 @@ def test_rates_keep_the_total_and_give_the_shares() -> None:
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(UsageError, match="alpha"):
         shares([1, 2], 1.5)
-    with pytest.raises(UsageError, match="something in each"):
+    with pytest.raises(UsageError, match="none may be empty"):
         shares([1, 0])
     with pytest.raises(UsageError, match="too small"):
         Mixture([Numbers(0, [1] * 100), Numbers(100, [1])], alpha=1.0, epoch_size=3)

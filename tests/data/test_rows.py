@@ -42,7 +42,7 @@ def test_columns_may_be_named_by_the_caller(folder: Path) -> None:
         ("b.jsonl", '{"id": 1}\n[1]\n', "b.jsonl:2: not a JSON object"),
         ("b.jsonl", "{\n", "b.jsonl:1: not a JSON object"),
         ("b.csv", "id,text\nx\n", "b.csv:2: a row of 1 fields in a table of 2 columns"),
-        ("b.parquet", "PAR1 not", "not parquet"),
+        ("b.parquet", "PAR1 not", "not Parquet"),
     ],
 )
 def test_broken_rows_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -32,6 +32,6 @@ def test_the_same_input_is_the_same_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_nothing_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, b"")
-    with pytest.raises(DataError, match="nothing came in"):
+    with pytest.raises(DataError, match="standard input is empty"):
         save_stdin(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -97,7 +97,7 @@ def test_overrides() -> None:
     assert (config.num_hidden_layers, config.local_attention, len(config.layer_types)) == (2, 32, 2)
     with pytest.raises(UsageError, match="did you mean 'hidden_size'"):
         build(ModelConfig(overrides={"hiden_size": 5}), SPACE)
-    with pytest.raises(UsageError, match="decided by the tokenizer"):
+    with pytest.raises(UsageError, match="determined by the tokenizer"):
         build(ModelConfig(overrides={"vocab_size": 5}), SPACE)
 
 

@@ -152,7 +152,7 @@ def test_models_and_data_must_agree() -> None:
 def test_wrong_descriptions() -> None:
     with pytest.raises(UsageError, match="one of category, time2vec, sinusoid, not 'number'"):
         channels_of({"age": {"kind": "number"}})
-    with pytest.raises(UsageError, match="cannot be described like that"):
+    with pytest.raises(UsageError, match="invalid description of an input channel"):
         channels_of({"age": {"kind": "sinusoid", "sclae": 3}})
     with pytest.raises(UsageError, match="needs a size"):
         Channel(kind="category")

@@ -152,7 +152,7 @@ def test_a_torn_checkpoint_is_passed_over_with_its_reason(tmp_path: Path, kind: 
     assert checkpoint.newest_valid(tmp_path, skipped) == tmp_path / "step-00000001"
     assert [each.path for each in skipped] == [torn]
     assert reason in skipped[0].reason
-    with pytest.raises(StateError, match="not a usable checkpoint"):
+    with pytest.raises(StateError, match="unusable checkpoint"):
         checkpoint.read(torn)
     # Saved again, it is whole again, and nothing is left over.
     assert save(tmp_path, 2) == torn
@@ -165,7 +165,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "step-00000003.tmp").mkdir()
     (tmp_path / "notes").mkdir()
     assert checkpoint.newest_valid(tmp_path) is None
-    with pytest.raises(StateError, match="not a usable checkpoint"):
+    with pytest.raises(StateError, match="unusable checkpoint"):
         checkpoint.read(tmp_path / "step-00000003")
 
 

@@ -455,7 +455,7 @@ def test_more_time_is_a_new_decision(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_checkpoints_are_not_mixed_with_those_of_another_training(tmp_path: Path) -> None:
     tiny.make_loop(tmp_path)[0].run()
-    with pytest.raises(StateError, match="already holds step-00000012"):
+    with pytest.raises(StateError, match="already has step-00000012"):
         tiny.make_loop(tmp_path)[0].run()
 
 
@@ -532,7 +532,7 @@ def test_observers_need_only_the_protocol(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_steps": None}, "nothing says when"),
+        ({"max_steps": None}, "training needs a limit"),
         ({"max_steps": 0}, "max_steps = 0 must be above 0"),
         ({"learning_rate": math.nan}, "learning_rate = nan must be above 0"),
         ({"warmup": -1.0}, "warmup = -1.0 must not be negative"),

@@ -107,7 +107,7 @@ def test_exact_intervals_are_where_the_tails_reach_a_fortieth(hits: int, trials:
         assert binom.cdf(hits, trials, rate.high) == pytest.approx(0.025)
     else:
         assert rate.high == 1
-    with pytest.raises(UsageError, match="no rate"):
+    with pytest.raises(UsageError, match="not a rate"):
         exact_rate(trials + 1, trials)
 
 

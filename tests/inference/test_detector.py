@@ -20,7 +20,9 @@ from seqmlm.inference import one_pass
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.tasks.score_output import EXPECTED, line
+from seqmlm.inference.session import Session
+from seqmlm.tasks.score_output import line
+from seqmlm.tasks.score_plan import EXPECTED
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +49,15 @@ class Margin(Reduction):
 
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 4), Mode("whole-unit")])
 def test_parts_that_are_asked_anew_are_those_of_a_whole_scoring(model: LoadedModel, mode: Mode) -> None:
-    scorer = RecordScorer(model, correction=Correction())
+    scorer = RecordScorer(Session(model, correction=Correction()))
     batch = scorer.encoded(_records(70, 3, 30), Problems())
     truth = scorer.scored(batch, EXACT, want=[Entropy(), Rank(), Margin()])
     level = RecordLevel("protein")
     level.want = (Margin(), Rank())
-    judge = Detector(scorer, level, mode=mode, want=[Entropy()])
-    rough = judge.scored(batch)
+    detector = Detector(scorer, level, mode=mode, want=[Entropy()])
+    rough = detector.scored(batch)
     units = [np.arange(0, 70, 7), np.array([1]), np.arange(30)]
-    better = judge.refine(batch, rough, units)
+    better = detector.refine(batch, rough, units)
     for old, new, exact, asked in zip(rough, better, truth, units, strict=True):
         again = np.isin(np.arange(len(old)), asked)
         assert new.surprisal[again] == pytest.approx(exact.surprisal[again], abs=1e-4)
@@ -78,7 +80,7 @@ def test_unequal_selection_rates_are_taken_off_in_every_mode(
     asked = Scorer(plain, model.tokenizer.units, mode=mode, correction=Correction(bias=bias))
     [expected] = asked.windows([(encoding, None)])
     for correction in (None, Correction(seen=np.ones_like(bias), kind="fitted")):
-        scorer = RecordScorer(model, correction=correction)
+        scorer = RecordScorer(Session(model, correction=correction))
         [found] = scorer.scored(scorer.encoded([record], Problems()), mode)
         assert found.surprisal == pytest.approx(-expected.log_probs / np.log(2), abs=1e-4)
     [raw] = Scorer(plain, model.tokenizer.units, mode=mode).windows([(encoding, None)])
@@ -86,10 +88,10 @@ def test_unequal_selection_rates_are_taken_off_in_every_mode(
 
 
 def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:
-    scorer = RecordScorer(model, correction=Correction())
-    judge = Detector(scorer, UnitLevel("residue"), mode=ONE_PASS, want=EXPECTED)
+    scorer = RecordScorer(Session(model, correction=Correction()))
+    detector = Detector(scorer, UnitLevel("residue"), mode=ONE_PASS, want=EXPECTED)
     [record] = _records(50)
-    rows = list(judge.judged([record], Problems()))
+    rows = list(detector.judged([record], Problems()))
     assert [record.raw[one.row.start : one.row.end] for one in rows] == list(record.raw)
     fields = line(rows[7], model.tokenizer, per_unit=True)
     assert fields["id"] == "r1#7"
@@ -101,8 +103,8 @@ def test_rows_of_units_point_at_their_letters(model: LoadedModel) -> None:
 
 
 def test_a_record_without_units_has_no_score(model: LoadedModel) -> None:
-    judge = Detector(RecordScorer(model), RecordLevel("protein"))
-    [row] = judge.judged([Record(id="e", raw="", source="x", line=1)], Problems())
+    detector = Detector(RecordScorer(Session(model)), RecordLevel("protein"))
+    [row] = detector.judged([Record(id="e", raw="", source="x", line=1)], Problems())
     assert row.row.score is None
     fields = line(row, model.tokenizer)
     assert fields["bits_per_unit"] is None

@@ -8,7 +8,7 @@ import pytest
 
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
-from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import make_masker
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 

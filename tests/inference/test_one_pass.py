@@ -31,6 +31,7 @@ from seqmlm.inference.one_pass import (
     train_and_store_head,
 )
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.kmer import KmerTokenizer
 
 
@@ -44,7 +45,7 @@ def normal(model: LoadedModel) -> list[Encoding]:
 
 
 def fitted_and_kept(model: LoadedModel, *, n: int = 256) -> Fit:
-    found = fitted(model, normal(model), n=n)
+    found = fitted(model, Conditionals(model.rows), normal(model), n=n)
     assert found is not None
     keep(model, found)
     return found
@@ -127,7 +128,7 @@ def test_units_in_several_tokens_are_refused(tmp_path: Path) -> None:
     for ask in (correction_for, head_for):
         with pytest.raises(UsageError, match=r"each base in 3 tokens.*--mode exact"):
             ask(model)
-    assert fitted(model, []) is None
+    assert fitted(model, Conditionals(model.rows), []) is None
 
 
 def test_a_head_is_trained_kept_and_asked(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_head_is_trained_kept_and_asked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no one-pass head"):
         head_for(model)
     trained = train_and_store_head(model, normal(model), HeadConfig(positions=60, epochs=3))
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     record = Record(id="r", raw=residues(40), source="x", line=1)
     [scored] = scorer.scored(scorer.encoded([record], Problems()), ONE_PASS_HEAD)
     assert len(scored) == 40

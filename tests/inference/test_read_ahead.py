@@ -14,7 +14,14 @@ from seqmlm import plugins
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference.batches import BATCH_RECORDS, Size, can_read_ahead, encoded_batches, from_files
+from seqmlm.inference.batches import (
+    BATCH_RECORDS,
+    Budget,
+    Input,
+    can_read_ahead,
+    encoded_batches,
+    from_files,
+)
 from seqmlm.streams.cursor import Position
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -36,7 +43,7 @@ def written(tmp_path: Path, *bad: int) -> Path:
 
 def read(path: Path, ahead: bool, problems: Problems) -> Iterator[tuple[str, list[int], int]]:
     batches = encoded_batches(
-        lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER, problems, ahead=ahead
+        Input(lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER), problems, ahead=ahead
     )
     for batch in batches:
         assert len(batch) <= BATCH_RECORDS
@@ -80,7 +87,7 @@ def test_an_error_of_the_reader_is_raised_after_what_it_read(ahead: bool) -> Non
         yield Record(id="a", raw="MKT", source="x", line=1)
         raise UsageError("no such option")
 
-    stream = encoded_batches(broken, DOMAIN, TOKENIZER, Problems(), ahead=ahead)
+    stream = encoded_batches(Input(broken, DOMAIN, TOKENIZER), Problems(), ahead=ahead)
     assert [one.record.id for one in next(stream)] == ["a"]
     with pytest.raises(UsageError, match="no such option"):
         next(stream)
@@ -92,7 +99,7 @@ def test_a_reader_that_dies_is_noticed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(StateError, match="died"):
-        list(encoded_batches(killed, DOMAIN, TOKENIZER, Problems(), ahead=True))
+        list(encoded_batches(Input(killed, DOMAIN, TOKENIZER), Problems(), ahead=True))
 
 
 def test_nobody_reads_on_when_nobody_listens() -> None:
@@ -102,7 +109,7 @@ def test_nobody_reads_on_when_nobody_listens() -> None:
             number += 1
             yield Record(id=str(os.getpid()), raw="MKT" * 100, source="x", line=number)
 
-    batches = encoded_batches(endless, DOMAIN, TOKENIZER, Problems(), ahead=True)
+    batches = encoded_batches(Input(endless, DOMAIN, TOKENIZER), Problems(), ahead=True)
     reader = int(next(batches)[0].record.id)
     assert reader != os.getpid()
     os.kill(reader, 0)
@@ -116,13 +123,15 @@ def test_batches_are_bounded_by_their_work_and_the_same_from_any_of_their_ends(
     tmp_path: Path, ahead: bool
 ) -> None:
     path = written(tmp_path, 3, 40, 41, 700)
-    size = Size(work=2000, of=lambda tokens: tokens**2)
+    budget = Budget(batch=2000, cost=lambda tokens: tokens**2)
 
     def batches(skipped: int) -> list[tuple[list[str], int]]:
         def behind(told: Problems) -> Iterator[Record]:
             return islice(DOMAIN.read([path], told), skipped, None)
 
-        found = encoded_batches(behind, DOMAIN, TOKENIZER, Problems("skip"), ahead=ahead, size=size)
+        found = encoded_batches(
+            Input(behind, DOMAIN, TOKENIZER), Problems("skip"), ahead=ahead, budget=budget
+        )
         return [([one.record.id for one in batch], batch.read) for batch in found]
 
     whole = batches(0)
@@ -135,18 +144,12 @@ def test_batches_are_bounded_by_their_work_and_the_same_from_any_of_their_ends(
 def test_what_was_told_before_is_not_told_again(tmp_path: Path) -> None:
     path = written(tmp_path, 3, 600)
     first, again = Problems("skip"), Problems("skip")
-    size = Size(work=500)
-    stream = from_files(
-        lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER, first, Position(), size=size, ahead=True
-    )
+    budget, given = Budget(batch=500), Input(lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER)
+    stream = from_files(given, first, Position(), budget=budget, ahead=True)
     done = sum(next(stream).read for _ in range(5))
     position = Position(records=done, problems=first.snapshot())
     rest = list(stream)
-    gone_on = list(
-        from_files(
-            lambda told: DOMAIN.read([path], told), DOMAIN, TOKENIZER, again, position, size=size, ahead=True
-        )
-    )
+    gone_on = list(from_files(given, again, position, budget=budget, ahead=True))
     assert [[one.record.id for one in batch] for batch in gone_on] == [
         [one.record.id for one in batch] for batch in rest
     ]

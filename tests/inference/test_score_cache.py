@@ -1,4 +1,4 @@
-"""What was priced is remembered, and nothing but equal sequences is taken for equal."""
+"""What was scored is remembered, and nothing but equal sequences is taken for equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer, ScoreCache, digest
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import ScoreCache, Session, digest
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,13 @@ def records(*lengths: int) -> list[Record]:
 
 
 def test_equal_sequences_are_asked_once_and_keep_their_own_records(model: LoadedModel) -> None:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     batch = scorer.encoded(records(12, 30, 12), Problems())
     first = scorer.scored(batch)
-    asked = scorer.conditionals.statistics.variants
+    asked = scorer.session.conditionals().statistics.variants
     assert asked == 12 + 30
     again = scorer.scored(batch[::-1])
-    assert scorer.conditionals.statistics.variants == asked
+    assert scorer.session.conditionals().statistics.variants == asked
     assert [one.record.id for one in again] == ["r2", "r1", "r0"]
     for old, new in zip(first, again[::-1], strict=True):
         assert new.encoding is old.encoding
@@ -46,7 +47,7 @@ def test_equal_sequences_are_asked_once_and_keep_their_own_records(model: Loaded
 
 
 def test_another_request_is_asked_anew(model: LoadedModel) -> None:
-    scorer = RecordScorer(model, correction=Correction())
+    scorer = RecordScorer(Session(model, correction=Correction()))
     batch = scorer.encoded(records(12), Problems())
     [exact], [once] = scorer.scored(batch, EXACT), scorer.scored(batch, ONE_PASS)
     assert exact.surprisal.tolist() != once.surprisal.tolist()
@@ -62,26 +63,26 @@ def test_another_request_is_asked_anew(model: LoadedModel) -> None:
 
 
 def test_what_was_not_asked_for_longest_is_forgotten(model: LoadedModel) -> None:
-    scorer, memory = RecordScorer(model), ScoreCache(units=38)
+    scorer, memory = RecordScorer(Session(model)), ScoreCache(units=38)
     batch = scorer.encoded(records(10, 12, 14), Problems())
     truth = scorer.scored(batch)
     asked: list[int] = []
     for number in (0, 1, 0, 2, 0, 1):  # 10 + 12 + 14 units are one record too many
 
-        def price(chosen: list[int], number: int = number) -> list[Scored]:
+        def score(chosen: list[int], number: int = number) -> list[Scored]:
             asked.append(number)
             return [truth[number] for _ in chosen]
 
-        [one] = memory.priced([batch[number].encoding], "exact", price)
+        [one] = memory.scores([batch[number].encoding], "exact", score)
         assert one.surprisal is truth[number].surprisal
         assert not one.record.raw
         assert len(one.encoding) == 0
     assert asked == [0, 1, 2, 1]
 
 
-def test_a_sequence_longer_than_the_memory_is_priced(model: LoadedModel) -> None:
-    scorer = RecordScorer(model)
-    scorer._memory = ScoreCache(units=5)
+def test_a_sequence_longer_than_the_memory_is_scored(model: LoadedModel) -> None:
+    scorer = RecordScorer(Session(model))
+    scorer.session.cache = ScoreCache(units=5)
     [one] = scorer.scored(scorer.encoded(records(30), Problems()))
     assert len(one) == 30
 

@@ -19,7 +19,7 @@ from seqmlm.engine.types import Floats, TokenSpace
 from seqmlm.engine.units import EXACT, ONE_PASS_HEAD, Mode
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.tasks.texts import TextScorer
+from seqmlm.inference.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def model() -> LoadedModel:
 
 
 def _surprisals(model: LoadedModel, mode: Mode, *sequences: str) -> list[list[float]]:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     records = [Record(id=raw, raw=raw, source="x.fasta", line=1) for raw in sequences]
     found = scorer.scored(scorer.encoded(records, Problems()), mode)
     assert [one.record.raw for one in found] == list(sequences)
@@ -83,7 +83,7 @@ def test_what_was_hidden_more_often_is_taken_off_in_every_mode(
     ids = model.tokenizer.encode(sequence).ids[1:-1]
     expected = [_reweighted(model, mode, sequence, place, rates)[ids[place]] for place in range(15)]
     assert found == pytest.approx((-np.log2(expected)).tolist(), abs=1e-4)
-    [text] = TextScorer(unequal, mode=mode).scores([sequence])
+    [text] = RecordScorer(Session(unequal)).sequences([model.tokenizer.encode(sequence)], mode)
     assert text.pll == pytest.approx(float(np.log(expected).sum()), abs=1e-3)
 
 
@@ -105,13 +105,13 @@ def test_each_precision_has_answers_of_its_own(model: LoadedModel) -> None:
     records = [Record(id="a", raw=residues(33), source="x.fasta", line=1)]
     found = {}
     for precision in ("fp32", "bf16", "auto"):
-        scorer = RecordScorer(model, precision=precision)
+        scorer = RecordScorer(Session(model, precision=precision))
         asked = scorer.encoded(records, Problems())
         found[precision] = [scorer.scored(asked)[0].surprisal for _ in range(2)]
-        [text] = TextScorer(model, precision=precision).scores([str(records[0].raw)])
+        [text] = scorer.sequences([asked[0].encoding])
         assert text.pll == pytest.approx(-math.log(2) * float(found[precision][0].sum()), abs=1e-4)
         assert found[precision][0].tolist() == found[precision][1].tolist()
-        assert scorer.conditionals.precision == TextScorer(model, precision=precision).precision
+        assert scorer.session.conditionals().precision == scorer.session.precision
     apart = np.abs(found["bf16"][0] - found["fp32"][0])
     assert 0 < apart.max() < 0.2
     if not torch.accelerator.is_available():
@@ -121,10 +121,10 @@ def test_each_precision_has_answers_of_its_own(model: LoadedModel) -> None:
 def test_a_one_pass_head_is_asked_in_the_scorers_precision(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqmlm.inference.scorer.head_for", lambda model: model.rows)
-    scorer = RecordScorer(model, precision="bf16")
+    monkeypatch.setattr("seqmlm.inference.session.head_for", lambda model: model.rows)
+    scorer = RecordScorer(Session(model, precision="bf16"))
     records = [Record(id="a", raw=residues(9), source="x.fasta", line=1)]
     scorer.scored(scorer.encoded(records, Problems()), ONE_PASS_HEAD)
     [made] = scorer._scorers.values()
-    assert made.conditionals is not scorer.conditionals
+    assert made.conditionals is not scorer.session.conditionals()
     assert made.conditionals.precision == "bf16"

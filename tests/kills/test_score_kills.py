@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from seqmlm import plugins
-from seqmlm.anomaly.levels import RecordLevel
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
-from seqmlm.inference.batches import Size, from_files
+from seqmlm.inference.batches import Budget, Input, from_files
+from seqmlm.inference.runner import Output
 from seqmlm.streams.cursor import SUFFIX
-from seqmlm.tasks.score_config import ScoreConfig
-from seqmlm.tasks.score_output import Output, schema
+from seqmlm.streams.sinks import Schema, format_of
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RECORDS = 1200
@@ -34,15 +33,14 @@ def _records(problems: Problems) -> Iterator[Record]:
 
 def _score(out: Path, pause: float) -> None:
     """What a scoring does, with a slow scorer and a commit after every batch."""
-    config = ScoreConfig(model="m", paths=("x",), out=out, resume=True)
-    columns = schema(RecordLevel("record"), calibrated=False, alarms=False, per_unit=False)
-    output = Output(config, columns, {"input": "x"}, private=False, stdout=None)  # type: ignore[arg-type]
+    columns = Schema(columns={"id": "text", "source": "text", "line": "integer", "score": "number"})
+    output = Output(out, columns, format=format_of(out), request={"input": "x"}, resume=True)
     aside = Path(f"{out}.quarantine.jsonl")
     with Problems("quarantine", quarantine=aside) as problems:
         position = output.begin(problems)
         done = position.records
-        given = (_records, plugins.domain("protein"), ResidueTokenizer(), problems, position)
-        for batch in from_files(*given, size=Size(), ahead=False):
+        given = Input(_records, plugins.domain("protein"), ResidueTokenizer())
+        for batch in from_files(given, problems, position, budget=Budget(), ahead=False):
             for record, _ in batch:
                 output.write(
                     [{"id": record.id, "source": "x", "line": record.line, "score": record.line / 3}]

@@ -18,6 +18,7 @@ from seqmlm.domains.ehr.levels import CodeCounts, VisitLevel
 from seqmlm.engine.units import Mode
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
 
 
@@ -30,7 +31,7 @@ def shown(page: str) -> str:
 def code() -> str:
     """The report of a file with a line that alarms."""
     text = MODULE.replace("import os", "import os  # <script>alert(1)</script>")
-    scorer = RecordScorer(code_model())
+    scorer = RecordScorer(Session(code_model()))
     [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one] * 10)
     report = ScoreReport("Code", pictures=CODE.pictures(LineLevel()), unit="lexer token")
@@ -58,7 +59,7 @@ def test_source_is_escaped_and_its_tokens_can_be_pointed_at(code):
 
 def test_of_a_long_file_only_what_is_near_a_finding_is_shown():
     text = "".join(f"value_{n} = {n}\n" for n in range(1, 200))
-    scorer = RecordScorer(code_model())
+    scorer = RecordScorer(Session(code_model()))
     [one] = scorer.scored(scorer.encoded([source(text)], Problems()), Mode("partition", 4))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn([one])
     row = next(row for row in LineLevel().rows(one, norms) if row.line == 100)
@@ -74,7 +75,7 @@ def test_a_patient_has_a_timeline_and_codes_by_visit():
     model = patients_model()
     record = patients(4)[3]
     level = VisitLevel()
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     [one] = scorer.scored(scorer.encoded([record], Problems()), want=level.want, view=level.view)
     counts = CodeCounts.fit(model.tokenizer.encode_batch(histories(60)), model.tokenizer, seed=0)
     pictures, surface = EHR.pictures(level), model.tokenizer.surface

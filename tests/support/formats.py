@@ -45,7 +45,7 @@ def _conllu(text: str) -> str:
     return "\n".join(f"{n}\t{w}\t_\tX\t_\t_\t{n - 1}\tdep\t_\t_" for n, w in enumerate(words, 1)) + "\n"
 
 
-def _genbank(folder: Path) -> list[Any]:
+def _genbank(folder: Path, format: str = "genbank") -> list[Any]:
     from Bio import SeqIO
     from Bio.Seq import Seq
     from Bio.SeqRecord import SeqRecord
@@ -54,8 +54,9 @@ def _genbank(folder: Path) -> list[Any]:
         SeqRecord(Seq(s), id=f"g{n}", name=f"g{n}", annotations={"molecule_type": "DNA"})
         for n, s in enumerate(DNA)
     ]
-    SeqIO.write(records, folder / "g.gb", "genbank")
-    return [folder / "g.gb"]
+    path = folder / ("g.gb" if format == "genbank" else "g.embl")
+    SeqIO.write(records, path, format)
+    return [path]
 
 
 def _bed(folder: Path) -> list[Any]:
@@ -184,10 +185,86 @@ def _log(shape: Callable[[datetime, str], str], *more: Any, name: str = "app.log
     return build
 
 
+def saved(folder: Path, columns: Mapping[str, list[Any]], *words: Any) -> list[Any]:
+    """A folder that `datasets` saved, with a train and a validation split, named as a data set."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    whole = datasets.Dataset.from_dict(dict(columns))
+    few = len(whole) // 4
+    splits = {"train": range(few, len(whole)), "validation": range(few)}
+    made = datasets.DatasetDict({name: whole.select(rows) for name, rows in splits.items()})
+    made.save_to_disk(str(folder / "saved"))
+    return [f"hf:{folder / 'saved'}", *words]
+
+
+def _events_columns() -> dict[str, list[Any]]:
+    rows = [(str(p), day, code) for p in range(PEOPLE) for day, code in _events(p)]
+    return dict(zip(("patient_id", "time", "code"), map(list, zip(*rows, strict=True)), strict=True))
+
+
+def aligned(folder: Path, format: str, name: str, letters: list[str]) -> list[Any]:
+    """An alignment, written by Biopython."""
+    from Bio import AlignIO
+    from Bio.Align import MultipleSeqAlignment
+    from Bio.Seq import Seq
+    from Bio.SeqRecord import SeqRecord
+
+    width = max(map(len, letters))
+    rows = [SeqRecord(Seq(s.ljust(width, "-")), id=f"row{n}") for n, s in enumerate(letters)]
+    AlignIO.write([MultipleSeqAlignment(rows)], folder / name, format)
+    return [folder / name]
+
+
+def swissprot(names: Iterable[str], letters: Iterable[str]) -> str:
+    """Entries of a UniProt flat file."""
+    return "".join(
+        f"ID   {name}_TEST               Reviewed;         {len(raw)} AA.\nAC   {name}; Q99999;\n"
+        f"DE   RecName: Full=Protein of {name};\nOS   Escherichia coli.\n"
+        f"SQ   SEQUENCE   {len(raw)} AA;  1 MW;  0123456789ABCDEF CRC64;\n     {raw}\n//\n"
+        for name, raw in zip(names, letters, strict=True)
+    )
+
+
+def pdb(letters: str, chain: str = "A", step: float = 3.8) -> str:
+    """The C-alpha and C-beta atoms of a chain stretched out along a line, `step` angstrom apart."""
+    from Bio.SeqUtils import seq3
+
+    lines = []
+    for n, letter in enumerate(letters):
+        for atom, y in (("CA", 0.0), *((("CB", 1.5),) if letter != "G" else ())):
+            lines.append(
+                f"ATOM  {len(lines) + 1:>5}  {atom:<3} {seq3(letter).upper()} {chain}{n + 1:>4}    "
+                f"{n * step:>8.3f}{y:>8.3f}{0:>8.3f}  1.00  0.00           C"
+            )
+    return "\n".join([*lines, "TER", ""])
+
+
+def _structures(folder: Path, mmcif: bool = False) -> list[Any]:
+    for n, raw in enumerate(PROTEINS):
+        (folder / f"p{n}.pdb").write_text(pdb(raw) + "END\n")
+        if mmcif:
+            from Bio.PDB import MMCIFIO, PDBParser
+
+            writer = MMCIFIO()
+            writer.set_structure(PDBParser(QUIET=True).get_structure("p", folder / f"p{n}.pdb"))
+            writer.save(str(folder / f"p{n}.cif"))
+            (folder / f"p{n}.pdb").unlink()
+    return [folder]
+
+
 FORMATS: Mapping[str, Mapping[str, Build]] = {
     "protein": {
         "fasta": lambda d: _lines(d / "p.fasta", [f">p{n}\n{s}" for n, s in enumerate(PROTEINS)]),
         "a3m": lambda d: _lines(d / "p.a3m", [f">p{n}\n{s[:60]}" for n, s in enumerate(PROTEINS)]),
+        "stockholm": lambda d: aligned(d, "stockholm", "p.sto", PROTEINS),
+        "clustal": lambda d: aligned(d, "clustal", "p.aln", PROTEINS),
+        "swissprot": lambda d: _lines(
+            d / "p.dat", [swissprot([f"P{n:05}" for n in range(len(PROTEINS))], PROTEINS)]
+        ),
+        "pdb": _structures,
+        "mmcif": lambda d: _structures(d, mmcif=True),
+        "huggingface": lambda d: saved(d, {"chain": PROTEINS}, "--option", "text=chain"),
     },
     "text": {
         "txt": lambda d: _lines(d / "t.txt", SENTENCES),
@@ -195,24 +272,32 @@ FORMATS: Mapping[str, Mapping[str, Build]] = {
         "csv": lambda d: _lines(d / "t.csv", ["id,text", *(f"{n},{s}" for n, s in enumerate(SENTENCES))]),
         "tsv": lambda d: _lines(d / "t.tsv", ["id\ttext", *(f"{n}\t{s}" for n, s in enumerate(SENTENCES))]),
         "parquet": _parquet,
+        "huggingface": lambda d: saved(d, {"text": SENTENCES}),
         "conllu": lambda d: _lines(d / "t.conllu", map(_conllu, SENTENCES)),
     },
     "dna": {
         "fasta": lambda d: _lines(d / "d.fa", [f">d{n}\n{s}" for n, s in enumerate(DNA)]),
         "fastq": lambda d: _lines(d / "d.fq", [f"@d{n}\n{s}\n+\n{'I' * len(s)}" for n, s in enumerate(DNA)]),
         "genbank": _genbank,
+        "embl": lambda d: _genbank(d, "embl"),
+        "stockholm": lambda d: aligned(d, "stockholm", "d.sto", DNA),
+        "huggingface": lambda d: saved(d, {"chain": DNA, "n": DNA}, "--option", "text=chain"),
         "bed": _bed,
     },
     "code": {
         "worktree": _package,
         "source": lambda d: [p for n, s in enumerate(SOURCES) for p in _lines(d / f"m{n}.py", [s])],
         "notebook": _notebook,
+        "huggingface": lambda d: saved(
+            d, {"a": SOURCES}, "--option", "text=a", "--option", "language=python"
+        ),
         "json": lambda d: _lines(d / "c.jsonl", [json.dumps({"code": s}) for s in SOURCES]),
     },
     "ehr": {
         "meds": _meds,
         "synthea": _synthea,
         "events": _long,
+        "huggingface": lambda d: saved(d, _events_columns()),
         "wide": _wide,
         "omop": _omop,
         "mimic3": _mimic,
@@ -220,6 +305,7 @@ FORMATS: Mapping[str, Mapping[str, Build]] = {
     },
     "logs": {
         "plain": lambda d: _lines(d / "app.log", MESSAGES),
+        "huggingface": lambda d: saved(d, {"line": MESSAGES}, "--option", "text=line"),
         "iso": _log(lambda t, m: f"{t.isoformat()} INFO app[7]: {m}"),
         "rfc3164": _log(lambda t, m: f"{t:%b %e %H:%M:%S} host app[7]: {m}", "--option", "year=2024"),
         "rfc5424": _log(lambda t, m: f"<34>1 {t:%Y-%m-%dT%H:%M:%S}Z host app 7 ID47 - {m}"),

@@ -13,15 +13,15 @@ import pytest
 from tiny_models import protein_model, residues
 
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
-from seqmlm.inference import batches, model_folder
+from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.detector import Detector
-from seqmlm.tasks import score, score_output, score_plan
+from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_plan import ScoreConfig
 
 
 class Lines:
-    """A console that remembers."""
+    """Progress that is remembered."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -42,17 +42,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def fasta(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Forty sequences, scored four at a time; every second batch ends a leg."""
+    """Forty sequences, scored four at a time; a commit after every second batch."""
     monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
-    monkeypatch.setattr(score, "LEG_RECORDS", 8)
+    monkeypatch.setattr(runner, "COMMIT_RECORDS", 8)
     file = workspace / "p.fasta"
     file.write_text("".join(f">p{n}\n{residues(70)[n : n + 3 + n % 9]}\n" for n in range(40)))
     return file
 
 
-def _score(model: str, *paths: Path, console: Lines | None = None, **settings: Any) -> Any:
+def _score(model: str, *paths: Path, progress: Lines | None = None, **settings: Any) -> Any:
     config = ScoreConfig(model=model, paths=tuple(map(str, paths)), **settings)
-    return score_files(config, io.StringIO(), console)
+    return score_files(config, io.StringIO(), progress)
 
 
 def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
@@ -82,11 +82,11 @@ def test_a_stopped_scoring_goes_on_to_the_same_bytes(
         _stop_after(patched, stopped, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             _score(model, fasta, out=out, per_unit=True)
-    console = Lines()
-    summary = _score(model, fasta, out=out, per_unit=True, resume=True, console=console)
+    progress = Lines()
+    summary = _score(model, fasta, out=out, per_unit=True, resume=True, progress=progress)
     assert out.read_bytes() == whole.read_bytes()
     assert (summary.records, summary.rows) == (40, 40)
-    assert "going on" in " ".join(console.said)
+    assert "continuing" in " ".join(progress.said)
     assert not out.with_name(out.name + ".resume.json").exists()
 
 
@@ -107,13 +107,13 @@ def test_a_signal_ends_within_the_batch_and_nothing_is_lost(
 def test_a_signal_while_rows_are_written_writes_them_all(
     model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = score_output.Output.write
+    written = runner.Output.write
 
-    def write(self: score_output.Output, rows: Any) -> None:
+    def write(self: runner.Output, rows: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         written(self, rows)
 
-    monkeypatch.setattr(score_output.Output, "write", write)
+    monkeypatch.setattr(runner.Output, "write", write)
     summary = _score(model, fasta, out=tmp_path / "out.jsonl")
     assert (summary.stopped, summary.records) == (signal.SIGINT, 4)
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
@@ -135,9 +135,9 @@ def test_another_request_does_not_go_on(
         file.write(">more\nMKV\n")
     with pytest.raises(StateError, match=r"input .*p\.fasta has changed"):
         _score(model, fasta, out=out, resume=True)
-    console = Lines()
-    assert _score(model, fasta, out=out, console=console).records == 41
-    assert "started over" in console.said[-1]
+    progress = Lines()
+    assert _score(model, fasta, out=out, progress=progress).records == 41
+    assert "started over" in progress.said[-1]
 
 
 def test_quarantine_does_not_double(

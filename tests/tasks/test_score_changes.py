@@ -19,6 +19,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
 from seqmlm.inference.detector import table
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 
 BUGGY = MODULE.replace("total + item.depth", "total - item.depth").replace(
     "import os\n", "import os\nimport sys\n"
@@ -36,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     loaded = code_model()
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    scorer = RecordScorer(loaded)
+    scorer = RecordScorer(Session(loaded))
     found = scorer.scored(scorer.encoded([source(), source(BUGGY)] * 4, Problems()))
     norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
     store_backgrounds(folder, {"line": norms})

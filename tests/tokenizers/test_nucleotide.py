@@ -178,7 +178,7 @@ def test_a_sequence_without_a_whole_kmer_is_refused():
 
 def test_options_out_of_range_are_refused():
     for wrong in (lambda: KmerTokenizer(k=2), lambda: KmerTokenizer(k=7), lambda: KmerBlockTokenizer(k=1)):
-        with pytest.raises(UsageError, match="k must lie"):
+        with pytest.raises(UsageError, match="k must be"):
             wrong()
     with pytest.raises(UsageError, match="soft_mask_weight"):
         BaseTokenizer(soft_mask_weight=1.5)

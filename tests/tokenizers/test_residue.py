@@ -121,5 +121,5 @@ def test_is_not_trained_and_not_loaded_from_elsewhere(tmp_path: Path):
     with pytest.raises(StateError, match=r"bpe\.v1"):
         ResidueTokenizer.load(tmp_path)
     (tmp_path / "seqmlm_tokenizer.json").write_text("{")
-    with pytest.raises(StateError, match="not a tokenizer's card"):
+    with pytest.raises(StateError, match="not a tokenizer card"):
         ResidueTokenizer.load(tmp_path)

@@ -1,4 +1,9 @@
-"""FASTA, A3M and A2M: whole blocks at a time, so that reading costs little beside tokenizing."""
+"""FASTA, A3M and A2M: whole blocks at a time, so that reading costs little beside tokenizing.
+
+A reader of our own: the same records made of what Bio.SeqIO gives take 1.6 times as long, of genomes 1.2
+times (`benchmarks/ingest.py`); and here a record has its line, and a contig of any length need not fit into
+memory.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, Sample
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
@@ -39,6 +40,8 @@ class CodeDomain(Domain):
         "json": Format(read=read_code_json, suffixes=JSON),
         "worktree": Format(read=read_worktree, folder=Path.is_dir, files=worktree_files),
     }
+    dataset: ClassVar[Format] = dataset_format(read_code_json)
+    columns: ClassVar[Mapping[str, str]] = {"text": "string", "language": "string"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="code.v1",
         masking=MaskingConfig(masker="token_class.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
@@ -74,6 +77,10 @@ class CodeDomain(Domain):
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """As `Domain.shows`; rows of classes and modules leave out what their functions have."""
         return row.get("kind") not in ("class", "module") and super().shows(row, anomaly)
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The text and its language."""
+        return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Python modules of small packages with a few planted bugs; n modules, 400 by default."""

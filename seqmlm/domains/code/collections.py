@@ -16,6 +16,7 @@ from typing import Any
 from seqmlm.data.duplicates import NearDuplicates
 from seqmlm.data.files import MAX_BYTES, blocks, lines, source_of, too_long
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import broken_line, package_of_file
@@ -121,6 +122,7 @@ def read_code_json(
     path: str | Path,
     problems: Problems,
     *,
+    text: str | None = None,
     field: str | None = None,
     id_field: str | None = None,
     document_field: str | None = None,
@@ -129,11 +131,12 @@ def read_code_json(
     near_duplicates: float = 0.0,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
-    """Read JSON lines or a JSON array of objects (also .gz, .zst, "-").
+    """Read JSON lines or a JSON array of objects (also .gz, .zst, "-"), or the rows of a data set.
 
     Args:
-        path: the file.
+        path: the file; or Parquet, a folder that `datasets` saved, or hf:NAME[:SPLIT].
         problems: receives what is not an object, or has no code in the field; counts near duplicates.
+        text: the same as field, as data sets of all fields have it.
         field: key of the code, text or a list of tokens (joined by spaces); None takes the first of "code",
             "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and "text" there is.
         id_field, document_field: keys of the record's id and of its repository; None looks for the usual
@@ -149,11 +152,11 @@ def read_code_json(
     named = Path(source).name.split(".")[0].lower()
     known = NearDuplicates(near_duplicates) if near_duplicates else None
     for number, row in _objects(source, problems, max_bytes):
-        name = field or next((one for one in _FIELDS if one in row), _FIELDS[0])
+        name = text or field or next((one for one in _FIELDS if one in row), _FIELDS[0])
         wanted = [one for one in (name, id_field, document_field) if one is not None]
         absent = next((one for one in wanted if one not in row), None)
         if absent is not None:
-            problems.bad(missing(absent, row, source, number, "field", problems), json.dumps(row))
+            problems.bad(missing(absent, row, source, number, "field", problems), _text(row))
             continue
         if isinstance(row[name], list):
             problems.note("a list of tokens, joined by spaces")
@@ -170,6 +173,10 @@ def read_code_json(
         yield _with_language(record, spoken)
 
 
+def _text(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, default=str)  # a table's row may hold times
+
+
 def _with_language(record: Record, language: str) -> Record:
     return Record(
         id=record.id,
@@ -182,7 +189,10 @@ def _with_language(record: Record, language: str) -> Record:
 
 
 def _objects(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line it begins on, object) of every object of the file."""
+    """(line it begins on, object) of every object of the file, or row of the table."""
+    if is_table(source):
+        yield from numbered_rows(source, problems)
+        return
     numbered = lines(source, problems, max_bytes=max_bytes)
     first = next(((number, text) for number, text in numbered if text and not text.isspace()), None)
     if first is None:

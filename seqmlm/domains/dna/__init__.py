@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from seqmlm.anomaly.levels import Level
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, overlap
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format, overlap
 from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
-from seqmlm.domains.dna.genbank import read_genbank
+from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import BaseLevel, RecordLevel, WindowLevel
-from seqmlm.domains.dna.nucleotides import BLOCK, read_genome
+from seqmlm.domains.dna.nucleotides import BLOCK, Contig, read_genome
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
@@ -26,6 +31,13 @@ if TYPE_CHECKING:
 
 REGION = 2 * BLOCK
 """Bases of a genome that stay together in a split: many windows, and a small phage still has two."""
+
+
+def _contig(record: Record, problems: Problems) -> Iterator[Record]:
+    """The records of a table's cell, spelled and cut as a contig of a FASTA file is."""
+    contig = Contig(record.id, source=record.source, line=record.line, problems=problems, meta=record.meta)
+    for one in chain(contig.add(record.raw.encode("utf-8")), contig.finish()):
+        yield one if record.document is None else replace(one, document=record.document)
 
 
 class DNADomain(Domain):
@@ -46,8 +58,11 @@ class DNADomain(Domain):
         ),
         "fastq": Format(read=read_fastq, suffixes=(".fastq", ".fq")),
         "genbank": Format(read=read_genbank, suffixes=(".gb", ".gbk", ".gbff", ".genbank")),
+        "embl": Format(read=read_embl, suffixes=(".embl",)),
+        "stockholm": Format(read=read_rna_families, suffixes=(".sto", ".stk", ".stockholm")),
         "bed": Format(read=read_bed, suffixes=(".bed",)),
     }
+    dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _contig))
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="base.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),

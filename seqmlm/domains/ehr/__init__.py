@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.domains.ehr.levels import LEVELS
 from seqmlm.domains.ehr.readers import (
     is_diabetes130,
@@ -59,6 +59,7 @@ class EHRDomain(Domain):
         "wide": Format(read=read_wide),
         "diabetes130": Format(read=read_diabetes130, folder=is_diabetes130),
     }
+    dataset: ClassVar[Format] = dataset_format(read_long)
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="events.v1",
         masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),

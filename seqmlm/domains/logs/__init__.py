@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, whole
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format, whole
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.masking.base import MaskingConfig
@@ -38,6 +38,8 @@ class LogsDomain(Domain):
         name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
         for name, read in READERS.items()
     }
+    dataset: ClassVar[Format] = dataset_format(READERS["jsonl"])
+    columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="templates.v1",
         masking=MaskingConfig(masker="whole_unit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
@@ -84,6 +86,10 @@ class LogsDomain(Domain):
         raw = record.raw
         known = isinstance(raw, LogLines) and raw.times
         return raw.times[0] if known else record.line
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """The lines of the session or window, and the time of each where times are known."""
+        return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """As `Domain.show`, with a mark where a line ends."""

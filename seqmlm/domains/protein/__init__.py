@@ -1,20 +1,37 @@
-"""The protein domain: FASTA and alignments in, residues as units."""
+"""The protein domain: sequences, alignments and structures in, residues as units."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from seqmlm.anomaly.levels import Level
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
+from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
 from seqmlm.domains.protein.levels import ProteinLevel, ResidueLevel
+from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
 from seqmlm.engine.masking.base import MaskingConfig
 
 if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
+
+_NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
+
+
+def _protein(record: Record, problems: Problems) -> Iterator[Record]:
+    """A record of a table's cell, spelled as a FASTA record is: upper case, without space, gaps and end."""
+    raw = record.raw.translate(_NO_RESIDUE).removesuffix("*").upper()
+    if raw:
+        yield replace(record, raw=raw)
+    else:
+        problems.note("a row of gaps only, left out")
 
 
 class ProteinDomain(Domain):
@@ -34,7 +51,13 @@ class ProteinDomain(Domain):
             suffixes=(".fasta", ".fa", ".faa", ".fas", ".fsa", ".mpfa", ".mfa", ".afa", ".pep"),
         ),
         "a3m": Format(read=read_a3m, suffixes=(".a3m", ".a2m")),
+        "stockholm": Format(read=read_stockholm, suffixes=(".sto", ".stk", ".stockholm")),
+        "clustal": Format(read=read_clustal, suffixes=(".aln", ".clustal", ".clw")),
+        "swissprot": Format(read=read_swissprot, suffixes=(".dat", ".sprot", ".swiss")),
+        "pdb": Format(read=read_pdb, suffixes=(".pdb", ".ent")),
+        "mmcif": Format(read=read_mmcif, suffixes=(".cif", ".mmcif")),
     }
+    dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _protein))
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="residue.v1",
         masking=MaskingConfig(masker="uniform.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),

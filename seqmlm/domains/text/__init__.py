@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from seqmlm.anomaly.levels import Level
-from seqmlm.data.readers.tables import read_csv, read_jsonl, read_parquet, read_tsv
+from seqmlm.data.readers.huggingface import read_parquet
+from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
 from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
 from seqmlm.domains.text.conllu import read_conllu

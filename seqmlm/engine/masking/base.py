@@ -1,4 +1,10 @@
-"""What a masker is, what it declares, and the few draws that all of them share."""
+"""The masker interface, its shared draws, and the `Corruptor` that applies masks to sequences.
+
+A masker chooses the positions to predict; what is put there ([MASK], a random token or the token itself,
+80/10/10 by default) is decided here, the same for all maskers. Each masker declares how outcomes are shared
+and where random tokens come from, because one-pass scores depend on it. All draws are keyed by (seed, epoch,
+sample), so masks are the same for any number of workers and processes.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +31,9 @@ class MaskingConfig:
 
     Args:
         masker: versioned name of the masker.
-        rate: expected share of tokens (or units) to predict, in [0, 1]; one is always predicted.
-        mask, random, keep: what becomes of them: [MASK], a random token, left as it is; they add up to 1.
-        replacement: random tokens come uniformly or by their frequency in the training data.
+        rate: expected share of tokens (or units) to predict, in [0, 1]; at least one is predicted.
+        mask, random, keep: shares that become [MASK], become a random token, or stay; they add up to 1.
+        replacement: random tokens are drawn uniformly, or by frequency in the training data ("unigram").
         dynamic: new masks in each epoch; False repeats those of the first.
         options: further arguments of the masker.
 
@@ -69,8 +75,8 @@ class Masker(Protocol):
             class, or units. `global` ignores the true token, which the one-pass scores rely on; a masker
             that declares another one is a `Replacer`.
 
-    A masker made for tokens that overlap (each shows what its neighbours show too) says so with
-    `hides_overlap = True`; where tokens overlap, the others are refused.
+    A masker for overlapping tokens (each shows what its neighbours show too) sets `hides_overlap = True`;
+    with such tokens other maskers are refused.
     """
 
     name: ClassVar[str]
@@ -78,30 +84,30 @@ class Masker(Protocol):
     replacement: ClassVar[Replacement]
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict, within `eligible` (L,); at least one wherever the rule admits one."""
+        """(L,) positions to predict, within `eligible` (L,); at least one if the rule permits."""
         ...
 
     def selection_rate(self, space: TokenSpace) -> Floats:
         """(V,) s(token), the probability that a token of this id is selected; 0 for special ids.
 
         Only ratios between tokens matter: where the rate also depends on the position or the sequence,
-        this is s up to a factor common to all tokens there, and NaN where there is no such factor.
+        this is s up to a factor common to all tokens there, and NaN if there is no such factor.
         """
         ...
 
 
 @runtime_checkable
 class Replacer(Protocol):
-    """A masker that draws its random tokens itself."""
+    """A masker that draws its own random tokens."""
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
-        """(S,) ordinary ids to put at the positions `swapped` (S,), ascending, of a sequence."""
+        """(S,) ordinary ids for the positions `swapped` (S,), ascending, of a sequence."""
         ...
 
 
 @runtime_checkable
 class Hider(Protocol):
-    """A masker some of whose positions always become [MASK], whatever the shares of the config."""
+    """A masker with positions that always become [MASK], whatever the shares of the config."""
 
     def select_and_hide(
         self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
@@ -111,7 +117,7 @@ class Hider(Protocol):
 
 
 class RateMasker:
-    """What a masker has whose rate does not depend on the token.
+    """Base of maskers whose rate does not depend on the token.
 
     Args:
         rate: expected share of tokens (or units) to select, in [0, 1].
@@ -133,7 +139,7 @@ def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) 
     """Construct a masker from its config.
 
     Raises:
-        UsageError: an option it does not know, or lacks.
+        UsageError: an unknown or missing option.
     """
     signature = inspect.signature(masker)
     known = set(signature.parameters) - {"rate", "space"}
@@ -155,8 +161,8 @@ def check_share(key: str, value: float) -> float:
 
 
 def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
-    """(L,) the tokens that may be masked: no special ones, none whose loss weight is 0."""
-    eligible = ~space.is_special.take(encoding.ids)  # half the time of indexing with int32
+    """(L,) the tokens that may be masked: not special, loss weight above 0."""
+    eligible = ~space.is_special.take(encoding.ids)  # takes half the time of indexing with int32
     eligible &= encoding.groups >= 0
     if encoding.weights is not None:
         eligible &= encoding.weights > 0
@@ -164,7 +170,7 @@ def eligible_tokens(encoding: Encoding, space: TokenSpace) -> Bools:
 
 
 def draw(n: int, rate: float, rng: np.random.Generator) -> Bools:
-    """(n,) each chosen with probability `rate`; where none is and n > 0, one chosen uniformly."""
+    """(n,) each chosen with probability `rate`; if none is and n > 0, one chosen uniformly."""
     chosen = rng.random(n) < rate
     if n and not np.count_nonzero(chosen):
         chosen[int(rng.random() * n)] = True
@@ -183,7 +189,7 @@ def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
     if not groups.size:
         return np.zeros(0, dtype=np.intp), 0
     before, after = groups[:-1], groups[1:]
-    if np.count_nonzero(after < before):  # out of order, so a unit may come back later
+    if np.count_nonzero(after < before):  # out of order, so a unit may occur again later
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[numbers], len(first)
     changes = after != before
@@ -195,11 +201,8 @@ def number_units(groups: Ids) -> tuple[NDArray[np.intp], int]:
     return numbers, count
 
 
-# Puts the masks in place: which positions by the masker, what stands there by the 80/10/10 rule.
-
-
 class Masked(NamedTuple):
-    """A corrupted sequence and what is to be predicted.
+    """A corrupted sequence and its targets.
 
     Args:
         ids: (L,) input ids.
@@ -215,10 +218,10 @@ class Masked(NamedTuple):
 
 
 class Corruptor:
-    """Corrupts sequences for training: the same for equal (seed, epoch, sample), whoever asks and when.
+    """Corrupts sequences for training; a function of (seed, epoch, sample) only.
 
-    Special tokens are never selected and never inserted. A random token is drawn without a look at the
-    true one, so it may be the true one; a masker whose replacement is not global draws its own.
+    Special tokens are never selected and never inserted. A random token is drawn independently of the true
+    one, so it may be the true one; a masker whose replacement is not global draws its own.
 
     Args:
         config: shares of [MASK], random and kept tokens; static or dynamic.
@@ -228,7 +231,7 @@ class Corruptor:
         seed: any integer.
 
     Raises:
-        UsageError: `unigram` missing or without mass on ordinary tokens, or asked for with a masker that
+        UsageError: `unigram` is missing or has no mass on ordinary tokens, or is combined with a masker that
             draws its own random tokens.
     """
 
@@ -253,7 +256,7 @@ class Corruptor:
         self._below = _cumulative(unigram, space) if config.replacement == "unigram" else None
 
     def __call__(self, encoding: Encoding, epoch: int, sample: int) -> Masked:
-        """Corrupt one sequence, which stays as it is; `epoch` is ignored by static masks."""
+        """Corrupt a copy of one sequence; static masks ignore `epoch`."""
         rng = self._generator.at(epoch if self.config.dynamic else 0, sample)
         eligible = eligible_tokens(encoding, self.space)
         if self._hider is not None:
@@ -320,7 +323,7 @@ def _cumulative(unigram: NDArray[np.float64] | None, space: TokenSpace) -> NDArr
 
 
 def uniform_units(encoding: Encoding, space: TokenSpace, rate: float, rng: np.random.Generator) -> Bools:
-    """(L,) whole units chosen at `rate`, at least one: what evaluation asks, whatever the training masker."""
+    """(L,) whole units chosen at `rate`, at least one: the rule of every evaluation."""
     eligible = eligible_tokens(encoding, space)
     numbers, count = number_units(encoding.groups[eligible])
     eligible[eligible] = draw(count, rate, rng)[numbers]

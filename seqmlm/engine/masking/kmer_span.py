@@ -1,8 +1,9 @@
-"""`kmer_span.v1`: stretches of letters hidden with every overlapping token that shows them.
+"""`kmer_span.v1`: spans of symbols hidden with every overlapping token that shows them.
 
-Where a token at every letter shows it and the k - 1 after it, a masked token hides nothing: its neighbours
-show the same letters. Ji et al. (2021, DNABERT) mask k tokens in a row, which hides a single letter, and draw
-[MASK], random or kept for each token on its own, so that those left unmasked contradict the others.
+If a token at every symbol shows it and the k - 1 after it, a masked token hides nothing: its neighbours show
+the same symbols. Ji et al. (2021, DNABERT) mask k tokens in a row, which hides a single symbol, and draw
+[MASK], random or kept for each token separately, so that unmasked tokens contradict the others. The option
+`letters` (the size of the alphabet) keeps its name because stored models have it.
 """
 
 from __future__ import annotations
@@ -18,22 +19,21 @@ from seqmlm.errors import UsageError
 
 
 class KmerSpan(RateMasker):
-    """Hides spans of letters of geometric length by selecting all s + k - 1 tokens that cover them.
+    """Hides spans of symbols of geometric length by selecting all s + k - 1 tokens that cover them.
 
-    A span begins at every letter with one probability, chosen so that a letter is hidden with probability
-    `rate`; spans that meet or overlap are one. Where none falls into a sequence it gets one. A run of
-    selected tokens has one outcome, and a random one is a random string of letters spelled in tokens again,
-    together with the letters beside it that stay visible: nothing contradicts and nothing leaks. With k = 1
-    the tokens are the letters.
+    A span begins at every symbol with one probability, chosen so that a symbol is hidden with probability
+    `rate`; spans that touch or overlap are merged. A sequence without any gets one. A run of selected tokens
+    has one outcome, and a random one is a random string of symbols tokenized again together with the visible
+    symbols next to it: nothing contradicts and nothing leaks. With k = 1 the tokens are the symbols.
 
     Args:
-        rate: share of letters to hide, in [0, 1).
+        rate: share of symbols to hide, in [0, 1).
         space: the vocabulary.
-        k: letters of a token.
-        first: id of the first k-mer; the other letters ** k - 1 follow in the order of their spelling.
+        k: symbols of a token.
+        first: id of the first k-mer; the other letters ** k - 1 follow in alphabetical order.
         p: of the geometric lengths, P(s) proportional to p (1 - p)^(s - 1); in (0, 1].
         longest: longest span, at least 1.
-        letters: size of the alphabet.
+        letters: number of symbols of the alphabet.
 
     Raises:
         UsageError: a value out of range.
@@ -68,7 +68,7 @@ class KmerSpan(RateMasker):
         self._worth = letters ** np.arange(k - 1, -1, -1)
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict: all tokens that cover a hidden letter."""
+        """(L,) positions to predict: all tokens that cover a hidden symbol."""
         selected = np.zeros(len(eligible), dtype=np.bool_)
         inside = encoding.groups >= 0
         first, size = _runs(encoding, inside)
@@ -80,9 +80,10 @@ class KmerSpan(RateMasker):
         return selected
 
     def _select_run(self, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(n,) the same for a run of n tokens, which shows n + k - 1 letters."""
+        """(n,) the same for a run of n tokens, which shows n + k - 1 symbols."""
         able = self._able(eligible)
-        # Spans may begin before the first letter, so that those near the end are hidden as often as others.
+        # Spans may begin before the first symbol, so that symbols near the ends are hidden as often as
+        # others.
         longest = len(self._length_below) + 1
         draws = rng.random(len(able) + longest - 1)
         starts = np.flatnonzero(draws < self._starts) - (longest - 1)
@@ -95,7 +96,7 @@ class KmerSpan(RateMasker):
     def _one_span(
         self, eligible: Bools, first: NDArray[np.intp], size: NDArray[np.intp], rng: np.random.Generator
     ) -> Bools:
-        """(L,) a single span, at any letter that can be hidden."""
+        """(L,) a single span, at any symbol that can be hidden."""
         selected = np.zeros(len(eligible), dtype=np.bool_)
         able = [self._able(eligible[a : a + n]) for a, n in zip(first.tolist(), size.tolist(), strict=True)]
         places = [(run, letter) for run, own in enumerate(able) for letter in np.flatnonzero(own).tolist()]
@@ -110,14 +111,14 @@ class KmerSpan(RateMasker):
         return selected
 
     def _able(self, eligible: Bools) -> Bools:
-        """(n + k - 1,) the letters all of whose tokens may be selected."""
+        """(n + k - 1,) the symbols all of whose tokens may be selected."""
         barred = np.zeros(len(eligible) + self.k - 1, dtype=np.bool_)
         for offset in range(self.k):
             barred[offset : offset + len(eligible)] |= ~eligible
         return ~barred
 
     def _covering(self, hidden: Bools) -> Bools:
-        """(n,) the tokens that show any of the hidden (n + k - 1,) letters."""
+        """(n,) the tokens that show any of the hidden (n + k - 1,) symbols."""
         tokens = len(hidden) - self.k + 1
         covering = hidden[:tokens].copy()
         for offset in range(1, self.k):
@@ -125,9 +126,9 @@ class KmerSpan(RateMasker):
         return covering
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
-        """(S,) k-mers of random letters where no other token shows them, of the true ones elsewhere."""
+        """(S,) k-mers with random symbols where no other token shows them, and the true ones elsewhere."""
         first, size = _runs(encoding, encoding.groups >= 0)
-        # Neighbouring positions of one run of tokens are respelled together.
+        # Neighbouring positions of one run of tokens are tokenized together.
         run = np.searchsorted(first, swapped, side="right") - 1
         breaks = np.flatnonzero((np.diff(swapped) > 1) | (np.diff(run) > 0)) + 1
         parts = []
@@ -138,7 +139,7 @@ class KmerSpan(RateMasker):
         return np.concatenate(parts)
 
     def _respelled(self, numbers: Ids, begins: bool, closes: bool, rng: np.random.Generator) -> Ids:
-        """(n,) ids of n k-mers in a row after a change of the letters that only they show."""
+        """(n,) ids of n consecutive k-mers after a change of the symbols that only they show."""
         k = self.k
         spelled = np.concatenate([numbers // self._worth[0], numbers[-1] // self._worth[1:] % self.letters])
         left, right = 0 if begins else k - 1, len(spelled) - (0 if closes else k - 1)
@@ -160,9 +161,9 @@ def _runs(encoding: Encoding, inside: Bools) -> tuple[NDArray[np.intp], NDArray[
 
 
 def _start_rate(at_least: NDArray[np.float64], rate: float) -> float:
-    """Probability that a span begins at a letter, for which a letter is hidden with probability `rate`.
+    """Probability that a span begins at a symbol such that a symbol is hidden with probability `rate`.
 
-    A letter stays visible if none of the `longest` letters up to it begins a span that reaches it.
+    A symbol stays visible if none of the `longest` symbols up to it begins a span that reaches it.
 
     Args:
         at_least: (longest,) P(length >= 1), P(length >= 2), ...

@@ -20,20 +20,20 @@ class Lexicon(RateMasker):
 
     `cloze` selects only words of the lexicon, `nocloze` only others; in `mix` a share p of the sequences
     is treated as `cloze`, the rest, and any without a word of the lexicon, uniformly. As in the paper the
-    number of predictions stays that of uniform masking: among the k admitted of n units each is selected
-    with probability min(1, rate n / k), one at least. Where k = 0 (in `cloze`: no word of the lexicon in
+    number of predictions is that of uniform masking: each of the k eligible of n units is selected with
+    probability min(1, rate n / k), at least one. If k = 0 (in `cloze`: no word of the lexicon in
     the sequence) nothing is selected.
 
     Args:
         rate: expected share of all units to select, in [0, 1].
         space: the vocabulary.
-        words: the lexicon, each word as its token ids; a word matches where it makes up a whole unit.
+        words: the lexicon, each word as its token ids; a word matches if it is a whole unit.
         ids: further words, of one token each.
         mode: see above.
-        p: share of sequences that `mix` treats as `cloze`, in [0, 1]; belongs to `mix` alone.
+        p: share of sequences that `mix` treats as `cloze`, in [0, 1]; for `mix` only.
 
     Raises:
-        UsageError: an empty lexicon, ids outside the ordinary vocabulary, or `p` missing or out of place.
+        UsageError: an empty lexicon, ids outside the ordinary vocabulary, or `p` missing or without `mix`.
     """
 
     name: ClassVar[str] = "lexicon.v1"
@@ -60,7 +60,7 @@ class Lexicon(RateMasker):
         if not self.words or () in self.words:
             raise UsageError("lexicon masks need words (masking.options.words), each of at least one token")
         if not {token for word in self.words for token in word} <= set(space.ordinary.tolist()):
-            raise UsageError("a word of the lexicon holds a special token or one outside the vocabulary")
+            raise UsageError("a word of the lexicon contains a special token or one outside the vocabulary")
         self.mode, self.p = mode, check_share("p", p or 0.0)
         self._alone = np.zeros(space.size, dtype=np.bool_)  # (V,) tokens that are a word
         self._alone[[word[0] for word in self.words if len(word) == 1]] = True
@@ -68,7 +68,7 @@ class Lexicon(RateMasker):
         self._among[[word[0] for word in self.words if len(word) > 1]] = True
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict; none where the mode admits no unit of this sequence."""
+        """(L,) positions to predict; none if no unit of this sequence is eligible."""
         inner = (encoding.groups >= 0).nonzero()[0]
         numbers, count = number_units(encoding.groups[inner])
         admitted = np.zeros(count, dtype=np.bool_)

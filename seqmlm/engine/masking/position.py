@@ -1,4 +1,4 @@
-"""`position.v1`: given positions, such as an appended label's (Zhang and Hashimoto 2021, section 3.2)."""
+"""`position.v1`: given positions, such as of an appended label (Zhang and Hashimoto 2021, section 3.2)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from seqmlm.errors import UsageError
 
 
 class Position(RateMasker):
-    """Selects exactly the given positions in a share p of the draws, else others uniformly at `rate`.
+    """Selects exactly the given positions with probability p, else others uniformly at `rate`.
 
     So p is the rate at which the given positions are predicted: p = 1 always, p = 0 never. A sequence
-    that has none of them is masked uniformly, one that has no others at the given ones.
+    without these positions is masked uniformly, one without others at these positions.
 
     Args:
-        rate: share of the other tokens to select where the given ones are not, in [0, 1].
+        rate: share of the other tokens to select otherwise, in [0, 1].
         space: the vocabulary.
         positions: token positions, special tokens not counted: 0 is the first, -1 the last.
         p: in [0, 1].

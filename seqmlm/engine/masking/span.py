@@ -15,8 +15,8 @@ class Span(RateMasker):
     """Selects spans of 1 to `max_units` units, P(length = k) proportional to p (1 - p)^(k - 1).
 
     Spans and geometric gaps of at least one unit alternate as a stationary process, so every unit is
-    selected with probability `rate` and no span is cut short but by an end of the sequence. Where no span
-    falls into a (short) sequence it gets one, of at most its share of units. With p = .2 and
+    selected with probability `rate` and spans are shortened only by the ends of the sequence. A (short)
+    sequence without a span gets one, of at most its share of units. With p = .2 and
     max_units = 10 the mean span has 3.8 units.
 
     Args:
@@ -43,7 +43,7 @@ class Span(RateMasker):
                 f"use at most {mean / (mean + 1):.2f}"
             )
         self._length_below = np.cumsum(lengths)[:-1]
-        self._rest_below = np.cumsum(at_least / mean)[:-1]  # what is left of a span met at a random unit
+        self._rest_below = np.cumsum(at_least / mean)[:-1]  # remaining length of a span at a random unit
         self._gap_ends = min(rate / (mean * (1 - rate)), 1.0)
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:

@@ -1,8 +1,8 @@
-"""`token_class.v1`: units by the class of their tokens, and names so that they cannot be copied from nearby.
+"""`token_class.v1`: masking rates by token class, and all occurrences of a name together.
 
-An identifier that stands elsewhere in the sequence is copied, not understood; DOBF (Roziere et al. 2021)
-hides all occurrences at once. Commas and brackets are easy and many; a rate for each class spends the budget
-where there is something to learn.
+An identifier that occurs elsewhere in the sequence can be copied; DOBF (Roziere et al. 2021) hides all
+occurrences at once. Commas and brackets are easy and frequent; a rate for each class spends the budget where
+there is something to learn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shares = NDArray[np.float64]
 
 
 class TokenClass(RateMasker):
-    """Selects whole units; how often is a matter of their class, how much altogether is not.
+    """Selects whole units at rates by class, with a fixed total.
 
     A sequence of n eligible tokens has n * `rate` of them selected in expectation: unit u, of class c, is
     selected with probability min(1, f * rate of c), f being the same for all units of the sequence. With
@@ -30,15 +30,15 @@ class TokenClass(RateMasker):
     Otherwise they are selected one by one. At least one unit is selected.
 
     [MASK], random or kept is drawn once for all selected tokens of a symbol, and once for every other unit:
-    an occurrence that was kept would give the others away. A random token comes in half of the cases from the
+    a kept occurrence would reveal the others. A random token comes with probability `in_class` from the
     tokens of the same class in the sequence, else from the whole vocabulary.
 
     Args:
         rate: expected share of tokens to select, in [0, 1].
         space: the vocabulary.
         classes: names of the classes, in the order of their numbers; the tokenizer knows them.
-        class_rates: how often each class is selected, against the others; likewise.
-        rates: changes to those, by name; a class with 0 is never selected.
+        class_rates: relative rate of each class, in the same order.
+        rates: changed rates by class name; a class with 0 is never selected.
         together: probability that a symbol's occurrences are tied, in [0, 1].
         in_class: probability that a random token comes from the same class, in [0, 1].
 
@@ -71,20 +71,20 @@ class TokenClass(RateMasker):
                 raise UsageError(f"masking.options.rates: {name} must be a number from 0 on, not {value}")
         if classes and not any(wanted.values()):
             raise UsageError("masking.options.rates: every class has rate 0, so nothing could be selected")
-        # The last place is for tokens without a class (-1), and for sequences without classes.
+        # The last entry is for tokens without a class (-1), and for sequences without classes.
         self._rates = np.array([*(wanted[name] for name in classes), 1.0], dtype=np.float64)
         self._ordinary = space.ordinary
         self._is_special = space.is_special
 
     def select(self, encoding: Encoding, eligible: Bools, rng: np.random.Generator) -> Bools:
-        """(L,) positions to predict; none where every eligible class has rate 0."""
+        """(L,) positions to predict; none if every eligible class has rate 0."""
         selected = np.zeros(len(eligible), dtype=np.bool_)
         inner = eligible.nonzero()[0]
         numbers, count = number_units(encoding.groups[inner])
         if not count:
             return selected
         first = np.zeros(count, dtype=np.intp)
-        first[numbers[::-1]] = inner[::-1]  # the first token of a unit speaks for it
+        first[numbers[::-1]] = inner[::-1]  # the class of a unit is that of its first token
         sizes = np.bincount(numbers, minlength=count).astype(np.float64)
         rates = self._class_rates(encoding, first)
         if not rates.any():
@@ -143,8 +143,8 @@ class TokenClass(RateMasker):
     def selection_rate(self, space: TokenSpace) -> Floats:
         """(V,) NaN for ordinary ids, which may be of several classes; the common rate if there is one.
 
-        Their mean rates in training are no better than nothing: taken off a model of the Python library at
-        the default rates, they made its bits per unit .3 % worse (10.98 to 11.02; operators 4.8 to 5.2).
+        Using their mean rates in training does not help: subtracted from a model of the Python library at the
+        default rates, they made its bits per unit .3 % worse (10.98 to 11.02; operators 4.8 to 5.2).
         """
         rates = super().selection_rate(space)
         if len(set(self._rates[:-1].tolist())) > 1:

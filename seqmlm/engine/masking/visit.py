@@ -1,4 +1,4 @@
-"""`visit.v1`: single codes, whole visits, or all codes of a family, in turns: no copying of chronic codes."""
+"""`visit.v1`: single codes, whole visits, or all codes of a family, against copying of chronic codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seqmlm.engine.masking.base import Outcome, Replacement, check_share, draw, 
 from seqmlm.engine.types import Bools, Encoding, Floats, Ids, TokenSpace
 from seqmlm.errors import UsageError
 
-# A choice of whole visits or families takes up to this many times the rate, or else nothing would fit often.
+# Whole visits or families may take up to this many times the rate, otherwise often none would fit.
 _MOST = 5 / 3
 
 
@@ -21,19 +21,19 @@ class Visit:
 
     *Codes*: each unit on its own at `rate`. *Visits*: whole sets of units that share a position, in random
     order, each that keeps the total within 5/3 of the rate, until the rate is reached; all of them become
-    [MASK] (how many there are stays to be seen). *Families*: likewise all units of one symbol, wherever in
-    the sequence they are, for a chronic code is repeated at every visit and would be copied from there.
-    Where nothing fits, or the encoding has no positions (or symbols), codes are selected.
+    [MASK] (their number stays visible). *Families*: likewise all units of one symbol, wherever in the
+    sequence, since a chronic code is repeated at every visit and could be copied from there. If nothing
+    fits, or the encoding has no positions (or symbols), codes are selected.
 
-    A random token comes from the pool of the true one (codes of the same vocabulary); where a unit is spelled
-    with a family in front, it is a random code with the family of that.
+    A random token comes from the pool of the true one (codes of the same vocabulary); if a unit has
+    a family token first, it is a random code with its own family.
 
     Args:
         rate: expected share of units to select, in [0, 1].
         space: the vocabulary.
         visits, families: shares of the sequences treated in these ways, together at most 1.
-        pools: sets of ids that may stand in for each other; ids of none are replaced by any ordinary id.
-        parents: id to the id that stands in front of it in its unit.
+        pools: sets of interchangeable ids; ids in none are replaced by any ordinary id.
+        parents: id to the id before it in its unit.
 
     Raises:
         UsageError: a share outside [0, 1], or a special id in a pool.
@@ -60,7 +60,7 @@ class Visit:
         members = [space.ordinary, *(np.array(pool, dtype=np.int32) for pool in pools)]
         self._pools = np.concatenate(members)
         if not np.isin(self._pools, space.ordinary).all():
-            raise UsageError("masking key 'pools' holds a special token or one outside the vocabulary")
+            raise UsageError("masking key 'pools' contains a special token or one outside the vocabulary")
         self._size = np.array([len(pool) for pool in members], dtype=np.int64)
         self._first = np.cumsum(self._size) - self._size
         self._pool = np.zeros(space.size, dtype=np.int64)  # (V,) the pool of each id, 0 for all ordinary ids
@@ -77,7 +77,7 @@ class Visit:
     def select_and_hide(
         self, encoding: Encoding, eligible: Bools, rng: np.random.Generator
     ) -> tuple[Bools, Bools]:
-        """(L,) positions to predict; (L,) those that become [MASK] for sure: the ones of whole visits."""
+        """(L,) positions to predict; (L,) those that always become [MASK]: whole visits."""
         selected, hidden = np.zeros((2, len(eligible)), dtype=np.bool_)
         places = eligible.nonzero()[0]
         numbers, count = number_units(encoding.groups[places])
@@ -98,7 +98,7 @@ class Visit:
         return selected, hidden
 
     def _whole_sets(self, sets: Ids, rng: np.random.Generator) -> Bools | None:
-        """(U,) the units of randomly chosen sets; None where no set fits.
+        """(U,) the units of randomly chosen sets; None if no set fits.
 
         Args:
             sets: (U,) number of the set each unit is in, -1 for none.
@@ -118,14 +118,14 @@ class Visit:
         return chosen[member] if total else None
 
     def replace(self, encoding: Encoding, swapped: NDArray[np.intp], rng: np.random.Generator) -> Ids:
-        """(S,) ids of the same pool as the true ones; units that have a parent in front get another pair."""
+        """(S,) ids of the same pool as the true ones; units with a parent get another pair."""
         ids = encoding.ids[swapped]
         pool = self._pool[ids]
         drawn: Ids = self._pools[
             self._first[pool] + (rng.random(len(ids)) * self._size[pool]).astype(np.int64)
         ]
         inside = encoding.groups[swapped]
-        # A parent stands right in front of the token it belongs to, in the same unit.
+        # A parent is directly before its token, in the same unit.
         pair = (inside[1:] == inside[:-1]) & (self._parent[ids[1:]] == ids[:-1]) & (ids[:-1] >= 0)
         fronts = pair.nonzero()[0]
         drawn[fronts] = np.where(

@@ -1,4 +1,4 @@
-"""`whole_unit.v1`: all tokens of a word (k-mer, event ...) or none, so that no piece gives away the rest."""
+"""`whole_unit.v1`: all tokens of a unit (word, event ...) or none, so that no piece reveals the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lexers: what the tokens of a programming language are, which role each has, and what a name names."""
+"""Lexers: the tokens of a programming language, their classes, and which names refer to the same thing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def lex(text: str, lexer: Lexer = "auto") -> Lexed:
 
     Args:
         text: the source; a `SourceText` knows its language, any other text is Python if it parses as that.
-        lexer: "auto" takes the Python lexer for Python and the generic one for everything else, so that it
-            gives the same on every machine; "tree-sitter" takes its parser where there is one for the
-            language (the same tokens, better roles); the others are taken whatever the language.
+        lexer: "auto" uses the Python lexer for Python and the generic one for everything else, with the same
+            result on every machine; "tree-sitter" uses its parser if there is one for the language (the same
+            tokens, better roles); the others are used for any language.
 
     Raises:
         UsageError: an unknown lexer, or "tree-sitter" without its wheels.

@@ -1,4 +1,4 @@
-"""The classes a lexer token can have, in the fixed order their numbers come from."""
+"""The classes of lexer tokens, in the fixed order of their numbers; from tree positions to characters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CLASSES = (
 
 IDENTIFIERS = (DEFINITION, PARAMETER, USE, ATTRIBUTE, CALL, IMPORT, TYPE, EXCEPTION)
 PROSE = (STRING, COMMENT, DOCSTRING)
-"""Classes of tokens that hold words: there a word is the unit."""
+"""Classes of tokens that contain words: there a word is the unit."""
 
 RATES = {
     "whitespace": 0.10,
@@ -70,15 +70,15 @@ RATES = {
     "comment": 0.15,
     "docstring": 0.15,
 }
-"""How often each class is masked against the others: what is hard to guess, and worth knowing, more often.
+"""Relative masking rate of each class: higher for what is hard to predict and informative.
 
-Not much more often, though: a class that training hardly ever asks for is one whose probability the model
-gets wrong wherever it competes with another.
+The differences are small: for a class that is rarely masked in training the model gives wrong probabilities
+wherever it competes with another.
 """
 
 
 class Lexed(NamedTuple):
-    """A text's lexer tokens, ascending and disjoint; between them lies white space only.
+    """A text's lexer tokens, ascending and disjoint; only white space is between them.
 
     starts, ends: (K,) half-open character offsets into the text.
     classes: (K,) numbers of `CLASSES`.
@@ -111,7 +111,7 @@ Value = TypeVar("Value")
 
 
 class Positions:
-    """Offsets of the places in one text.
+    """Character offsets of a syntax tree's positions (line, column in UTF-8 bytes).
 
     Args:
         text: as it was parsed; lines end at \\n, \\r\\n and \\r, and at nothing else.

@@ -1,8 +1,8 @@
-"""Other languages: one regular expression for what nearly all of them share, and roles by neighbourhood.
+"""The lexer of other languages: one regular expression for all, and roles from neighbouring tokens.
 
-Languages differ in what begins a comment; apart from that, strings, numbers, names and operators look alike
-enough. Roles are guesses from the tokens beside a name (`x(`, `.x`, `class X`, `new X`); a symbol is a
-spelling, because scopes would take a parser.
+Languages differ in what begins a comment; apart from that, strings, numbers, names and operators are similar
+enough. Roles are guesses from the tokens next to a name (`x(`, `.x`, `class X`, `new X`); a symbol is a
+spelling, because scopes would need a parser.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def _pattern(language: str) -> re.Pattern[str]:
 
 
 def lex_generic(text: str, language: str = "") -> Lexed:
-    """Cut source of any language into lexer tokens; roles are guesses, symbols are spellings.
+    """Divide source of any language into lexer tokens; roles are guesses, symbols are spellings.
 
     Args:
         text: the source.
-        language: a key of `seqmlm.tokenizers.lexers.source.LANGUAGES`; "" where unknown.
+        language: a key of `seqmlm.tokenizers.lexers.source.LANGUAGES`; "" if unknown.
     """
     starts: list[int] = []
     ends: list[int] = []

@@ -1,10 +1,10 @@
-"""Python: lexer tokens by one regular expression, their roles and symbols by the syntax tree.
+"""The Python lexer: tokens by one regular expression, their roles and symbols by the syntax tree.
 
-The expression cuts as the standard library's `tokenize` does, on every file `tokenize` accepts (tests hold
-the two side by side over the standard library), but never gives up, costs a fraction of the time, and cuts
-f-strings alike under every Python: into the text and the code in the braces. What the tree adds are classes
-and symbols; a text without one (Python 2, a torn-off piece) has the same tokens, classes by neighbourhood,
-and symbols by spelling.
+The tokens are those of the standard library's `tokenize` on every file it accepts (tests compare the two on
+the standard library), but the expression never fails, takes a fraction of the time, and divides f-strings in
+the same way under every Python: into text and the code in the braces. The tree adds classes and symbols; a
+text without one (Python 2, an incomplete piece) has the same tokens, classes from neighbouring tokens, and
+symbols by spelling.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _IS_IDENTIFIER[list(IDENTIFIERS)] = True
 
 
 def parse(text: str) -> ast.Module | None:
-    """The syntax tree, or None where the text is not the Python of the running interpreter."""
+    """The syntax tree, or None if the text is not valid for the running interpreter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the parsed text: invalid escapes, `is` with a literal
         try:
@@ -83,11 +83,11 @@ def parse(text: str) -> ast.Module | None:
 
 
 def lex_python(text: str, tree: ast.Module | None = None) -> Lexed:
-    """Cut Python source into lexer tokens with roles and symbols.
+    """Divide Python source into lexer tokens with roles and symbols.
 
     Args:
         text: the source; any line ends, any characters.
-        tree: its syntax tree where it is known already.
+        tree: its syntax tree, if known.
     """
     tree = tree or parse(text)
     scopes = None if tree is None else _scopes(tree)
@@ -104,7 +104,7 @@ def _scopes(tree: ast.Module) -> Scopes | None:
 
 
 class _Reader:
-    """Goes through the tokens once and gives each its class and name."""
+    """Reads the tokens once and gives each its class and name."""
 
     def __init__(self, text: str, scopes: Scopes | None, positions: Positions) -> None:
         self.text, self.scopes = text, scopes
@@ -129,7 +129,7 @@ class _Reader:
 
     def read(self, begin: int, end: int) -> None:
         """Read the tokens of text[begin:end]."""
-        # Most of the time goes here, so the frequent kinds are dealt with in place.
+        # Most of the time is spent here, so the frequent kinds are handled in place.
         starts, ends = self.starts.append, self.ends.append
         classes, names = self.classes.append, self.names.append
         for match in _TOKEN.finditer(self.text, begin, end):

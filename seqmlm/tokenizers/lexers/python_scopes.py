@@ -1,4 +1,11 @@
-"""Which fields of a syntax tree's nodes lead on: a walk that looks at no others takes half the time."""
+"""The identifiers of a Python file resolved to the scopes that bind them, from its syntax tree.
+
+Python's scoping rules (Language Reference 4.2.2): a name is local to the innermost scope that binds it, class
+bodies are not visible from the functions in them, `global` and `nonlocal` point elsewhere. What a class body
+binds (methods, class attributes) is reached by attribute, so it shares its symbol with the attribute of that
+name; attributes are distinguished by name alone, because their owner's type is not known. Fields of nodes
+without expressions are not visited, which halves the time.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +27,11 @@ _LEAVES = frozenset(
 
 @cache
 def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a kind of node whose values have to be visited."""
+    """The fields of a kind of node whose values must be visited."""
     if kind in (ast.Constant, ast.Pass, ast.MatchSingleton):
         return ()
     return tuple(field for field in kind._fields if field not in _LEAVES)
 
-
-# Which name is which: the syntax tree of a Python file, its identifiers resolved to the scopes that bind
-# them.
-#
-# Python's scoping rules (Language Reference 4.2.2): a name is local to the innermost scope that binds it,
-# class bodies are not seen from the functions in them, `global` and `nonlocal` point elsewhere. What a
-# class body binds (methods, class attributes) is reached by attribute, so it shares its symbol with the
-# attribute of that name; attributes themselves are told apart by name alone, because their owner's type is
-# not known.
 
 ATTRIBUTES = -1
 """The scope number of attributes, and of what class bodies bind."""
@@ -53,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Scopes:
-    """What the syntax tree knows of the places in a text.
+    """The identifiers and ranges of a text according to its syntax tree.
 
     Args:
         tree: of `ast.parse`.
@@ -61,9 +59,9 @@ class Scopes:
     Positions are (line from 1, column in UTF-8 bytes), as the tree has them.
 
     Attributes:
-        places: the identifiers whose exact position the tree tells.
+        places: the identifiers whose exact position the tree has.
         statements: scope of `def`, `class`, `import`, `global`, `except` ... by where they begin, for the
-            names whose position it does not tell.
+            names whose position it does not have.
         ranges: (start, end, class) of annotations, exception types and docstrings.
         formatted: (start, end, {name: scope}) of f-strings, inside which positions cannot be trusted.
     """

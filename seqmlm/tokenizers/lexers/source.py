@@ -1,4 +1,4 @@
-"""Source text that remembers its language, which a file's name tells and its text does not."""
+"""Source text with its language, which the file's name shows and the text does not."""
 
 from __future__ import annotations
 

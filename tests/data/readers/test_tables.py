@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import read_csv, read_parquet, read_tsv
+from seqmlm.data.readers.huggingface import read_parquet
+from seqmlm.data.readers.tables import read_csv, read_tsv
 from seqmlm.errors import DataError
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=20)

@@ -17,6 +17,7 @@ from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def model() -> LoadedModel:
 
 
 def scored(model: LoadedModel, *records: Record) -> list[Scored]:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     return scorer.scored(scorer.encoded(list(records), Problems()), Mode("partition", 4))
 
 

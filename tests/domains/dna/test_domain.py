@@ -17,7 +17,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, REGION
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
-from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import make_masker
 from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement

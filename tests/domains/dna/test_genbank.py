@@ -14,7 +14,7 @@ from Bio.SeqFeature import FeatureLocation, SeqFeature
 from Bio.SeqRecord import SeqRecord
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.dna.genbank import read_genbank
+from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.errors import DataError
 
 
@@ -75,3 +75,47 @@ def test_bad_entries_are_named(tmp_path: Path) -> None:
     path.write_text(entries("MKVLE"))
     with pytest.raises(DataError, match=r"x.gb:1: a letter that stands for no nucleotide"):
         list(read_genbank(path, Problems()))
+
+
+def test_embl_gives_what_genbank_gives(tmp_path: Path) -> None:
+    source = random.Random(1)
+    letters = ["".join(source.choices("ACGTN", k=k)) for k in (60, 700, 40_000)]
+    genbank, embl = tmp_path / "x.gb", tmp_path / "x.embl.gz"
+    genbank.write_text(entries(*letters))
+    found = io.StringIO()
+    SeqIO.write(list(SeqIO.parse(io.StringIO(genbank.read_text()), "genbank")), found, "embl")
+    embl.write_bytes(gzip.compress(found.getvalue().encode()))
+    wanted = [(r.id, r.raw.upper(), r.meta) for r in read_genbank(genbank, Problems(), block=500)]
+    records = list(read_embl(embl, Problems(), block=500))
+    assert [(r.id, r.raw.upper(), r.meta) for r in records] == wanted
+    assert all(found.getvalue().splitlines()[r.line - 1].startswith("ID ") for r in records)
+
+
+def test_bad_embl_entries_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.embl"
+    good = (
+        "ID   X{}; SV 1; linear; genomic DNA; STD; PRO; 4 BP.\nXX\nSQ   Sequence 4 BP;\n     acgt    4\n//\n"
+    )
+    empty = "ID   Y; SV 1; linear; genomic DNA; STD; PRO; 4 BP.\nXX\nCO   join(X1.1:1..4)\n//\n"
+    path.write_text(
+        "nothing\n//\n" + good.format(1) + empty + good.format(2).replace("acgt", "aqgt") + "ID   Z\n"
+    )
+    problems = Problems("skip")
+    assert [(r.id, r.raw, r.line) for r in read_embl(path, problems)] == [("X1.1", "ACGT", 3)]
+    assert problems.places == {
+        "an EMBL entry that cannot be read": f"{path}:1",
+        "an EMBL entry without a sequence": f"{path}:8",
+        "a letter that stands for no nucleotide": f"{path}:12",
+        "an entry without an end": f"{path}:17",
+    }
+
+
+def test_rna_families_are_spelled_as_dna(real_data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.sto"
+    path.write_text("# STOCKHOLM 1.0\na GG-ug.\nb MKVLWE\n//\n")
+    problems = Problems("skip")
+    assert [(r.id, r.raw) for r in read_rna_families(path, problems)] == [("a", "GGTG")]
+    assert problems.counts == {"a letter that stands for no nucleotide": 1}
+    folder = real_data / "dna/rna_structure"
+    assert sum(1 for _ in read_rna_families(folder / "tRNA1415G.sto.gz", Problems())) == 1415
+    assert sum(1 for _ in read_rna_families(folder / "5S_rRNA.sto.gz", Problems())) == 712

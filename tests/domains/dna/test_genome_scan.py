@@ -16,6 +16,7 @@ from seqmlm.domains.dna.levels import WindowLevel
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
@@ -35,7 +36,7 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
     report = ScoreReport("g", pictures=DNA.pictures(WindowLevel()), unit="base")
     over: dict[tuple[str, int], list[float]] = defaultdict(list)
     with GenomeTrack(tmp_path / "t.bedgraph") as track:
-        for one in Detector(RecordScorer(model), WindowLevel()).judged(records, Problems()):
+        for one in Detector(RecordScorer(Session(model)), WindowLevel()).judged(records, Problems()):
             track.add(one.row, one.scored)
             report.add(one)
             extra, score = one.row.extra, one.row.score

@@ -25,6 +25,7 @@ from seqmlm.domains.dna.levels import (
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
@@ -71,8 +72,8 @@ def record(raw: str, **meta: object) -> Record:
 
 def judged(tokenizer: NucleotideTokenizer, level: DnaLevel, one: Record) -> list[Row]:
     background = GenomeBackground.fit(Training(tokenizer, TRAIN), tokenizer, seed=0)
-    judge = Detector(RecordScorer(random_model("dna", tokenizer)), level, background=background)
-    return [found.row for found in judge.judged([one], Problems())]
+    detector = Detector(RecordScorer(Session(random_model("dna", tokenizer))), level, background=background)
+    return [found.row for found in detector.judged([one], Problems())]
 
 
 @pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
@@ -94,19 +95,19 @@ def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
         assert one.statistics.keys() == {"excess", "composition"}
         assert one.statistics == pytest.approx(other.statistics, abs=1e-5)
     # One strand alone does not have that.
-    scorer = RecordScorer(random_model("dna", tokenizer))
+    scorer = RecordScorer(Session(random_model("dna", tokenizer)))
     pair = scorer.scored(scorer.encoded([record(TEXT), record(reverse_complement(TEXT))], Problems()))
     assert abs(pair[0].surprisal.mean() - pair[1].surprisal.mean()) > 1e-3
 
 
 @every
 def test_units_that_are_asked_anew_are_asked_on_both_strands(tokenizer: NucleotideTokenizer) -> None:
-    judge = Detector(RecordScorer(random_model("dna", tokenizer)), WindowLevel())
-    batch = judge.scorer.encoded([record(TEXT), record(letters(40))], Problems())
-    truth = judge.scored(batch)
+    detector = Detector(RecordScorer(Session(random_model("dna", tokenizer))), WindowLevel())
+    batch = detector.scorer.encoded([record(TEXT), record(letters(40))], Problems())
+    truth = detector.scored(batch)
     nothing = [replace(one, surprisal=np.zeros(len(one))) for one in truth]
     units = [np.arange(100, 117), np.array([0, 39])]
-    for exact, new, asked in zip(truth, judge.refine(batch, nothing, units), units, strict=True):
+    for exact, new, asked in zip(truth, detector.refine(batch, nothing, units), units, strict=True):
         np.testing.assert_allclose(new.surprisal[asked], exact.surprisal[asked], atol=1e-4)
         assert np.count_nonzero(new.surprisal) < 2 * len(asked) + 20
 
@@ -163,6 +164,6 @@ def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTo
 
 
 def test_without_a_background_the_training_composition_says_nothing() -> None:
-    judge = Detector(RecordScorer(random_model("dna", TOKENIZERS[0])), RecordLevel())
-    [row] = judge.judged([record(TEXT)], Problems())
+    detector = Detector(RecordScorer(Session(random_model("dna", TOKENIZERS[0]))), RecordLevel())
+    [row] = detector.judged([record(TEXT)], Problems())
     assert row.row.statistics.keys() == {"excess"}

@@ -17,7 +17,7 @@ from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.errors import UsageError
-from seqmlm.inference.maskers import make_masker
+from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tokenizers.events import EventsTokenizer
 

@@ -26,6 +26,7 @@ from seqmlm.domains.ehr.readers.histories import Event
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def counts(model: LoadedModel) -> CodeCounts:
 
 
 def rows(model: LoadedModel, level: PatientLevel, record: Record) -> tuple[Scored, list[Row]]:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     batch = scorer.encoded([record], Problems())
     [one] = scorer.scored(batch, want=level.want, view=level.view)
     return one, list(level.rows(one, counts(model)))
@@ -160,7 +161,7 @@ def test_a_patient_without_events(model):
 
 
 def test_no_background_is_said(model):
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     [one] = scorer.scored(scorer.encoded(patients(1), Problems()))
     with pytest.raises(StateError, match="seqmlm calibrate"):
         VisitLevel().rows(one, None)

@@ -18,13 +18,14 @@ from seqmlm.engine.query import Query
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.events_layout import CLS, SEP, VE, VS, visit_starts
 
 OPTIONS = [{}, {"hierarchy": "prefix"}, {"mask_background": True, "mask_time": True}]
 
 
 def scored(model: LoadedModel, records: list[Record], mode: Mode = EXACT) -> list[Scored]:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     return scorer.scored(scorer.encoded(records, Problems()), mode, view=PastView())
 
 
@@ -118,7 +119,7 @@ def test_a_short_history_is_shown_as_it_is():
 def test_only_wanted_units_are_asked_and_answered_alike():
     model = patients_model(hierarchy="prefix")
     record = patients(3)[2]
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     batch = scorer.encoded([record], Problems())
     [whole] = scorer.scored(batch, view=PastView())
     wanted = np.zeros(len(whole.encoding), dtype=np.bool_)
@@ -134,7 +135,7 @@ def test_a_mode_that_hides_nothing_hides_the_visit_all_the_same():
     from seqmlm.engine.correction import Correction
 
     record = patients(1)[0]
-    scorer = RecordScorer(model, correction=Correction())
+    scorer = RecordScorer(Session(model, correction=Correction()))
     batch = scorer.encoded([record], Problems())
     [one] = scorer.scored(batch, ONE_PASS, view=PastView())
     [exact] = scorer.scored(batch, EXACT, view=PastView())

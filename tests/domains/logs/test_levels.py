@@ -19,6 +19,7 @@ from seqmlm.errors import StateError
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 from seqmlm.tokenizers.log_words import LogWordTokenizer
@@ -47,7 +48,7 @@ def known(model: LoadedModel) -> LogBackground:
 
 
 def scored(model: LoadedModel, record: Record) -> Scored:
-    scorer = RecordScorer(model)
+    scorer = RecordScorer(Session(model))
     batch = [Encoded(record, model.tokenizer.encode(record.raw))]
     [found] = scorer.scored(batch, EXACT)
     [again] = scorer.scored(batch, PARTITION, want=[Rank()])

@@ -14,6 +14,7 @@ from seqmlm.domains.protein.levels import SEGMENT, LengthReference, ProteinLevel
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 TOKENIZER = ResidueTokenizer()
@@ -84,8 +85,8 @@ def test_without_normal_scores_there_is_no_z() -> None:
 
 
 def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
-    judge = Detector(RecordScorer(protein_model()), ProteinLevel(), background=reference())
-    [found] = judge.judged([record(60)], Problems())
+    detector = Detector(RecordScorer(Session(protein_model())), ProteinLevel(), background=reference())
+    [found] = detector.judged([record(60)], Problems())
     scored, row = found.scored, found.row
     above = scored.surprisal - scored.values["entropy"]
     expected = {
@@ -98,7 +99,9 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
 
 
 def test_residues_are_counted_from_one() -> None:
-    rows = list(Detector(RecordScorer(protein_model()), ResidueLevel()).judged([record(30)], Problems()))
+    rows = list(
+        Detector(RecordScorer(Session(protein_model())), ResidueLevel()).judged([record(30)], Problems())
+    )
     assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]

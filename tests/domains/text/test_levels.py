@@ -15,6 +15,7 @@ from seqmlm.domains.text.levels import Frequencies, SentenceLevel, WordLevel
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.subword import BpeTokenizer
 
 SENTENCES = ["the keys to the cabinet are on the table", "the cabinet is old", "a key opens a cabinet"] * 4
@@ -46,8 +47,10 @@ def unigram_bits(word_tokens: list[int]) -> float:
 
 def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
     background = Frequencies.fit(Training(), TOKENIZER, seed=0)
-    judge = Detector(RecordScorer(random_model("text", TOKENIZER)), SentenceLevel(), background=background)
-    [found] = judge.judged([record("the table opens an unopened key")], Problems())
+    detector = Detector(
+        RecordScorer(Session(random_model("text", TOKENIZER))), SentenceLevel(), background=background
+    )
+    [found] = detector.judged([record("the table opens an unopened key")], Problems())
     scored = found.scored
     ids, groups = scored.encoding.ids, scored.encoding.groups
     frequency = [unigram_bits(ids[groups == number].tolist()) for number in scored.number]
@@ -63,16 +66,16 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
 def test_frequencies_survive_saving() -> None:
     background = Frequencies.fit(Training(), TOKENIZER, seed=0)
     again = Frequencies.load(background.arrays(), TOKENIZER)
-    [found] = Detector(RecordScorer(random_model("text", TOKENIZER)), WordLevel()).scored(
-        RecordScorer(random_model("text", TOKENIZER)).encoded([record("a table")], Problems())
+    [found] = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel()).scored(
+        RecordScorer(Session(random_model("text", TOKENIZER))).encoded([record("a table")], Problems())
     )
     assert again.bits(found).tolist() == background.bits(found).tolist()
 
 
 def test_words_are_rows_of_their_own() -> None:
-    judge = Detector(RecordScorer(random_model("text", TOKENIZER)), WordLevel())
+    detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel())
     text = "an unopened cabinet"
-    rows = list(judge.judged([record(text)], Problems()))
+    rows = list(detector.judged([record(text)], Problems()))
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
     for unit, one in enumerate(rows):
         bits = one.scored.surprisal[unit]
@@ -83,7 +86,7 @@ def test_words_are_rows_of_their_own() -> None:
 
 
 def test_an_empty_sentence_has_no_score() -> None:
-    judge = Detector(RecordScorer(random_model("text", TOKENIZER)), SentenceLevel())
-    [found] = judge.judged([record("")], Problems())
+    detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), SentenceLevel())
+    [found] = detector.judged([record("")], Problems())
     assert found.row.score is None
     assert set(found.row.statistics) == {"bits_per_unit"}

@@ -162,7 +162,7 @@ def test_where_no_visit_fits_codes_are_asked(space, given_columns):
 def test_wrong_options(space):
     with pytest.raises(UsageError, match="'visits' \\+ 'families' must be at most 1"):
         Visit(rate=0.1, space=space, visits=0.7, families=0.6)
-    with pytest.raises(UsageError, match="'pools' holds a special token"):
+    with pytest.raises(UsageError, match="'pools' contains a special token"):
         Visit(rate=0.1, space=space, pools=[[2, 7]])
     with pytest.raises(UsageError, match="'families' must lie in"):
         Visit(rate=0.1, space=space, families=2.0)

@@ -1,4 +1,4 @@
-"""Tables of a medical export, CSV or parquet alike: chosen columns of each row, with its line."""
+"""Tables of a medical export, CSV, parquet or a data set alike: chosen columns of each row, with its line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import _open
+from seqmlm.data.readers.huggingface import damaged, is_table, open_table
 from seqmlm.errors import DataError
 
 # Field -> the names its column may have, in lower case, best first.
@@ -65,8 +65,8 @@ def scan(
         option: prefix of what the remedy names, for formats whose column names the user can give.
     """
     source = source_of(path)
-    if _is_parquet(source):
-        yield from _scan_parquet(source, problems, columns, needed, option)
+    if is_table(source):
+        yield from _scan_arrow(source, problems, columns, needed, option)
     else:
         yield from _scan_csv(source, problems, columns, needed, delimiter, option)
 
@@ -84,20 +84,16 @@ def present(columns: Columns, names: Sequence[str]) -> dict[str, str]:
 
 def header(path: str | Path) -> list[str]:
     """The column names of a table; none where it cannot be read."""
-    if _is_parquet(str(path)):
+    if is_table(str(path)):
         import pyarrow as pa
 
         try:
-            return list(_open(str(path)).schema_arrow.names)
+            return open_table(str(path)).names
         except (pa.ArrowException, OSError, DataError):
             return []
     for _, text in lines(path, Problems("skip")):
         return next(csv.reader([text], delimiter=_delimiter(text)), [])
     return []
-
-
-def _is_parquet(source: str) -> bool:
-    return source.lower().endswith(".parquet")
 
 
 def _absent(
@@ -192,21 +188,21 @@ def _texts(number: int, first: str, numbered: Iterator[tuple[int, str]]) -> Iter
         yield text + "\n"
 
 
-def _scan_parquet(
+def _scan_arrow(
     source: str, problems: Problems, columns: Columns, needed: Sequence[str], option: str
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
     import pyarrow as pa
 
     number = 0
     try:
-        file = _open(source)
-        names = file.schema_arrow.names
+        table = open_table(source)
+        names = table.names
         where = present(columns, names)
         lacking = next((field for field in needed if field not in where), None)
         if lacking is not None:  # a schema holds no patient's data: its names may be shown
             raise _absent(lacking, columns, names, source, None, option, True)
         chosen = list(dict.fromkeys(where.values()))
-        for batch in file.iter_batches(batch_size=_ROWS, columns=chosen):
+        for batch in table.batches(chosen, _ROWS):
             cells = {name: as_cells(batch.column(i)) for i, name in enumerate(batch.schema.names)}
             nothing = [None] * batch.num_rows
             picked = [cells[where[field]] if field in where else nothing for field in columns]
@@ -217,16 +213,6 @@ def _scan_parquet(
         problems.bad(error)
     except (pa.ArrowException, OSError):
         problems.bad(damaged(source, number))
-
-
-def damaged(source: str, row: int) -> DataError:
-    """The error for a parquet file that cannot be read, or not to its end."""
-    return DataError(
-        "the file is not parquet, or damaged",
-        source=source,
-        line=row or None,
-        remedy="write it again, or name the format it really has",
-    )
 
 
 def as_cells(column: Any) -> list[Any]:

@@ -46,6 +46,7 @@ def read_logs(
     year: int | None = None,
     keep_header: bool = False,
     undecodable: str = "refuse",
+    text: str | None = None,
     message_field: str | None = None,
     time_field: str | None = None,
     session_field: str | None = None,
@@ -80,6 +81,7 @@ def read_logs(
         year: of the first line, where times have none (syslog); None: the latest the file's age allows.
         keep_header: messages are whole lines.
         undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes, or "replace" those bytes.
+        text: the same as message_field, as data sets of all fields have it.
         message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
             the usual ones; several fields of a time with commas between them.
         labels: a CSV or TSV file with a session's id and its label in the first two columns.
@@ -101,7 +103,9 @@ def read_logs(
         max_session=max_session,
         multiline=multiline,
         keep_header=keep_header,
-        fields=Fields(message=message_field, time=time_field, session=session_field, label=label_field),
+        fields=Fields(
+            message=text or message_field, time=time_field, session=session_field, label=label_field
+        ),
         max_bytes=max_bytes,
     )
     if undecodable not in ("refuse", "replace"):

@@ -6,6 +6,7 @@ through all steps as empty batches: then every step hands on what it keeps.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from seqmlm.data.files import blocks, lines, lines_and_pauses, live_of, too_long
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN
 from seqmlm.errors import DataError
 
@@ -84,7 +86,7 @@ def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: i
     """Yield the lines of a file (also .gz, .zst, "-") in batches; faults go to `problems` with their line.
 
     Args:
-        source: the file.
+        source: the file, or a table of Arrow.
         problems: receives lines that cannot be read.
         replace: put U+FFFD for bytes that are no UTF-8 and leave out NUL bytes (what a machine that lost
             power or a log cut off in place leaves), with a note, instead of refusing the line.
@@ -96,6 +98,11 @@ def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: i
             if replace
             else lines_and_pauses(source, problems, max_bytes=max_bytes)
         )
+        return
+    if is_table(source):  # its rows are the objects of JSON lines
+        rows = numbered_rows(source, problems)
+        while some := list(islice(rows, BATCH)):
+            yield Lines([n for n, _ in some], [json.dumps(row, default=str) for _, row in some])
         return
     numbered = (
         (pair for pair in _replaced(source, problems, max_bytes) if pair is not None)

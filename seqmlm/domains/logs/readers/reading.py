@@ -29,7 +29,7 @@ from seqmlm.domains.logs.readers.events import (
     unsplit,
 )
 from seqmlm.domains.logs.readers.headers import fitting
-from seqmlm.domains.logs.readers.objects import LISTS, Fields, Found, Table, delimiter_of
+from seqmlm.domains.logs.readers.objects import LISTS, Fields, Found, Table, delimiter_of, read_time
 from seqmlm.domains.logs.readers.sessions import (
     Ids,
     Piece,
@@ -272,7 +272,13 @@ class Reading:
             meta: dict[str, object] = {"lines": (line,) * len(texts)}
             if found.label is not None and row.get(found.label) is not None:
                 meta["label"] = str(row[found.label])
-            raw = LogLines(lines=tuple(map(str, texts)), keys=all(str(t).isdecimal() for t in texts))
+            times = row.get(found.times[0]) if len(found.times) == 1 else None
+            known = isinstance(times, list) and len(times) == len(texts)
+            raw = LogLines(
+                lines=tuple(map(str, texts)),
+                times=tuple(read_time(one, self._clock) for one in times or ()) if known else None,
+                keys=all(str(t).isdecimal() for t in texts),
+            )
             name = None if session is None else str(session)
             yield self._made(raw, name, line, f"{self._name}:{line}", meta)
 

@@ -155,7 +155,7 @@ def test_a_truncated_file_keeps_its_whole_lines(undecodable: str, tmp_path: Path
     lines = [line for record in records for line in record.raw.lines]
     assert 1000 < len(lines) < 20000
     assert lines[-1] == f"line {(len(lines) - 1) * 7919 % 10007} of {len(lines) - 1}"
-    assert problems.counts == {"the gzip data is broken or cut off": 1}
+    assert problems.counts == {"the gzip data are damaged or truncated": 1}
 
 
 def test_a_file_that_grows_while_it_is_read(tmp_path: Path):

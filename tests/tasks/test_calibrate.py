@@ -40,8 +40,9 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.one_pass import correction_for
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.tasks import calibration as calibration_module
-from seqmlm.tasks.calibration import Calibrator, Normal
+from seqmlm.inference.session import Session
+from seqmlm.tasks import calibrate as calibrate_module
+from seqmlm.tasks.calibrate import Calibrator, Normal
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -60,7 +61,7 @@ def normal(count: int, seed: int = 0, longest: int = 18) -> Normal:
 
 
 def calibrator(model: LoadedModel, **options: Any) -> Calibrator:
-    return Calibrator(model=model, problems=Problems(), **options)
+    return Calibrator(session=Session(model), problems=Problems(), **options)
 
 
 class Lengths(Background):
@@ -122,7 +123,8 @@ def test_a_correction_is_kept_with_the_calibrations_that_rest_on_it(
 ) -> None:
     one, level = calibrator(model), RecordLevel("protein")
     modes, rest = one.default_modes(normal(60))
-    fitted = one._correction()
+    fitted = one.session.correction(ONE_PASS)
+    assert fitted is not None
     assert fitted.kind == "fitted"
     assert correction_for(model).kind == "derived", "nothing is written yet"
     found = one.calibrate(level, modes, rest, None)["protein", "one-pass"].calibration
@@ -136,7 +138,7 @@ def test_a_correction_is_kept_with_the_calibrations_that_rest_on_it(
     assert again is not None
     record = normal(1, seed=5).records
     judged = [
-        Detector(RecordScorer(model), level, mode=ONE_PASS, calibration=c).batch(record, Problems())
+        Detector(RecordScorer(Session(model)), level, mode=ONE_PASS, calibration=c).batch(record, Problems())
         for c in (found, again)
     ]
     assert judged[0][0].p_value == judged[1][0].p_value
@@ -145,7 +147,7 @@ def test_a_correction_is_kept_with_the_calibrations_that_rest_on_it(
 def test_a_model_without_one_pass_says_why(model: LoadedModel) -> None:
     said: list[str] = []
     records = Normal(records=[Record(id="e", raw="", source="x", line=1)], of=1, source="")
-    assert calibrator(model, say=said.append).default_modes(records) == (("exact",), records)
+    assert calibrator(model, notify=said.append).default_modes(records) == (("exact",), records)
     assert len(said) == 1
     assert "exact mode alone" in said[0]
 
@@ -159,7 +161,7 @@ def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.M
     assert len(few) == 200, "short ones: so many however short the training was"
     lines = np.diff([record.line for record in few])
     assert lines.min() >= 14, "spread evenly"
-    monkeypatch.setattr(calibration_module, "_FLOOR", 0)
+    monkeypatch.setattr(calibrate_module, "_FLOOR", 0)
     assert len(bound._affordable(records.records, 0.5, bound._exact_cost)) == 1
     rich = calibrator(model, budget=200_000)
     paid = rich._affordable(records.records, 0.5, rich._exact_cost)
@@ -227,10 +229,12 @@ def test_sensitive_data_of_few_rows_leave_nothing(model: LoadedModel) -> None:
     said: list[str] = []
     private = replace(model, card=replace(model.card, sensitive=True))
     for count, modes in ((10, 0), (11, 1)):
-        one = calibrator(private, say=said.append)
+        one = calibrator(private, notify=said.append)
         assert len(one.calibrate(RecordLevel("protein"), ["exact"], normal(count), None)) == modes
     assert len(said) == 1
-    rows = calibrator(private, say=said.append).calibrate(UnitLevel("residue"), ["exact"], normal(10), None)
+    rows = calibrator(private, notify=said.append).calibrate(
+        UnitLevel("residue"), ["exact"], normal(10), None
+    )
     assert rows == {}, "many rows of ten records are ten people's"
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from text_models import text_model
+from tiny_domain_models import patients_model
+from tiny_models import protein_model
 
 from seqmlm.config import to_dict
+from seqmlm.data.pairs import Pair
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.one_pass import HeadConfig
 from seqmlm.engine.reductions import Rows
-from seqmlm.engine.scoring import Scorer, pseudo_log_likelihood
-from seqmlm.engine.units import ONE_PASS, ONE_PASS_HEAD, Mode
+from seqmlm.engine.scoring import Scorer, SequenceScore, pseudo_log_likelihood
+from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference import model_folder
+from seqmlm.inference.batches import encoded_texts
 from seqmlm.inference.one_pass import head_for, train_and_store_head
-from seqmlm.tasks.texts import TextScorer, common_tokens
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.tasks.pairs import PairScorer, common_tokens
 
 LONG = " ".join(["the cat sees a dog"] * 20)
 
@@ -29,22 +36,29 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> model_folder.LoadedModel:
     return model_folder.load(text_model(tmp_path_factory.mktemp("texts")))
 
 
+def scores(session: Session, texts: Sequence[str], mode: Mode = EXACT) -> list[SequenceScore]:
+    return RecordScorer(session).sequences(encoded_texts(session.tokenizer, texts), mode)
+
+
 def test_scores_are_pseudo_log_likelihoods_in_order(model: model_folder.LoadedModel) -> None:
     texts = ["the cat barks", "a dog", LONG, "the cat barks"]
-    scorer = TextScorer(model)
-    found = list(scorer.scores(texts))
+    session = Session(model)
+    found = scores(session, texts)
     short = model.tokenizer.encode_batch([texts[0], texts[1]])
     naive = [one.pll for one in pseudo_log_likelihood(Conditionals(model.rows), short)]
     assert [found[0].pll, found[1].pll] == pytest.approx(naive, abs=1e-4)
     assert found[3].pll == found[0].pll
     assert len(found[2].units[0]) == 100
-    assert scorer.statistics.unique < scorer.statistics.variants
+    statistics = session.conditionals().statistics
+    assert statistics.unique < statistics.variants
 
 
 def test_whole_units_are_hidden_together(model: model_folder.LoadedModel) -> None:
     text = "unheardof dog"
-    whole = next(TextScorer(model, mode=Mode.parse("whole-unit")).scores([text]))
-    exact = next(TextScorer(model).scores([text]))
+    [whole], [exact] = (
+        scores(Session(model), [text], Mode.parse("whole-unit")),
+        scores(Session(model), [text]),
+    )
     assert len(whole.units[0]) == len(exact.units[0]) == 2
     assert whole.pll != pytest.approx(exact.pll, abs=1e-3)
 
@@ -53,24 +67,24 @@ def test_a_head_answers_or_is_missed(tmp_path: Path) -> None:
     model = model_folder.load(text_model(tmp_path / "h"))
     texts = ["the cat sees the dog", "a dog barks"]
     with pytest.raises(UsageError, match="has no one-pass head"):
-        TextScorer(model, mode=ONE_PASS_HEAD)
+        scores(Session(model), texts, ONE_PASS_HEAD)
     train_and_store_head(model, model.tokenizer.encode_batch(texts * 5), HeadConfig(positions=40, epochs=2))
-    [asked, _] = TextScorer(model, mode=ONE_PASS_HEAD).scores(texts)
+    [asked, _] = scores(Session(model), texts, ONE_PASS_HEAD)
     head = Conditionals(head_for(model))
     [expected, _] = Scorer(head, model.tokenizer.units, mode=ONE_PASS_HEAD).windows(
         (one, None) for one in model.tokenizer.encode_batch(texts)
     )
     assert asked.pll == pytest.approx(expected.pll, abs=1e-4)
-    [raw, _] = TextScorer(model, mode=ONE_PASS, correction=Correction()).scores(texts)
+    [raw, _] = scores(Session(model, correction=Correction()), texts, ONE_PASS)
     assert asked.pll != pytest.approx(raw.pll, abs=1e-3)
 
 
 def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_path: Path) -> None:
     masking = MaskingConfig(masker="uniform.v1", keep=0.1, random=0.1, mask=0.8)
     model = model_folder.load(text_model(tmp_path / "u", masking=to_dict(masking)))
-    scorer = TextScorer(model, mode=ONE_PASS)
-    [found] = scorer.scores(["the cat sees the dog"])
-    assert scorer.statistics.unique == 1
+    session = Session(model)
+    [found] = scores(session, ["the cat sees the dog"], ONE_PASS)
+    assert session.conditionals().statistics.unique == 1
     encoding, space = model.tokenizer.encode("the cat sees the dog"), model.tokenizer.space
     places = np.flatnonzero(encoding.groups >= 0).astype(np.int32)
     query = Query(encoding=encoding, masked=places[:0], asked=places)
@@ -82,7 +96,7 @@ def test_one_pass_is_one_query_without_a_mask_less_what_seeing_a_token_owes(tmp_
         total += row[token] - np.logaddexp.reduce(row)
     assert found.pll == pytest.approx(total, abs=1e-3)
     with pytest.raises(UsageError, match="one-pass"):
-        TextScorer(model_folder.load(text_model(tmp_path / "n")), mode=ONE_PASS)
+        scores(Session(model_folder.load(text_model(tmp_path / "n"))), ["a"], ONE_PASS)
 
 
 def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.LoadedModel) -> None:
@@ -92,31 +106,36 @@ def test_the_shared_metric_is_a_loop_over_common_tokens(model: model_folder.Load
     assert [first.ids[k] for k in np.flatnonzero(kept[0])] == [second.ids[k] for k in np.flatnonzero(kept[1])]
     assert 0 < kept[0].sum() < len(first)
     ask = Conditionals(model.rows)
-    found = next(TextScorer(model).shared([pair]))
-    for encoding, common, score in zip((first, second), kept, found, strict=True):
+    [found] = PairScorer(Session(model), metric="shared").scored([_pair(*pair)])
+    for encoding, common, pll in zip((first, second), kept, (found.good, found.bad), strict=True):
         total = 0.0
         for place in np.flatnonzero(common & (encoding.groups >= 0)).astype(np.int32):
             at = np.array([place])
-            total += float(
-                next(ask.ask([Query(encoding=encoding, masked=at, asked=at)])).values["log_prob"][0]
-            )
-        assert score.pll == pytest.approx(total, abs=1e-4)
+            [answer] = ask.ask([Query(encoding=encoding, masked=at, asked=at)])
+            total += float(answer.values["log_prob"][0])
+        assert pll == pytest.approx(total, abs=1e-4)
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    secret = model_folder.load(text_model(tmp_path / "s", sensitive=True))
+    folder = text_model(tmp_path / "s", sensitive=True)
     with pytest.raises(UsageError, match="sensitive"):
-        TextScorer(secret)
+        Session.open(str(folder), shown=True)
+    assert Session.open(str(folder)).card.sensitive
+    with pytest.raises(UsageError, match="ehr domain is no plain text"):
+        PairScorer(Session(patients_model()))
+    model = model_folder.load(text_model(tmp_path / "t"))
     with pytest.raises(UsageError, match="longer than the model"):
-        list(TextScorer(model_folder.load(text_model(tmp_path / "t"))).shared([(LONG, LONG)]))
+        PairScorer(Session(model), metric="shared").scored([_pair(LONG, LONG)])
 
 
-def test_a_text_that_cannot_be_spelled_is_shown(model: model_folder.LoadedModel, tmp_path: Path) -> None:
-    from tiny_models import protein_model
-
+def test_a_text_that_cannot_be_spelled_is_shown(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'LAG4'.*not in the alphabet"):
-        list(TextScorer(protein_model()).scores(["LAG", "LAG4"]))
-    piecewise = TextScorer(model_folder.load(text_model(tmp_path, wordpiece=True)))
-    scores = list(piecewise.scores(["the cat", "the 猫"]))
-    assert piecewise.unknown == 1
-    assert [len(score.units[0]) for score in scores] == [2, 1]
+        scores(Session(protein_model()), ["LAG", "LAG4"])
+    scorer = PairScorer(Session(model_folder.load(text_model(tmp_path, wordpiece=True))))
+    [found] = scorer.scored([_pair("the cat", "the 猫")])
+    assert scorer.unknown == 1
+    assert [found.good_units, found.bad_units] == [2, 1]
+
+
+def _pair(good: str, bad: str) -> Pair:
+    return Pair(id="p", good=good, bad=bad, group="", source="x", line=1)

@@ -1,0 +1,184 @@
+"""Formats that Biopython reads, an entry at a time; Stockholm, which proteins and nucleotides share.
+
+A file is cut into its entries here, and Biopython is given one at a time: a bad entry is named by the line it
+begins on and takes no other with it, and memory holds one entry (of an alignment, all its rows). The formats
+that carry most of the data (FASTA, FASTQ, GenBank) have readers of our own, which are faster; each says at
+its head by how much.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.fasta import Gaps
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError
+
+_GAPS = str.maketrans("", "", "-.~")
+_NAMED = re.compile(r"^#=GF\s+(?:AC|ID)\s+(\S+)", re.MULTILINE)
+_AT_LINE = re.compile(r"\bline (\d+)")
+
+Parse = Callable[[StringIO], Iterator[Any]]
+
+
+class Entry(NamedTuple):
+    """One entry of a file: the line it begins on, and its text."""
+
+    line: int
+    text: str
+
+
+def read_stockholm(
+    path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
+) -> Iterator[Record]:
+    """Read Stockholm alignments, as Pfam and Rfam have them (also .gz, .zst, "-"), a record a row.
+
+    `document` is the alignment's accession, or else its name. Letters become upper case.
+
+    Args:
+        path: the file.
+        problems: receives alignments that cannot be read or have no end; notes rows of gaps only.
+        gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length, every gap
+            as "-".
+        max_bytes: largest alignment.
+    """
+    for entry in entries(source_of(path), problems, max_bytes, "alignment"):
+        name = _NAMED.search(entry.text)
+        yield from aligned(entry, "stockholm", source_of(path), problems, gaps, name[1] if name else None)
+
+
+def entries(source: str, problems: Problems, max_bytes: int, what: str) -> Iterator[Entry]:
+    """The entries of a file that end with `//`; one without an end, or too long, goes to `problems`."""
+    held: list[str] = []
+    begins = size = 0
+    for number, text in lines(source, problems, max_bytes=max_bytes):
+        if not held:
+            if not text.strip():
+                continue
+            begins, size = number, 0
+        size += len(text) + 1
+        held = [*held[:1]] if size > max_bytes else held
+        held.append(text)
+        if text.startswith("//"):
+            if size > max_bytes:
+                problems.bad(too_long(source, begins, max_bytes, what), held[0])
+            else:
+                yield Entry(begins, "\n".join(held) + "\n")
+            held = []
+    if held:
+        remedy = f"the file breaks off; an {what} ends with a line //"
+        error = DataError(f"an {what} without an end", source=source, line=begins, remedy=remedy)
+        problems.bad(error, "\n".join(held)[:1000])
+
+
+def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entry]:
+    """The text of a file that is one entry, blank lines in front of it left out."""
+    held: list[str] = []
+    begins = size = 0
+    for number, text in lines(source, problems, max_bytes=max_bytes):
+        if not held and not text.strip():
+            continue
+        begins = begins or number
+        size += len(text) + 1
+        if size > max_bytes:
+            problems.bad(too_long(source, begins, max_bytes, "file"), held[0] if held else None)
+            return
+        held.append(text)
+    if held:
+        yield Entry(begins, "\n".join(held) + "\n")
+
+
+def parsed(
+    parse: Parse, entry: Entry, what: str, source: str, problems: Problems
+) -> tuple[list[Any], list[str]]:
+    """What Biopython makes of an entry, and what it warned of; its errors go to `problems`.
+
+    Args:
+        parse: a parser of Biopython.
+        entry: its text.
+        what: its kind, for messages: "an EMBL entry".
+        source: the file.
+        problems: receives an entry that cannot be read.
+    """
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            found = list(parse(StringIO(entry.text)))
+            if not found:
+                raise ValueError("nothing of this format is in it")
+        # Its parsers raise whatever a line they do not expect leads to: AssertionError, KeyError, IndexError.
+        except Exception as error:
+            at = _AT_LINE.search(str(error))
+            line = entry.line + int(at[1]) - 1 if at else entry.line
+            said = "" if problems.sensitive or not str(error) else f"Biopython says: {_sentence(error)}; "
+            remedy = f"{said}correct it, or name the format the file really has"
+            reason = f"{what} that cannot be read"
+            problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])
+            return [], []
+    return found, [str(one.message) for one in warned]
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error.args[0] if error.args else error).split())[:200].rstrip(".")
+
+
+def flat(entry: Entry, format: str, what: str, source: str, problems: Problems) -> Iterator[Any]:
+    """The records of an entry of a flat file that have a sequence.
+
+    Args:
+        entry: the entry.
+        format: as Bio.SeqIO calls it.
+        what: the entry's kind, for messages: "an EMBL entry".
+        source: the file.
+        problems: receives an entry that cannot be read, or without a sequence.
+    """
+    from Bio import SeqIO
+
+    found, _ = parsed(partial(SeqIO.parse, format=format), entry, what, source, problems)
+    for one in found:
+        if len(one.seq) and one.seq.defined:
+            yield one
+            continue
+        remedy = "fetch the entry again with its sequence, or leave it out"
+        problems.bad(DataError(f"{what} without a sequence", source=source, line=entry.line, remedy=remedy))
+
+
+def aligned(
+    entry: Entry, format: str, source: str, problems: Problems, gaps: Gaps, document: str | None = None
+) -> Iterator[Record]:
+    """The rows of the alignment in an entry that are more than gaps.
+
+    Args:
+        entry: the alignment.
+        format: as Bio.AlignIO calls it.
+        source: the file.
+        problems: receives an alignment that cannot be read; notes rows of gaps only.
+        gaps: whether they are dropped or kept.
+        document: name of the alignment.
+    """
+    from Bio import AlignIO
+
+    what = f"a {format.capitalize()} alignment"
+    found, _ = parsed(partial(AlignIO.parse, format=format), entry, what, source, problems)
+    for number, row in enumerate(chain.from_iterable(found), start=1):
+        letters = str(row.seq).upper()
+        without = letters.translate(_GAPS)
+        if not without:
+            problems.note("a row of gaps only, left out")
+            continue
+        yield Record(
+            id=row.id or f"{Path(source).name}:{entry.line}:{number}",
+            raw=without if gaps == "drop" else letters,
+            source=source,
+            line=entry.line,
+            document=document,
+        )

@@ -1,0 +1,386 @@
+"""Tables of Arrow: a Parquet file, a folder that `datasets` saved, any data set of the Hugging Face hub.
+
+A data set is named `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`, NAME being that of the hub or a folder of files
+that `datasets` can load. It is streamed: memory holds some rows, and nothing is copied to the disk. No code
+of a data set is ever run. A single Parquet file is read with pyarrow alone: `datasets` streams it at the same
+speed, but takes a second to import.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seqmlm.data.files import REFERENCE, expand, is_reference
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import missing, record_from
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError, UsageError
+
+SPLITS = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "calibration": "calibration",
+    "test": "test",
+}
+"""Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
+
+_ROWS = 1024
+_TALKATIVE = ("datasets", "huggingface_hub")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """What `hf:NAME[@REVISION][:[SUBSET/]SPLIT]` names.
+
+    Args:
+        name: of a data set on the hub, or a folder.
+        revision: branch, tag or commit on the hub; None for its newest.
+        subset: which of a data set's configurations; None for its default.
+        split: None for all of them.
+    """
+
+    name: str
+    revision: str | None = None
+    subset: str | None = None
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Read a reference.
+
+        Raises:
+            UsageError: it names nothing.
+
+        >>> Reference.parse("hf:nyu-mll/glue@main:sst2/train")
+        Reference(name='nyu-mll/glue', revision='main', subset='sst2', split='train')
+        """
+        body = text.removeprefix(REFERENCE)
+        name, colon, part = body, "", ""
+        if ":" in body and not Path(body).is_dir():
+            name, colon, part = body.rpartition(":")
+        subset, _, split = part.rpartition("/")
+        revision = ""
+        if not Path(name).is_dir():
+            name, _, revision = name.partition("@")
+        if not name or (colon and not part):
+            raise UsageError(f"a data set is named hf:NAME or hf:NAME:SPLIT, as hf:imdb:train; got {text!r}")
+        return cls(name=name, revision=revision or None, subset=subset or None, split=split or None)
+
+    def __str__(self) -> str:
+        part = f"{self.subset}/{self.split or ''}" if self.subset else self.split
+        return (
+            REFERENCE
+            + self.name
+            + (f"@{self.revision}" if self.revision else "")
+            + (f":{part}" if part else "")
+        )
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder here."""
+        return Path(self.name).is_dir()
+
+    def fixed(self) -> Reference:
+        """The same data set wherever and whenever it is read: the folder's full path, or the hub's commit.
+
+        Raises:
+            DataError: the hub cannot be reached, or has no such data set.
+        """
+        if self.local:
+            return replace(self, name=str(Path(self.name).resolve()))
+        from huggingface_hub import HfApi
+
+        with _faults(str(self)):
+            found = HfApi().dataset_info(self.name, revision=self.revision)
+        return replace(self, revision=found.sha)
+
+
+class Table(NamedTuple):
+    """Rows in Arrow batches.
+
+    names: of the columns.
+    batches: (columns, rows of a batch) -> batches of pyarrow.
+    """
+
+    names: list[str]
+    batches: Callable[[Sequence[str], int], Iterator[Any]]
+
+
+def is_shards(path: Path) -> bool:
+    """Whether a folder holds Parquet files, and beside them nothing but what describes them."""
+    files = (one for one in path.rglob("*") if one.is_file() and not one.name.startswith("."))
+    suffixes = {one.suffix.lower() for one in files}
+    return ".parquet" in suffixes and suffixes <= {".parquet", ".md", ".json", ".yaml"}
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder is one that `save_to_disk` of `datasets` wrote."""
+    return (path / "dataset_dict.json").is_file() or _is_one(path)
+
+
+def _is_one(path: Path) -> bool:
+    return (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+
+
+def decides(path: str | Path) -> list[str]:
+    """What decides the rows of a data set: the reference with its commit, and the files of a folder.
+
+    Raises:
+        DataError: there is no such data set.
+    """
+    reference = Reference.parse(str(path)).fixed()
+    return [str(reference), *(expand([reference.name]) if reference.local else [])]
+
+
+def by_split(path: str | Path) -> list[tuple[str, str | None]]:
+    """Each split of a data set as a source of its own, and the part of the data it is meant to be.
+
+    A split that the user names is one source without a part: it is divided like any other data.
+
+    Args:
+        path: a reference, or a folder that `datasets` saved.
+
+    Raises:
+        DataError: there is no such data set, or its files cannot be told.
+    """
+    text = str(path)
+    reference = Reference.parse(text) if is_reference(text) else Reference(name=text)
+    if reference.split is not None or _is_one(Path(reference.name)):
+        return [(str(reference), None)]
+    names = _split_names(reference)
+    return [(str(replace(reference, split=name)), SPLITS.get(name.lower())) for name in names]
+
+
+def read_dataset(
+    made: Callable[[Record, Problems], Iterable[Record]],
+    path: str | Path,
+    problems: Problems,
+    *,
+    text: str | None = None,
+    column: str | None = None,
+    id_column: str | None = None,
+    document_column: str | None = None,
+    keep: Sequence[str] = (),
+) -> Iterator[Record]:
+    """Read one column of a Parquet file, of a folder that `datasets` saved, or of hf:NAME[:SPLIT].
+
+    A record's `line` is its 1-based row. Splits that a data set names train, validate and test as they say
+    (tests are left out of a training); of a split that is named, as hf:NAME:train, all rows are divided.
+
+    Args:
+        made: what the field makes of a record whose raw is the text of the column.
+        path: the file, folder or reference; standard input cannot be Parquet, whose index stands at the end.
+        problems: receives data that cannot be read, a missing column, rows without text.
+        text: the column with the sequence; None is "text", or the only column there is.
+        column: the same as text, as other tables call it.
+        id_column: column of the record's id; None names it by its row.
+        document_column: column of what the record belongs to.
+        keep: further columns that go into `meta`.
+    """
+    source, name = str(path), ""
+
+    def columns(table: Table) -> list[str]:
+        nonlocal name
+        name = text or column or (table.names[0] if len(table.names) == 1 else "text")
+        wanted = [n for n in (name, id_column, document_column, *keep) if n is not None]
+        absent = next((n for n in wanted if n not in table.names), None)
+        if absent is None:
+            return list(dict.fromkeys(wanted))
+        options = {name: "column", id_column: "id_column", document_column: "document_column"}
+        raise missing(absent, table.names, source, None, options.get(absent, "keep"), problems)
+
+    for number, row in numbered_rows(source, problems, columns):
+        record = record_from(row, name, id_column, document_column, keep, source, number, problems)
+        if record is not None:
+            yield from made(record, problems)
+
+
+def whole(record: Record, problems: Problems) -> Iterable[Record]:
+    """The record as it is: what a field of plain text makes of a row."""
+    return (record,)
+
+
+read_parquet = partial(read_dataset, whole)
+"""Rows of plain text."""
+
+
+def is_table(source: str) -> bool:
+    """Whether a source is one that `open_table` opens: a data set, a saved folder, a Parquet file."""
+    return is_reference(source) or source.lower().endswith(".parquet") or Path(source).is_dir()
+
+
+def numbered_rows(
+    source: str, problems: Problems, columns: Callable[[Table], Sequence[str]] = lambda table: table.names
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(1-based number, column name to value) of every row of a table; faults go to `problems`.
+
+    Args:
+        source: see `open_table`.
+        problems: receives a table that cannot be opened, or not be read to its end.
+        columns: chooses the columns that are read; what it raises goes to `problems` too.
+    """
+    number = 0
+    try:
+        with _silent():
+            table = open_table(source)
+            for batch in table.batches(columns(table), _ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except DataError as error:
+        problems.bad(error)
+    # Each format of files has errors of its own: pyarrow's, those of pandas, of the decoder, of the network.
+    except Exception as error:
+        problems.bad(damaged(source, number, error))
+
+
+def damaged(source: str, row: int, error: Exception | None = None) -> DataError:
+    """The error for a table that cannot be read, or not to its end."""
+    reason, remedy = "the file is not parquet, or damaged", "write it again, or name the format it really has"
+    if not source.lower().endswith(".parquet"):
+        reason, remedy = "the data set is damaged, or out of reach", "check its files and the network"
+    found = DataError(reason, source=source, line=row or None, remedy=remedy)
+    found.__cause__ = error
+    return found
+
+
+def open_table(source: str) -> Table:
+    """Open a Parquet file, a folder that `datasets` saved, or one split of a data set.
+
+    Raises:
+        DataError: it is not there, empty, or cannot be reached; the sentence says which.
+        pyarrow.ArrowException: a Parquet file that is none.
+    """
+    if is_reference(source):
+        return _open_reference(Reference.parse(source), source)
+    return _open_saved(source) if Path(source).is_dir() else _open_parquet(source)
+
+
+def _open_parquet(source: str) -> Table:
+    import pyarrow.parquet as pq
+
+    if source == "-":
+        raise DataError(
+            "parquet cannot be read from standard input", source=source, remedy="give the name of the file"
+        )
+    if not Path(source).exists():
+        raise DataError("no such file", source=source, remedy="check the path")
+    if Path(source).stat().st_size == 0:
+        raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
+    file = pq.ParquetFile(source, memory_map=True)
+
+    def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
+        return iter(file.iter_batches(batch_size=size, columns=list(columns)))
+
+    return Table(file.schema_arrow.names, batches)
+
+
+def _open_saved(path: str, split: str | None = None, source: str | None = None) -> Table:
+    with _faults(source or path):
+        import datasets
+
+        found = datasets.load_from_disk(path)
+        if split is not None:
+            found = _chosen(found, split)
+
+    def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
+        return iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
+
+    return Table(found.column_names, batches)
+
+
+def _open_reference(reference: Reference, source: str) -> Table:
+    if is_saved(Path(reference.name)):
+        return _open_saved(reference.name, reference.split, source)
+    with _faults(source):
+        import datasets
+
+        found = datasets.load_dataset(
+            reference.name,
+            reference.subset,
+            revision=reference.revision,
+            split=reference.split,
+            streaming=True,
+        )
+        if found.features is None:  # files without a schema, as JSON lines: their first rows tell it
+            first = next(iter(found.with_format("arrow").iter(_ROWS)), None)
+            names = [] if first is None else first.schema.names
+        else:
+            names = list(found.features)
+
+    def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
+        return iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
+
+    return Table(names, batches)
+
+
+def _chosen(found: Any, split: str) -> Any:
+    if not hasattr(found, "keys") or split not in found:
+        there = f"there are: {', '.join(found)}" if hasattr(found, "keys") else "the folder has no splits"
+        raise ValueError(f"Bad split: {split}. {there}")
+    return found[split]
+
+
+def _split_names(reference: Reference) -> list[str]:
+    with _faults(str(reference)):
+        import datasets
+
+        if is_saved(Path(reference.name)):
+            return list(datasets.load_from_disk(reference.name))
+        found = datasets.get_dataset_split_names(
+            reference.name, config_name=reference.subset, revision=reference.revision
+        )
+        return list(found)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep `datasets` from logging: errors are reported by us, and its own may hold values of the data."""
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _faults(source: str) -> Iterator[None]:
+    """While a data set is found and opened: what goes wrong is one sentence."""
+    try:
+        with _silent():
+            yield
+    # Whatever a data set's files or the network make these libraries raise; httpx has exceptions of its own.
+    except Exception as error:
+        raise _explained(error, source) from error
+
+
+def _explained(error: Exception, source: str) -> DataError:
+    """The sentence for what `datasets` raises."""
+    said, kind = " ".join(str(error).split()), type(error)
+    if isinstance(error, ConnectionError) or kind.__module__.startswith("httpx"):
+        reason, remedy = "the hub cannot be reached", "check the network, or name a folder: hf:FOLDER"
+    elif isinstance(error, FileNotFoundError) or kind.__name__ == "RepositoryNotFoundError":
+        reason = "there is no such data set, or no data in it"
+        remedy = "check the name (https://huggingface.co/datasets); log in if it is private"
+    elif isinstance(error, RuntimeError) and "script" in said:
+        reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
+    elif said.startswith("Bad split"):
+        reason, remedy = "there is no split of this name", said.partition(". ")[2]
+    elif "BuilderConfig" in said or "Config name is missing" in said:
+        reason, remedy = "there is no subset of this name, or one must be named", said[:300]
+    else:  # what it says may hold values of the data
+        reason, remedy = "the data set cannot be opened", f"check its files ({kind.__name__} in datasets)"
+    return DataError(reason, source=source, remedy=remedy)

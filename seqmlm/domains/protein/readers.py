@@ -1,0 +1,191 @@
+"""The formats of proteins that Biopython reads: Clustal, Swiss-Prot, and structures with their contacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.biopython import Entry, aligned, entries, flat, parsed, whole_file
+from seqmlm.data.readers.fasta import Gaps
+from seqmlm.data.record import Record
+from seqmlm.errors import DataError, UsageError, nearest
+
+CONTACT = 8.0
+"""Angstrom: two residues are in contact whose C-beta atoms are nearer than that (CASP's definition)."""
+
+WARNED = "a structure that Biopython read with a warning"
+
+
+def read_clustal(
+    path: str | Path, problems: Problems, *, gaps: Gaps = "drop", max_bytes: int = MAX_BYTES
+) -> Iterator[Record]:
+    """Read a Clustal alignment, as Clustal, MUSCLE, PROBCONS and Kalign write it (also .gz, .zst, "-").
+
+    Args:
+        path: the file.
+        problems: receives a file that cannot be read; notes rows of gaps only.
+        gaps: "drop" gives sequences, "keep" gives the rows of the alignment, all of one length.
+        max_bytes: largest file.
+    """
+    for entry in whole_file(source_of(path), problems, max_bytes):
+        yield from aligned(entry, "clustal", source_of(path), problems, gaps)
+
+
+def read_swissprot(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
+    """Read UniProt flat files, Swiss-Prot and TrEMBL (also .gz, .zst, "-"), a record an entry.
+
+    The id is the first accession; `meta` has the entry's name, description and organism.
+
+    Args:
+        path: the file.
+        problems: receives entries that cannot be read or have no end.
+        max_bytes: largest entry.
+    """
+    for entry in entries(source_of(path), problems, max_bytes, "entry"):
+        for found in flat(entry, "swiss", "a Swiss-Prot entry", source_of(path), problems):
+            organism = found.annotations.get("organism", "").removesuffix(".")
+            meta = {"name": found.name, "description": found.description, "organism": organism}
+            known = {key: value for key, value in meta.items() if value}
+            yield Record(id=found.id, raw=str(found.seq), source=source_of(path), line=entry.line, meta=known)
+
+
+def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
+    """Read a structure in PDB format (also .gz, .zst, "-"), a record a chain of its first model.
+
+    The sequence is that of the residues with coordinates; what was not resolved is not in it. `meta` has
+    `chain`, the residue `numbers` of the file, and `contacts`: see `contacts`.
+
+    Args:
+        path: the file.
+        problems: receives a file that cannot be read, or without a protein; notes chains of other molecules,
+            further models, and what Biopython warned of.
+        max_bytes: largest file.
+    """
+    from Bio.PDB.PDBParser import PDBParser
+
+    for entry in whole_file(source_of(path), problems, max_bytes):
+        parser = PDBParser(PERMISSIVE=True)  # type: ignore[no-untyped-call]
+        yield from _chains(entry, parser.get_structure, source_of(path), problems)
+
+
+def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
+    """Read a structure in mmCIF format (also .gz, .zst, "-"), a record a chain, as `read_pdb` does.
+
+    Chains and residues go by the names of the authors, which are those of the PDB file.
+
+    Args:
+        path, problems, max_bytes: as of the format pdb.
+    """
+    from Bio.PDB.MMCIFParser import MMCIFParser
+
+    for entry in whole_file(source_of(path), problems, max_bytes):
+        parser = MMCIFParser()  # type: ignore[no-untyped-call]
+        yield from _chains(entry, parser.get_structure, source_of(path), problems)
+
+
+def contacts(residues: list[Any]) -> NDArray[np.int32]:
+    """(P, 2) pairs i < j of a chain's residues whose C-beta atoms are nearer than 8 angstrom, in order.
+
+    For glycine the C-alpha counts; a residue without the atom is in no pair. Pairs of all separations are
+    there: contact predictions are judged from |i - j| >= 6 on.
+
+    Args:
+        residues: of Bio.PDB, in the order of the sequence; numbered from 0.
+    """
+    from scipy.spatial import KDTree
+
+    atoms = [(i, "CA" if one.get_resname() == "GLY" else "CB", one) for i, one in enumerate(residues)]
+    placed = [(i, one[name].get_coord()) for i, name, one in atoms if name in one]
+    if len(placed) < 2:
+        return np.zeros((0, 2), dtype=np.int32)
+    where = np.array([i for i, _ in placed], dtype=np.int32)
+    points = np.array([point for _, point in placed], dtype=np.float64)
+    pairs = KDTree(points).query_pairs(CONTACT, output_type="ndarray")
+    near = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1) < CONTACT
+    found: NDArray[np.int32] = where[np.sort(pairs[near], axis=1)]
+    return found[np.lexsort((found[:, 1], found[:, 0]))]
+
+
+def substitution_matrix(name: str = "BLOSUM62", letters: str = "ACDEFGHIKLMNPQRSTVWY") -> NDArray[np.float64]:
+    """(A, A) log-odds of one residue in place of another, in the matrix's own units (BLOSUM62: half bits).
+
+    The strongest baseline of a variant's effect that needs neither a model nor an alignment (Henikoff and
+    Henikoff 1992).
+
+    Args:
+        name: of a matrix that Biopython has: BLOSUM45 to BLOSUM90, PAM30 to PAM250 and others.
+        letters: A residues, which are the rows and columns.
+
+    Raises:
+        UsageError: an unknown matrix, or a letter it does not have.
+
+    >>> matrix = substitution_matrix(letters="AW")
+    >>> matrix.tolist()
+    [[4.0, -3.0], [-3.0, 11.0]]
+    """
+    from Bio.Align import substitution_matrices
+
+    known = substitution_matrices.load()
+    if name not in known:
+        raise UsageError(f"there is no substitution matrix {name!r}{nearest(name, known)}")
+    matrix = substitution_matrices.load(name)
+    foreign = set(letters) - set(matrix.alphabet)
+    if foreign:
+        raise UsageError(f"the matrix {name} has no {', '.join(sorted(foreign))}")
+    return np.array([[matrix[a, b] for b in letters] for a in letters], dtype=np.float64)
+
+
+def _chains(
+    entry: Entry, structure: Callable[[str, StringIO], Any], source: str, problems: Problems
+) -> Iterator[Record]:
+    """The protein chains of the first model of a structure."""
+    file = Path(source)
+    name = file.with_suffix("").stem if file.suffix.lower() in COMPRESSED else file.stem
+    models, warned = parsed(partial(structure, name), entry, "a structure", source, problems)
+    problems.note(WARNED, len(warned), source=source)
+    problems.note("a further model of a structure, left out", len(models) - 1, source=source)
+    found = 0
+    for chain in models[0] if models else ():
+        residues, letters = _residues(chain)
+        if not residues:
+            problems.note("a chain without amino acids, left out", source=source)
+            continue
+        found += 1
+        yield Record(
+            id=f"{name}_{chain.id}" if chain.id.strip() else name,
+            raw=letters,
+            source=source,
+            line=entry.line,
+            document=name,
+            meta={
+                "chain": chain.id,
+                "numbers": tuple(f"{one.id[1]}{one.id[2].strip()}" for one in residues),
+                "contacts": tuple(map(tuple, contacts(residues).tolist())),
+            },
+        )
+    if models and not found:
+        remedy = "check that this is the structure of a protein, with coordinates"
+        problems.bad(DataError("a structure without a protein chain", source=source, remedy=remedy))
+
+
+def _residues(chain: Any) -> tuple[list[Any], str]:
+    """The amino acids of a chain and their letters; modified ones are read as what they were made from."""
+    from Bio.Data.PDBData import protein_letters_3to1, protein_letters_3to1_extended
+
+    residues, letters = [], []
+    for one in chain:
+        name = one.get_resname().strip()
+        letter = "X" if name == "UNK" else protein_letters_3to1_extended.get(name)
+        ligand = one.id[0].strip() and name in protein_letters_3to1  # a free amino acid beside the chain
+        if letter and not ligand:
+            residues.append(one)
+            letters.append(letter)
+    return residues, "".join(letters)

@@ -1,0 +1,258 @@
+"""From the name of a model to something that can be asked: what every task does first, in one place.
+
+A session has resolved the reference, loaded the folder, checked what may be shown, and settled precision and
+correction. It makes one `Conditionals` for the model and one for its one-pass head, and remembers scores.
+
+The trade-off: memory for time. Most log windows and many reads occur again and again, so scores are kept by
+what the model saw; `forget` gives them up. A run does so at each commit, because the packing of a batch, and
+with it the last bits of its numbers, depends on which of its sequences are known already: a resumed run then
+repeats what an undisturbed one computes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from seqmlm.anomaly.values import Bools, Scored
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.device import Precision, best_device, resolved
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.errors import StateError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.model_folder import Card, LoadedModel
+from seqmlm.inference.one_pass import correction_in, head_for
+from seqmlm.registry import ModelEntry, Registry, resolve
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.workspace import Workspace
+
+CACHED_UNITS = 1 << 20
+"""Most units remembered, over all sequences; beyond it those not asked for longest are forgotten."""
+
+Key = tuple[bytes, Hashable]
+
+_NO_RECORD = Record(id="", raw="", source="", line=0)
+_NO_ENCODING = Encoding(ids=np.zeros(0, dtype=np.int32), groups=np.zeros(0, dtype=np.int32))
+
+
+class Session:
+    """A model ready to be asked.
+
+    Args:
+        model: the model.
+        correction: of its answers in the one-pass mode, where that shall not be the model's own
+            (`seqmlm.inference.one_pass`); what other modes need follows from the model.
+        tokens_per_batch: budget of a forward pass; None for what suits the device.
+        precision: of the matrix products, for all that is asked; "auto" is resolved here.
+        entry: the model's entry in the registry, where it has one.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        correction: Correction | None = None,
+        tokens_per_batch: int | None = None,
+        precision: Precision = "fp32",
+        entry: ModelEntry | None = None,
+    ) -> None:
+        self.model, self.entry = model, entry
+        self.precision = resolved(precision)
+        self.one_pass_correction = correction
+        self.cache = ScoreCache()
+        self._tokens_per_batch = tokens_per_batch
+        self._conditionals: dict[bool, Conditionals] = {}
+        self._corrections: dict[Mode, Correction | None] = {}
+        self._budget = self._forgotten = 0
+
+    @classmethod
+    def open(
+        cls,
+        reference: str,
+        *,
+        domain: str | None = None,
+        tokens_per_batch: int | None = None,
+        precision: Precision = "fp32",
+        folder: bool = False,
+        shown: bool = False,
+        remedy: str = "",
+    ) -> Session:
+        """Find a model and load it.
+
+        Args:
+            reference: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
+            domain: needed for a model without our card; for one with it, must agree.
+            tokens_per_batch, precision: as for the class.
+            folder: something is to be kept with the model, so that it must be a folder here.
+            shown: results for single records will be shown on the console: refused for a sensitive model.
+            remedy: what to do instead, for the message of that refusal.
+
+        Raises:
+            UsageError: the reference cannot be one, a model of another domain, or a sensitive one whose
+                results would be shown.
+            StateError: no such model, or it is incomplete or not in a folder.
+        """
+        found = resolve(reference, lambda: Registry(Workspace.locate()))
+        if folder and found.path is None:
+            raise StateError(
+                f"{reference} is on the Hugging Face hub: download it to a folder, then name that folder"
+            )
+        model = model_folder.load(found.location, domain=domain)
+        if shown and model.card.sensitive:
+            raise UsageError(
+                f"scores of sensitive data are not shown on the console{remedy and ': '}{remedy}"
+            )
+        return cls(model, tokens_per_batch=tokens_per_batch, precision=precision, entry=found.entry)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.model.tokenizer
+
+    @property
+    def domain(self) -> Domain:
+        """The model's domain."""
+        return self.model.domain
+
+    @property
+    def card(self) -> Card:
+        """The model's card."""
+        return self.model.card
+
+    def reader(
+        self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> Callable[..., Any]:
+        """What reads the records of some sources, given the `Problems` that receive bad ones."""
+        return lambda problems: self.domain.read(sources, problems, format=format, **(options or {}))
+
+    def check_text(self) -> None:
+        """Refuse a model whose sequences are no strings.
+
+        Raises:
+            UsageError: a sequence of the model's is no text (patients, log windows).
+        """
+        if not self.tokenizer.reads(""):
+            raise UsageError(
+                f"a sequence of the {self.card.domain} domain is no plain text; use seqmlm score on files"
+            )
+
+    def conditionals(self, mode: Mode = EXACT) -> Conditionals:
+        """What answers in a mode: the model, or the model with its trained one-pass head.
+
+        Raises:
+            UsageError: the mode needs a head that the model does not have.
+            StateError: the head is broken.
+        """
+        if mode.head not in self._conditionals:
+            made = Conditionals(
+                head_for(self.model) if mode.head else self.model.rows,
+                tokens_per_batch=self._tokens_per_batch,
+                device=best_device(),
+                precision=self.precision,
+            )
+            self._conditionals[mode.head], self._budget = made, made.tokens_per_batch
+        return self._conditionals[mode.head]
+
+    def correction(self, mode: Mode) -> Correction | None:
+        """What corrects the answers in a mode; None for nothing.
+
+        Raises:
+            UsageError: a one-pass mode for which there is none; the message says why, and what to do.
+            StateError: a stored correction is broken.
+        """
+        if mode == ONE_PASS and self.one_pass_correction is not None:
+            return self.one_pass_correction
+        if mode not in self._corrections:
+            self._corrections[mode] = correction_in(self.model, mode)
+        return self._corrections[mode]
+
+    @property
+    def forward_tokens(self) -> int:
+        """Tokens that went through the model since `forget`."""
+        return self._all_tokens() - self._forgotten
+
+    def forget(self) -> None:
+        """Remember no score, and no budget that was halved for want of memory: as in a new process."""
+        self.cache = ScoreCache()
+        self._forgotten = self._all_tokens()
+        for one in self._conditionals.values():
+            one.tokens_per_batch = self._budget
+
+    def _all_tokens(self) -> int:
+        return sum(one.statistics.tokens for one in self._conditionals.values())
+
+
+class ScoreCache:
+    """Scores by what the model saw; bounded, exact, and the same for any order of the input.
+
+    Args:
+        units: most units remembered, over all sequences.
+    """
+
+    def __init__(self, units: int = CACHED_UNITS) -> None:
+        self._most, self._units = units, 0
+        self._known: OrderedDict[Key, Scored] = OrderedDict()
+
+    def scores(
+        self,
+        encodings: Sequence[Encoding],
+        request: Hashable,
+        score: Callable[[list[int]], list[Scored]],
+        wanted: Sequence[Bools] | None = None,
+    ) -> list[Scored]:
+        """Scores of a batch, one each, without record and encoding; of equal sequences the same object.
+
+        Args:
+            encodings: what the model sees.
+            request: whatever else decides the answer (mode, what is read of it).
+            score: scores the sequences with these indices, those that are not known.
+            wanted: (L,) for each sequence, True at the tokens to score; None for all.
+        """
+        keys = [
+            (digest(one, None if wanted is None else wanted[number]), request)
+            for number, one in enumerate(encodings)
+        ]
+        fresh = {key: number for number, key in reversed(list(enumerate(keys))) if key not in self._known}
+        asked = sorted(fresh.values())
+        scores = score(asked) if asked else []
+        found = {  # neither texts nor the batch that an encoding is a view of are kept
+            keys[number]: replace(one, record=_NO_RECORD, encoding=_NO_ENCODING)
+            for number, one in zip(asked, scores, strict=True)
+        }
+        known = [found[key] if key in found else self._again(key) for key in keys]
+        for key, one in found.items():
+            self._keep(key, one)
+        return known
+
+    def _again(self, key: Key) -> Scored:
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def _keep(self, key: Key, one: Scored) -> None:
+        self._known[key] = one
+        self._units += len(one) + 1
+        while self._units > self._most:
+            self._units -= len(self._known.popitem(last=False)[1]) + 1
+
+
+def digest(encoding: Encoding, wanted: Bools | None = None) -> bytes:
+    """16 bytes that are equal for encodings a model cannot tell apart, and for equal `wanted`."""
+    state = blake2b(encoding.ids.tobytes(), digest_size=16)
+    state.update(encoding.groups.tobytes())
+    for array in (encoding.positions, wanted):
+        state.update(b"\1" if array is not None else b"\0")
+        if array is not None:
+            state.update(array.tobytes())
+    for name in sorted(encoding.channels):
+        state.update(name.encode() + b"\0")
+        state.update(encoding.channels[name].tobytes())
+    return state.digest()

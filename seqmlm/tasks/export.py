@@ -1,0 +1,207 @@
+"""`seqmlm data export`: records and their encodings as a folder that `datasets.load_from_disk` loads.
+
+Sensitive data are refused. Of them only aggregates leave the workspace, and a folder of records, whatever its
+mode, is made to be taken elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from seqmlm import plugins
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.splits import PARTS
+from seqmlm.domains.base import Domain
+from seqmlm.engine.durable import move_into_place
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tasks.config import resolve_config
+from seqmlm.tasks.corpus import CorpusReader, load_or_train
+from seqmlm.tasks.launch import complete
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.workspace import Workspace
+
+TOKENIZER = "tokenizer"
+"""Folder of the tokenizer beside the splits."""
+
+_BATCH = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """What is exported, and where to.
+
+    Args:
+        domain: its name.
+        out: a folder that does not exist yet.
+        paths: files, folders, data sets (hf:NAME); none for the domain's sample.
+        format, options: of the reader.
+        tokenizer: a saved tokenizer or a model's folder; None for the domain's own, trained where it has no
+            fixed vocabulary.
+        on_error: "raise" ends at the first bad record, "skip" leaves bad ones out.
+        sensitive: treat the data as sensitive, also where the domain is not: nothing is exported.
+        seed: of the split.
+    """
+
+    domain: str
+    out: Path
+    paths: tuple[str, ...] = ()
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
+    on_error: Literal["raise", "skip"] = "raise"
+    sensitive: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written.
+
+    Args:
+        out: the folder.
+        splits: records of each split.
+        columns: of the data set.
+        problems: bad records and oddities, by reason.
+    """
+
+    out: str
+    splits: Mapping[str, int]
+    columns: Sequence[str]
+    problems: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def export(config: ExportConfig) -> Exported:
+    """Write every record with its sequence and its encoding, divided as a training would divide them.
+
+    The folder is whole or not there. A split is written twice (as a stream, then as `datasets` keeps it), in
+    memory that does not grow with it.
+
+    Args:
+        config: what, and where to.
+
+    Raises:
+        UsageError: sensitive data, or an unknown domain, format or option.
+        DataError: an input that cannot be read, or holds no record.
+        StateError: the folder is there already, or cannot be written.
+    """
+    domain = plugins.domain(config.domain)
+    if domain.sensitive or config.sensitive:
+        raise UsageError(
+            f"records of sensitive data are not exported, only aggregates leave the workspace: "
+            f"'seqmlm data inspect --domain {domain.name}' gives those"
+        )
+    if config.out.exists() and (not config.out.is_dir() or any(config.out.iterdir())):
+        raise StateError(f"{config.out} is there already; choose another folder, or remove it")
+    workspace = Workspace.locate()
+    data: dict[str, Any] = {
+        "paths": list(config.paths),
+        "format": config.format,
+        "options": dict(config.options),
+        "on_error": config.on_error,
+    }
+    tokenizer = {"tokenizer": {"path": config.tokenizer}} if config.tokenizer else {}
+    settings = complete(resolve_config(domain, {"data": data, "seed": config.seed}, tokenizer), workspace)
+    reader = CorpusReader(settings, domain, workspace)
+    problems = Problems(config.on_error)
+    with _built(config.out) as building:
+        spelled = load_or_train(settings, reader.texts)
+        counts = _write(reader, spelled, problems, building)
+        spelled.save(building / TOKENIZER)
+    return Exported(
+        out=str(config.out),
+        splits={part: counts[part] for part in PARTS if counts[part]},
+        columns=_schema(domain).names,
+        problems=problems.counts,
+    )
+
+
+def _write(reader: CorpusReader, tokenizer: Tokenizer, problems: Problems, folder: Path) -> Counter[str]:
+    """Write the splits into a folder; gives the records of each."""
+    import pyarrow as pa
+
+    schema = _schema(reader.domain)
+    counts: Counter[str] = Counter()
+    streams = {part: folder / f".{part}.arrow" for part in PARTS}
+    with ExitStack() as stack:
+        writers = {
+            part: stack.enter_context(pa.ipc.new_stream(str(path), schema)) for part, path in streams.items()
+        }
+        divided = (pair for name in reader.sources for pair in reader.divided(name, problems))
+        while batch := list(islice(divided, _BATCH)):
+            kept = [pair for pair in batch if reader.domain.check(pair[0], tokenizer, problems)]
+            for number, part in enumerate(PARTS):
+                records = [record for record, place in kept if place == number]
+                if records:
+                    rows = list(_rows(reader.domain, tokenizer, records))
+                    writers[part].write_table(pa.Table.from_pylist(rows, schema=schema))
+                    counts[part] += len(records)
+    if not counts:
+        raise DataError("no record to export", remedy="check the files, their format and its options")
+    _save({part: path for part, path in streams.items() if counts[part]}, folder)
+    for path in streams.values():
+        path.unlink()
+    return counts
+
+
+def _rows(domain: Domain, tokenizer: Tokenizer, records: list[Record]) -> Iterator[dict[str, Any]]:
+    encodings = tokenizer.encode_batch([record.raw for record in records])
+    for record, encoding in zip(records, encodings, strict=True):
+        yield {
+            "id": record.id,
+            **domain.row(record),
+            "document": record.document,
+            "source": Path(record.source).name,  # the folder is nobody else's business
+            "line": record.line,
+            "input_ids": encoding.ids,
+            "groups": encoding.groups,
+        }
+
+
+def _schema(domain: Domain) -> Any:
+    import pyarrow as pa
+
+    text, numbers = pa.string(), pa.list_(pa.int32())
+    types = {"string": text, "list<string>": pa.list_(text), "list<double>": pa.list_(pa.float64())}
+    own = {name: types[kind] for name, kind in domain.columns.items()}
+    place = {"document": text, "source": text, "line": pa.int64()}
+    return pa.schema({"id": text, **own, **place, "input_ids": numbers, "groups": numbers})
+
+
+def _save(streams: Mapping[str, Path], folder: Path) -> None:
+    import datasets
+
+    bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        splits = {part: datasets.Dataset.from_file(str(path)) for part, path in streams.items()}
+        datasets.DatasetDict(splits).save_to_disk(str(folder))
+    finally:
+        if bars:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def _built(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to build in, which becomes `out` at the end."""
+    building = out.with_name(f".{out.name}.{os.getpid()}.building")
+    try:
+        building.mkdir(parents=True)
+        yield building
+        move_into_place(building, out)
+    except OSError as error:
+        raise StateError(f"{out} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,61 @@
+"""An option means the same in every command that takes it, and its help text is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from seqmlm.cli import app
+from seqmlm.cli.options import merged
+
+
+def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for word, inner in command.commands.items():
+        yield from _commands(inner, f"{name} {word}".strip())
+
+
+COMMANDS = dict(_commands(get_command(app)))
+
+# Option -> commands in which it takes other values (steps of training, fewer policies, a format to show).
+OWN = {
+    "--format": {"data formats"},
+    "--on-error": {"calibrate", "data export"},
+    "--option": set(),
+    "--precision": set(),
+    "--seed": set(),
+    "--tokens-per-batch": {"train"},
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_text_is_a_sentence(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        text = getattr(parameter, "help", None)
+        if parameter.name == "help":
+            continue
+        assert text, f"{name}: {parameter.name} has no help text"
+        assert text[0].isupper(), text
+        assert text.endswith("."), text
+
+
+@pytest.mark.parametrize("option", OWN)
+def test_a_shared_option_has_one_help_text(option: str) -> None:
+    texts = {
+        parameter.help
+        for name, command in COMMANDS.items()
+        if name not in OWN[option]
+        for parameter in command.params
+        if option in parameter.opts
+    }
+    assert len(texts) == 1, texts
+
+
+def test_positional_paths_come_before_those_of_data() -> None:
+    assert merged(None, None) == []
+    assert merged(["a"], ["b", "c"]) == ["a", "b", "c"]

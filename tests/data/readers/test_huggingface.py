@@ -1,0 +1,246 @@
+"""Data sets named hf:NAME, saved folders and shards: their splits, columns, and faults in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from formats import saved
+
+from seqmlm import plugins
+from seqmlm.data.prepare import file_fingerprint
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.huggingface import Reference, is_saved, is_shards
+from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.errors import DataError, UsageError
+
+TEXTS = [f"text number {n}" for n in range(8)]
+
+
+def read(domain: str, path: Any, **options: Any) -> list[Record]:
+    return list(plugins.domain(domain).read([path], Problems(), **options))
+
+
+def shards(folder: Path, **columns: list[Any]) -> Path:
+    """Two shards of a train split and one of a test split."""
+    folder.mkdir()
+    for name, part in {"train-0": slice(0, 3), "train-1": slice(3, 6), "test-0": slice(6, None)}.items():
+        table = pa.table({key: values[part] for key, values in columns.items()})
+        pq.write_table(table, folder / f"{name}.parquet")
+    (folder / "README.md").write_text("# A data set\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hf:imdb", {"name": "imdb"}),
+        ("hf:nyu-mll/glue:train", {"name": "nyu-mll/glue", "split": "train"}),
+        ("hf:nyu-mll/glue:sst2/train", {"name": "nyu-mll/glue", "subset": "sst2", "split": "train"}),
+        ("hf:wikitext@v1:wikitext-2/", {"name": "wikitext", "revision": "v1", "subset": "wikitext-2"}),
+    ],
+)
+def test_references_are_read_and_written(text: str, parts: Mapping[str, str]) -> None:
+    assert Reference.parse(text) == Reference(**parts)
+    assert str(Reference(**parts)) == text
+
+
+def test_a_folder_is_a_name_whatever_it_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "odd@name:x"
+    folder.mkdir()
+    assert Reference.parse(f"hf:{folder}") == Reference(name=str(folder))
+    assert Reference.parse(f"hf:{folder}:train") == Reference(name=str(folder), split="train")
+    for wrong in ("hf:", "hf:x:", "hf::train"):
+        with pytest.raises(UsageError, match="hf:NAME:SPLIT"):
+            Reference.parse(wrong)
+
+
+def test_splits_that_the_data_name_are_told_and_a_named_one_is_not(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "set", review=TEXTS, stars=list(range(8)))
+    found = read("text", f"hf:{folder}", text="review", keep=["stars"])
+    assert [r.raw for r in found] == TEXTS
+    assert [r.meta["split"] for r in found] == ["train"] * 6 + ["test"] * 2
+    assert (found[4].id, found[4].line, found[4].meta["stars"]) == ("set:train:5", 5, 4)
+    assert found[4].source == f"hf:{folder}:train"
+    named = read("text", f"hf:{folder}:test", column="review")
+    assert [(r.raw, dict(r.meta)) for r in named] == [(text, {}) for text in TEXTS[6:]]
+
+
+def test_a_saved_folder_is_known_as_one(tmp_path: Path) -> None:
+    (reference,) = saved(tmp_path, {"text": TEXTS, "name": list("abcdefgh")})
+    folder = tmp_path / "saved"
+    assert is_saved(folder)
+    assert is_saved(folder / "train")
+    assert not is_saved(tmp_path)
+    for path in (reference, folder):
+        found = read("text", path, id_column="name", document_column="text")
+        assert [(r.id, r.raw, r.document) for r in found] == [
+            (name, text, text) for name, text in zip("cdefghab", TEXTS[2:] + TEXTS[:2], strict=True)
+        ]
+        assert [r.meta["split"] for r in found] == ["train"] * 6 + ["validation"] * 2
+    (one, *_) = read("text", folder / "train")
+    assert (one.raw, dict(one.meta)) == (TEXTS[2], {}), "one split, saved alone, is divided like other data"
+
+
+def test_shards_are_a_data_set_where_the_field_has_no_parquet_of_its_own(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "set", chain=["MKV", "ac d", "MK*"] * 3)
+    assert is_shards(folder)
+    found = read("protein", folder, text="chain")
+    assert [r.raw for r in found] == ["MKV", "ACD", "MK"] * 3
+    assert found[0].source == f"hf:{folder}:train"
+    assert next(r.source for r in read("text", folder, column="chain")) == str(folder / "test-0.parquet")
+    (folder / "p.fasta").write_text(">p\nMKV\n")
+    assert not is_shards(folder)
+    assert [r.id for r in read("protein", folder)] == ["p"], "tables beside sequences are not data"
+    assert len(read("protein", folder / "test-0.parquet", text="chain")) == 3
+
+
+def test_files_without_a_schema_are_streamed(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    assert [r.raw for r in read("text", f"hf:{folder}")] == TEXTS
+
+
+def test_every_field_makes_its_own_of_a_row(tmp_path: Path) -> None:
+    (dna,) = saved(tmp_path / "dna", {"text": ["ACGU", "acgtnnnn", "GG-CC"] * 2})
+    assert [(r.raw, r.id) for r in read("dna", f"{dna}:train")][:2] == [
+        ("acgt", "saved:train:1:0-4"),
+        ("GGCC", "saved:train:2"),
+    ]
+    (code,) = saved(tmp_path / "code", {"body": ["x = 1"] * 4, "language": ["python"] * 4})
+    (first, *_) = read("code", code, text="body")
+    assert (first.raw, first.raw.language) == ("x = 1", "python")
+    (logs,) = saved(tmp_path / "logs", {"m": [f"line {n}" for n in range(8)]})
+    (window,) = read("logs", f"{logs}:train", text="m")
+    assert window.raw == LogLines(lines=tuple(f"line {n}" for n in range(2, 8)))
+    rows = {"lines": [["a", "b"], ["c"]] * 2, "timestamp": [[1.0, 2.5], [3.0]] * 2, "session": list("wxyz")}
+    (sessions,) = saved(tmp_path / "sessions", rows)
+    found = read("logs", f"{sessions}:train")
+    assert [(r.id, r.raw) for r in found][1:] == [
+        ("y", LogLines(lines=("a", "b"), times=(1.0, 2.5))),
+        ("z", LogLines(lines=("c",), times=(3.0,))),
+    ]
+    events = {"who": ["p", "p", "q", "q"], "time": ["2024-01-01"] * 4, "code": ["I10", "E11", "I10", "J45"]}
+    (ehr,) = saved(tmp_path / "ehr", events)
+    (patient, _) = read("ehr", f"{ehr}:train", patient="who")
+    assert (patient.id, [event.code for event in patient.raw.events]) == ("p", ["CODE//E11"])
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("hf:{}/set:dev", r"no split of this name \(Available splits: \['train', 'test'\]\)"),
+        ("hf:{}/saved:dev", r"no split of this name \(there are: train, validation\)"),
+        (
+            "hf:{}/set:sst2/train",
+            r"no subset of this name, or one must be named \(BuilderConfig 'sst2' not found",
+        ),
+        ("hf:{}/set", r"field 'text': no column of this name \(there are: review, stars; choose one with"),
+        ("hf:{}/empty", "no such data set, or no data in it"),
+        ("hf:{}/program", "made by a program, which is not run"),
+    ],
+)
+def test_faults_are_one_sentence(tmp_path: Path, reference: str, said: str) -> None:
+    shards(tmp_path / "set", review=TEXTS, stars=list(range(8)))
+    saved(tmp_path, {"text": TEXTS})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "program.py").write_text("raise SystemExit('it was run')\n")
+    with pytest.raises(DataError, match=said):
+        read("text", reference.format(tmp_path))
+    problems = Problems("skip")
+    assert not list(plugins.domain("text").read([reference.format(tmp_path)], problems))
+    assert problems.bad_count > 0
+
+
+def test_a_data_set_has_one_format(tmp_path: Path) -> None:
+    (reference,) = saved(tmp_path, {"text": TEXTS})
+    with pytest.raises(UsageError, match="has the format 'huggingface', not 'csv'"):
+        read("text", reference, format="csv")
+    assert len(read("text", reference, format="huggingface")) == 8
+
+
+def test_the_hub_is_asked_for_the_commit_and_faults_of_the_network_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import datasets
+    import huggingface_hub
+
+    asked: list[Any] = []
+
+    def info(self: Any, name: str, revision: str | None = None) -> Any:
+        asked.append((name, revision))
+        return SimpleNamespace(sha="c0ffee")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", info)
+    assert plugins.domain("text").files(["hf:a/b@v1:train"], options={}) == ["hf:a/b@c0ffee:train"]
+    assert asked == [("a/b", "v1")]
+    assert file_fingerprint(["hf:a/b@c0ffee"]) != file_fingerprint(["hf:a/b@c0ffef"])
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("name resolution failed")
+
+    monkeypatch.setattr(datasets, "get_dataset_split_names", away)
+    monkeypatch.setattr(datasets, "load_dataset", away)
+    for reference in ("hf:a/b", "hf:a/b:train"):
+        with pytest.raises(DataError, match=r"the hub cannot be reached \(check the network"):
+            read("text", reference)
+
+    def absent(*_: Any, **__: Any) -> Any:
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'a/b' doesn't exist on the Hub")
+
+    monkeypatch.setattr(datasets, "get_dataset_split_names", absent)
+    with pytest.raises(DataError, match="there is no such data set"):
+        read("text", "hf:a/b")
+
+
+def test_rows_are_streamed_and_no_program_of_a_data_set_may_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    folder, load, given = shards(tmp_path / "set", text=TEXTS), datasets.load_dataset, {}
+
+    def watched(*names: Any, **options: Any) -> Any:
+        given.update(options)
+        return load(*names, **options)
+
+    monkeypatch.setattr(datasets, "load_dataset", watched)
+    assert len(read("text", f"hf:{folder}")) == 8
+    assert given["streaming"]
+    assert not given.get("trust_remote_code")
+
+
+def test_files_that_decide_are_those_of_the_folder_and_the_split(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "set", text=TEXTS)
+    found = plugins.domain("text").files([f"hf:{folder}:test"], options={})
+    assert found[0] == f"hf:{folder}:test"
+    assert {Path(name).name for name in found[1:]} >= {"train-0.parquet", "test-0.parquet"}
+    other = plugins.domain("text").files([f"hf:{folder}:train"], options={})
+    assert file_fingerprint(found) != file_fingerprint(other)
+
+
+# The reader of CSV that `datasets` uses leaves its file open where it fails.
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_rows_that_break_off_are_named_and_no_value_is_told(
+    tmp_path: Path, ending: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = 3000 if ending == "jsonl" else 30_000
+    lines = ['{"text": "some words"}'] * rows if ending == "jsonl" else ["text,n", *["some words,1"] * rows]
+    lines.append('{"text": secret}' if ending == "jsonl" else "secret,b,c,d")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / f"a.{ending}").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match="the data set") as caught:
+        read("text", f"hf:{folder}:train")
+    assert "secret" not in str(caught.value)
+    assert capfd.readouterr().err == ""

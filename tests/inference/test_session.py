@@ -1,0 +1,83 @@
+"""Opening a model: by any reference, checked once; what a session makes, keeps and forgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import protein_model, residues
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD
+from seqmlm.errors import StateError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+
+
+def folder(path: Path, **card: Any) -> str:
+    model = protein_model()
+    model_folder.write(path, model.rows, model.tokenizer, replace(model.card, **card))
+    return str(path)
+
+
+def test_a_folder_is_opened_and_refused_for_what_it_is_not(workspace: Path) -> None:
+    name = folder(workspace / "mine")
+    session = Session.open(name, domain="protein", precision="auto")
+    assert (session.domain.name, session.card.unit, session.precision) == ("protein", "residue", "fp32")
+    assert session.entry is None
+    with pytest.raises(UsageError, match="is a protein model"):
+        Session.open(name, domain="text")
+    with pytest.raises(StateError, match="no model 'other'"):
+        Session.open("other")
+    with pytest.raises(StateError, match="download it to a folder"):
+        Session.open("hf:someone/something", folder=True)
+
+
+def test_scores_of_sensitive_data_are_not_shown(workspace: Path) -> None:
+    name = folder(workspace / "secret", sensitive=True)
+    assert Session.open(name).card.sensitive
+    with pytest.raises(UsageError, match=r"not shown on the console$"):
+        Session.open(name, shown=True)
+    with pytest.raises(UsageError, match=r"console: name a file$"):
+        Session.open(name, shown=True, remedy="name a file")
+
+
+def test_one_model_answers_for_all_modes_but_a_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(protein_model(), tokens_per_batch=64, precision="bf16")
+    with pytest.raises(UsageError, match="no one-pass head"):
+        session.conditionals(ONE_PASS_HEAD)
+    monkeypatch.setattr("seqmlm.inference.session.head_for", lambda model: model.rows)
+    exact, head = session.conditionals(EXACT), session.conditionals(ONE_PASS_HEAD)
+    assert session.conditionals(ONE_PASS) is exact is not head
+    assert {(one.tokens_per_batch, one.precision) for one in (exact, head)} == {(64, "bf16")}
+
+
+def test_a_correction_replaces_the_models_own_in_one_pass_alone() -> None:
+    with pytest.raises(UsageError, match="no one-pass correction"):
+        Session(protein_model()).correction(ONE_PASS)
+    own = Correction()
+    session = Session(protein_model(), correction=own)
+    assert session.correction(ONE_PASS) is own
+    assert session.correction(EXACT) is None
+
+
+def test_a_session_that_forgot_is_as_new() -> None:
+    session = Session(protein_model(), tokens_per_batch=64)
+    scorer = RecordScorer(session)
+    batch = scorer.encoded([Record(id="r", raw=residues(12), source="x", line=1)], Problems())
+    scorer.scored(batch)
+    tokens = session.forward_tokens
+    assert tokens == 12 * 14
+    scorer.scored(batch)
+    assert session.forward_tokens == tokens, "it is remembered"
+    session.conditionals().tokens_per_batch //= 2
+    session.forget()
+    assert session.forward_tokens == 0
+    assert session.conditionals().tokens_per_batch == 64
+    scorer.scored(batch)
+    assert session.forward_tokens == tokens
