@@ -152,11 +152,11 @@ class Fused:
     def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""
         sizes = lengths if self.by_length else np.zeros_like(lengths)
-        return self.calibration.judge({n: statistics[n] for n in self.calibration.channels}, sizes)
+        return self.calibration.judge({n: statistics[n] for n in self.calibration.statistics}, sizes)
 
     def scores(self, statistics: Statistics, lengths: Longs) -> Doubles:
         """(M,) the fused statistic before it is ranked among normal rows: higher is more unusual."""
-        return FUSIONS[self.calibration.fusion](self.judge(statistics, lengths).channels)
+        return FUSIONS[self.calibration.fusion](self.judge(statistics, lengths).p_values)
 
 
 def _text(record: Record) -> str:

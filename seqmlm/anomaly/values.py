@@ -164,7 +164,7 @@ class Row:
         start, end: half-open offsets in `str(record.raw)`.
         units: (n,) indices into the record's `Scored`.
         length: units it is compared by; calibration is by length.
-        statistics: channel to value, higher = more unusual, inf = beyond anything normal; NaN where a channel
+        statistics: name to value, higher = more unusual, inf = beyond anything normal; NaN where one
             says nothing of this row.
         score: the level's main statistic; None where nothing could be scored.
         time: seconds since 1970-01-01 UTC of its first unit, or None.

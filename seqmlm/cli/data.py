@@ -77,8 +77,8 @@ def export(
 ) -> None:
     """Write records, with token ids and groups, as a folder that datasets.load_from_disk loads.
 
-    Splits are those of a training. Read the folder again, as files or as hf:FOLDER:SPLIT, with the options
-    id_column=id and document_column=document. Sensitive data are refused.
+    Records are split as a training would split them, and read again with the reader options that name the
+    columns id and document (see `seqmlm data formats`). Sensitive data are refused.
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """

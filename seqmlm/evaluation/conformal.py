@@ -1,19 +1,20 @@
-"""Calibrated p-values without labels: the channels of a row become p-values, one number, and a p-value again.
+"""Calibrated p-values without labels: the statistics of a row become p-values, are fused, and ranked again.
 
-Each statistic (a *channel*) becomes its tail p-value among normal rows of similar length, and these are fused
-(`FUSIONS`). Channels depend on each other, so the fused statistic has no known distribution: it is ranked
+Each statistic becomes its tail p-value among normal rows of similar length, and these are fused
+(`FUSIONS`). Statistics depend on each other, so the fused statistic has no known distribution: it is ranked
 among normal rows again. That is valid by construction, since the rows it is ranked among are not those the
-channels' ranks were estimated on (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
+statistics' ranks were estimated on (split conformal prediction: Vovk, Gammerman & Shafer 2005): under
 exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
 extrapolated by a generalized Pareto tail (`seqmlm.evaluation.ranks`) and marked as such.
 
-Fewer than 200 rows are too few to be divided and are cross-fitted: each fifth is ranked by channels estimated
-on the other four; a new row is ranked by all five, and the largest of a channel's five p-values counts. That
-keeps alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and is conservative. A
-single channel needs no fusion and no division: it is ranked among all rows of its length bin.
+Fewer than 200 rows are too few to be divided and are cross-fitted: each fifth is ranked by statistics
+estimated on the other four; a new row is ranked by all five, and the largest of a statistic's five p-values
+counts. That keeps alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and is
+conservative. A single statistic needs no fusion and no division: it is ranked among all rows of its length
+bin.
 
 The fusion of each level was chosen on faults planted in normal records, without labels. Fisher's sum suits a
-few channels that measure different things. Ten correlated channels, of which a fault moves two or three,
+few statistics that measure different things. Ten correlated statistics, of which a fault moves two or three,
 dilute it; the harmonic mean is dominated by the smallest p-values, as their minimum is, but distinguishes one
 small p-value from several.
 
@@ -44,12 +45,12 @@ Fusion = Literal["fisher", "harmonic"]
 
 
 def fisher(p_values: Mapping[str, Doubles]) -> Doubles:
-    """(M,) -2 sum log p over channels, all with equal weight (Fisher 1932); higher is more unusual."""
+    """(M,) -2 sum log p over statistics, all with equal weight (Fisher 1932); higher is more unusual."""
     return np.asarray(-2.0 * np.sum([np.log(one) for one in p_values.values()], axis=0), dtype=np.float64)
 
 
 def harmonic(p_values: Mapping[str, Doubles]) -> Doubles:
-    """(M,) minus the log of the channels' harmonic mean p-value (Wilson 2019); higher is more unusual.
+    """(M,) minus the log of the statistics' harmonic mean p-value (Wilson 2019); higher is more unusual.
 
     In its upper tail it is the Cauchy combination of Liu and Xie (2020).
     """
@@ -78,24 +79,24 @@ class Judgement:
 
     Args:
         p_value: (M,) in (0, 1]; smaller is more unusual.
-        channels: channel -> (M,) its own p-value, 1 where the statistic does not apply.
+        p_values: name -> (M,) its own p-value, 1 where the statistic does not apply.
         extrapolated: (M,) True where the row is beyond all normal ones and the p-value comes from the tail.
     """
 
     p_value: Doubles
-    channels: dict[str, Doubles]
+    p_values: dict[str, Doubles]
     extrapolated: Bools
 
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
-    """The channels' own ranks by length.
+    """The statistics' own ranks by length.
 
     Args:
-        by_channel: channel -> its ranks.
+        by_statistic: name -> its ranks.
     """
 
-    by_channel: dict[str, RanksByLength]
+    by_statistic: dict[str, RanksByLength]
 
     @classmethod
     def fit(cls, statistics: Statistics, lengths: Longs, edges: Longs) -> Marginals:
@@ -103,25 +104,25 @@ class Marginals:
         return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
 
     def p_values(self, statistics: Statistics, lengths: Longs) -> tuple[dict[str, Doubles], Bools]:
-        """Channel -> (M,) p-values, and (M,) True where any of them is extrapolated.
+        """Name -> (M,) p-values, and (M,) True where any of them is extrapolated.
 
         Raises:
-            StateError: the channels differ from those of the calibration.
+            StateError: the statistics differ from those of the calibration.
         """
-        if set(statistics) != set(self.by_channel):
+        if set(statistics) != set(self.by_statistic):
             raise StateError(
-                f"calibrated for the channels {', '.join(self.by_channel)}, not {', '.join(statistics)}; "
+                f"calibrated for the statistics {', '.join(self.by_statistic)}, not {', '.join(statistics)}; "
                 "calibrate the model again"
             )
         found, beyond = {}, np.zeros(len(lengths), dtype=np.bool_)
-        for name, ranks in self.by_channel.items():
+        for name, ranks in self.by_statistic.items():
             found[name], here = ranks.p_values(statistics[name], lengths)
             beyond |= here
         return found, beyond
 
     def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
-        """Plain values by channel; arrays go into `arrays`."""
-        return {c: ranks.to_state(f"{name}/{c}", arrays) for c, ranks in self.by_channel.items()}
+        """Plain values by name; arrays go into `arrays`."""
+        return {c: ranks.to_state(f"{name}/{c}", arrays) for c, ranks in self.by_statistic.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Marginals:
@@ -134,14 +135,14 @@ class Marginals:
 class Calibration:
     """Tail p-values of statistics from normal rows: by length, fused, no labels.
 
-    Holds only sorted values of each channel and of the fused statistic, never which belong together.
+    Holds only sorted values of each statistic and of the fused statistic, never which belong together.
 
     Args:
-        turns: ranks of the channels, one for each fold; the largest p-value counts.
-        fused: ranks of the fused statistic among rows not used for the channels' ranks; None for one
-            channel, whose own ranks are the result.
+        turns: ranks of the statistics, one for each fold; the largest p-value counts.
+        fused: ranks of the fused statistic among rows not used for the statistics' ranks; None for one
+            statistic, whose own ranks are the result.
         rows: normal rows it was fitted to.
-        fusion: how the channels' p-values become the fused statistic.
+        fusion: how the statistics' p-values become the fused statistic.
     """
 
     turns: tuple[Marginals, ...]
@@ -163,16 +164,16 @@ class Calibration:
         """Estimate the distribution of normal rows.
 
         Args:
-            statistics: channel -> (N,) statistics of normal rows, higher = more unusual; NaN where one does
+            statistics: statistic -> (N,) statistics of normal rows, higher = more unusual; NaN where one does
                 not apply, infinity where it could not be more unusual.
             lengths: (N,) units of the rows.
             seed: of the division into halves or folds.
-            fuse: rank the fused statistic of the other rows; default: if there are several channels.
+            fuse: rank the fused statistic of the other rows; default: if there are several statistics.
             fusion: how p-values become the fused statistic.
             turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the channels.
 
         Raises:
-            DataError: no rows, or no channels.
+            DataError: no rows, or no statistics.
         """
         values, sizes = _checked(statistics, lengths)
         if not (len(values) > 1 if fuse is None else fuse):
@@ -195,14 +196,14 @@ class Calibration:
         return cls(tuple(marginals for marginals, _ in parts), Ranks.of(scores), len(sizes), fusion)
 
     @property
-    def channels(self) -> tuple[str, ...]:
-        """Names of the channels."""
-        return tuple(self.turns[0].by_channel)
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the statistics."""
+        return tuple(self.turns[0].by_statistic)
 
     @property
     def _alone(self) -> list[Ranks]:
-        """The only channel's ranks, by length."""
-        return [one for ranks in self.turns[0].by_channel.values() for one in ranks.bins]
+        """The only statistic's ranks, by length."""
+        return [one for ranks in self.turns[0].by_statistic.values() for one in ranks.bins]
 
     @property
     def ranked(self) -> int:
@@ -223,19 +224,19 @@ class Calibration:
         return all(one.tail is not None for one in tested)
 
     def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> Judgement:
-        """Judge (M,) rows by the statistics of the calibration's channels and their (M,) lengths.
+        """Judge (M,) rows by the statistics that were calibrated and their (M,) lengths.
 
         Raises:
-            StateError: the channels differ from those of the calibration.
+            StateError: the statistics differ from those of the calibration.
         """
         values, sizes = _arrays(statistics, lengths)
         each = [marginals.p_values(values, sizes) for marginals in self.turns]
-        channels = {name: np.max([found[name] for found, _ in each], axis=0) for name in self.channels}
+        p_values = {name: np.max([found[name] for found, _ in each], axis=0) for name in self.statistics}
         if self.fused is None:
-            (p_value,), beyond = channels.values(), each[0][1]
+            (p_value,), beyond = p_values.values(), each[0][1]
         else:
-            p_value, beyond = self.fused.p_values(FUSIONS[self.fusion](channels))
-        return Judgement(p_value, channels, beyond)
+            p_value, beyond = self.fused.p_values(FUSIONS[self.fusion](p_values))
+        return Judgement(p_value, p_values, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
         """JSON values and arrays; `from_state` restores the same calibration, bit for bit."""
@@ -269,7 +270,7 @@ def teaching_part(rows: int, seed: int) -> Bools:
     rows.
 
     Half of few rows would leave too few to rank a new one among: with a quarter, 132 rows guarantee a rate of
-    .01. At least a dozen estimate the channels if possible: fewer show no tail.
+    .01. At least a dozen estimate the statistics if possible: fewer show no tail.
     """
     count = rows // 2 if rows >= _FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
     teaches = np.zeros(rows, dtype=np.bool_)
@@ -294,7 +295,7 @@ def broken(error: Exception) -> StateError:
 def _fused(
     values: Statistics, sizes: Longs, teaches: Bools, edges: Longs, fusion: Fusion
 ) -> tuple[Marginals, Doubles]:
-    """The channels' ranks estimated on some rows, and the fused statistic of the others."""
+    """The statistics' ranks estimated on some rows, and the fused statistic of the others."""
     taught = {name: one[teaches] for name, one in values.items()}
     marginals = Marginals.fit(taught, sizes[teaches], edges)
     others = {name: one[~teaches] for name, one in values.items()}
@@ -306,7 +307,7 @@ def _arrays(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, Do
     values = {name: np.asarray(one, dtype=np.float64) for name, one in statistics.items()}
     for name, one in values.items():
         if one.shape != sizes.shape:
-            raise ValueError(f"channel {name}: {len(one)} statistics for {len(sizes)} lengths")
+            raise ValueError(f"statistic {name}: {len(one)} values for {len(sizes)} lengths")
     return values, sizes
 
 
@@ -381,7 +382,7 @@ class CascadeCalibration:
 
     Args:
         screening: selects the rows to escalate, and ranks the others.
-        exact: the exact channels' own ranks, estimated on escalated rows.
+        exact: the exact statistics' own ranks, estimated on escalated rows.
         ranks: of the fused exact statistic among the escalated normal rows; its total counts all rows.
     """
 
@@ -403,8 +404,8 @@ class CascadeCalibration:
 
         Args:
             screening: fitted to `screen` and `lengths` with the same seed.
-            screen: channel -> (N,) screening statistics of the normal rows.
-            exact: channel -> (N,) exact statistics; read only where `screening.judge` escalates.
+            screen: name -> (N,) screening statistics of the normal rows.
+            exact: name -> (N,) exact statistics; read only where `screening.judge` escalates.
             lengths: (N,) units of the rows.
             seed: the screening's.
         """
@@ -442,17 +443,17 @@ class CascadeCalibration:
         """Judge (M,) rows.
 
         Args:
-            screen: channel -> (M,) screening statistics.
+            screen: name -> (M,) screening statistics.
             lengths: (M,) units of the rows.
             near: (M,) as `near` gave them.
-            exact: channel -> (M,) exact statistics; read only where `near`.
+            exact: statistic -> (M,) exact statistics; read only where `near`.
 
         Returns:
-            Where a row was not escalated, the p-values of exact channels that the screening has too are the
+            Where a row was not escalated, the p-values of exact statistics that the screening has too are the
             screening's, and those of the others 1.
 
         Raises:
-            StateError: the channels differ from those of the calibration.
+            StateError: the statistics differ from those of the calibration.
         """
         sizes = np.asarray(lengths, dtype=np.int64)
         screened, _ = self.screening.judge(screen, sizes)
@@ -462,11 +463,11 @@ class CascadeCalibration:
         fused = FUSIONS[self.screening.calibration.fusion]
         p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
         p_value[near], beyond[near] = self.ranks.p_values(fused(marginal))
-        channels = {}
+        p_values = {}
         for name, own in marginal.items():
-            channels[name] = screened.channels.get(name, np.ones(len(sizes))).copy()
-            channels[name][near] = own
-        return Judgement(p_value, channels, beyond)
+            p_values[name] = screened.p_values.get(name, np.ones(len(sizes))).copy()
+            p_values[name][near] = own
+        return Judgement(p_value, p_values, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
         """JSON values and arrays; `from_state` restores the same calibration, bit for bit."""

@@ -107,7 +107,7 @@ def kept_calibrations(folder: Path, notify: Callable[[str], None]) -> dict[tuple
     try:
         return stored_calibrations(folder)
     except StateError as error:
-        notify(f"{error}; the calibrations in it, of other levels too, are replaced")
+        notify(f"{error}; the calibrations in it, of other levels too, are dropped")
         return {}
 
 

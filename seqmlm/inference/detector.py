@@ -38,7 +38,7 @@ class JudgedRow:
         p_value: share of normal rows that are at least as unusual; None without calibration.
         extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
-        channels: p-value of each channel.
+        p_values: of each statistic alone.
     """
 
     row: Row
@@ -46,7 +46,7 @@ class JudgedRow:
     p_value: float | None = None
     extrapolated: bool = False
     alarm: bool | None = None
-    channels: Mapping[str, float] = field(default_factory=dict)
+    p_values: Mapping[str, float] = field(default_factory=dict)
 
 
 class Detector:
@@ -201,8 +201,8 @@ class Detector:
     def _with_p_values(
         self, rows: Sequence[Row], owners: Sequence[Scored], judgement: Judgement
     ) -> list[JudgedRow]:
-        names = list(judgement.channels)
-        columns = np.array([judgement.channels[name] for name in names]).reshape(len(names), len(rows))
+        names = list(judgement.p_values)
+        columns = np.array([judgement.p_values[name] for name in names]).reshape(len(names), len(rows))
         alpha = self.alpha
         return [
             JudgedRow(
@@ -211,7 +211,7 @@ class Detector:
                 p_value=p,
                 extrapolated=beyond,
                 alarm=None if alpha is None else p <= alpha,
-                channels=dict(zip(names, own, strict=True)),
+                p_values=dict(zip(names, own, strict=True)),
             )
             for row, one, p, beyond, own in zip(
                 rows,

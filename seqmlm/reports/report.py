@@ -32,7 +32,7 @@ _UNLIKELY = math.log(0.005)  # alternatives below half a percent are not named
 _LONGEST = 80
 _MOST = 5  # alternatives that are named of a unit that is pointed at
 _IN_TABLE = 3
-_CHANNELS = 4  # p-values that a table names
+_SMALLEST = 4  # p-values that a table names
 _SEEN = str.maketrans({"\n": "↵", "\r": "", " ": "␣", "\t": "⇥"})
 
 
@@ -50,7 +50,7 @@ class Judged(Protocol):
     @property
     def alarm(self) -> bool | None: ...
     @property
-    def channels(self) -> Mapping[str, float]: ...
+    def p_values(self) -> Mapping[str, float]: ...
 
 
 class ScoreReport:
@@ -153,7 +153,7 @@ class ScoreReport:
             "p value",
             "extrapolated",
             "alarm",
-            "channels",
+            "statistics",
             "what stands out",
         )
         rows = [self._cells(one) for one in worst]
@@ -173,12 +173,12 @@ class ScoreReport:
             judged.p_value,
             "yes" if judged.extrapolated else "",
             judged.alarm,
-            firing(judged.channels),
+            firing(judged.p_values),
             standing_out(judged.row, judged.scored, self._surface),
         ]
 
     def _add_reading(self, page: Page, worst: Sequence[Judged]) -> None:
-        found = dict.fromkeys(name for one in worst for name in one.channels)
+        found = dict.fromkeys(name for one in worst for name in one.p_values)
         statistics = {name: self._statistics.get(name, "") for name in found}
         calibrated = any(one.p_value is not None for one in worst)
         extrapolated = any(one.extrapolated for one in worst)
@@ -251,14 +251,14 @@ def visible(text: str) -> str:
     return text.strip() or text.translate(_SEEN)
 
 
-def firing(channels: Mapping[str, float]) -> str:
-    """The smallest p-values among channels, in one line; those that say nothing are left out.
+def firing(p_values: Mapping[str, float]) -> str:
+    """The smallest p-values among statistics, in one line; those that say nothing are left out.
 
     >>> firing({"length": 1.0, "pll": 0.012, "misses": 0.5})
     'pll 0.012, misses 0.5'
     """
-    ordered = sorted(channels.items(), key=lambda one: one[1])[:_CHANNELS]
-    return ", ".join(f"{name} {p:.2g}" for name, p in ordered if p < 1 or len(channels) == 1)
+    ordered = sorted(p_values.items(), key=lambda one: one[1])[:_SMALLEST]
+    return ", ".join(f"{name} {p:.2g}" for name, p in ordered if p < 1 or len(p_values) == 1)
 
 
 def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> str:
@@ -318,5 +318,5 @@ def reading(
         )
     known = [f"{name}: {meaning}" for name, meaning in statistics.items() if meaning]
     if known:
-        told.append("Channels have a p-value each and are fused into one. " + "; ".join(known) + ".")
+        told.append("Statistics have a p-value each and are fused into one. " + "; ".join(known) + ".")
     return told

@@ -31,8 +31,8 @@ Fields = Mapping[str, Any]
 Mark = Mapping[str, int]
 """Where a sink stands; given back to continue from there."""
 
-Kind = Literal["text", "integer", "number", "flag", "channels", "units", "json"]
-"""Of a column. "channels" is a mapping from channel to p-value, "units" a list of units with their spans and
+Kind = Literal["text", "integer", "number", "flag", "p_values", "units", "json"]
+"""Of a column. "p_values" maps statistics to their p-values, "units" is a list of units with their spans and
 surprisals, "json" anything else."""
 
 EXTRA = "extra"
@@ -55,39 +55,39 @@ class Schema:
 
     Args:
         columns: name to kind, in order.
-        channels: names of the channels; in a table each has a column, `p_<channel>`.
+        statistics: their names; in a table the p-value of each has a column, `p_<name>`.
 
     Raises:
-        UsageError: a column and a channel whose names in a table are the same.
+        UsageError: a column and a statistic whose names in a table are the same.
     """
 
     columns: Mapping[str, Kind]
-    channels: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        spread = {f"p_{channel}" for channel in self.channels} | {EXTRA}
+        spread = {f"p_{name}" for name in self.statistics} | {EXTRA}
         if twice := spread & self.columns.keys():
-            raise UsageError(f"two columns of the results are called {min(twice)!r}; rename the channel")
+            raise UsageError(f"two columns of the results are called {min(twice)!r}; rename the statistic")
 
     @cached_property
     def flat_columns(self) -> dict[str, Kind]:
-        """Name to kind of the columns of a table: channels are columns of their own."""
+        """Name to kind of the columns of a table: p-values are columns of their own."""
         flat: dict[str, Kind] = {}
         for name, kind in self.columns.items():
-            if kind == "channels":
-                flat |= {f"p_{channel}": "number" for channel in self.channels}
+            if kind == "p_values":
+                flat |= {f"p_{name}": "number" for name in self.statistics}
             else:
                 flat[name] = kind
         flat[EXTRA] = "json"
         return flat
 
     def flat(self, row: Fields) -> dict[str, Any]:
-        """A row with its channels spread, and what the schema does not name under "extra"; every column."""
+        """A row with its p-values spread, and what the schema does not name under "extra"; every column."""
         known: dict[str, Any] = {}
         for name, kind in self.columns.items():
             value = row.get(name)
-            if kind == "channels":
-                known |= {f"p_{channel}": (value or {}).get(channel) for channel in self.channels}
+            if kind == "p_values":
+                known |= {f"p_{name}": (value or {}).get(name) for name in self.statistics}
             else:
                 known[name] = value
         further = {name: value for name, value in row.items() if name not in self.columns}

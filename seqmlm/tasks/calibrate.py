@@ -578,7 +578,7 @@ class _Stage:
         return Judgement(np.ones(len(lengths)), {}, np.zeros(len(lengths), dtype=np.bool_))
 
     def shown(self, chosen: Bools) -> tuple[dict[str, Doubles], dict[str, Doubles], Longs]:
-        """Screening and exact statistics (N,) by channel, and lengths (N,), of the chosen of all rows (M,).
+        """Screening and exact statistics (N,) by name, and lengths (N,), of the chosen of all rows (M,).
 
         Raises:
             DataError: there is none.

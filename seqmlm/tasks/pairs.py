@@ -156,13 +156,14 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
         shown=True,
     )
 
+    scorer = PairScorer(session, mode=mode, metric=config.metric)
+
     def raw(text: str, fields: Mapping[str, Any]) -> Any:
         """The row's own options count, then the user's."""
         own = {name: value for name, value in fields.items() if value}
         return session.domain.of_text(text, {**config.options, **own})
 
     read = read_pairs(config.paths, good=config.good, bad=config.bad, group=config.group, raw=raw)
-    scorer = PairScorer(session, mode=mode, metric=config.metric)
     found: list[ScoredPair] = []
 
     def rows(scored: list[ScoredPair]) -> list[dict[str, Any]]:

@@ -46,8 +46,8 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
         findings = Findings(RULE, config.baseline, config.sarif, private=plan.sensitive)
         counts, detector = ScoreCounts(), plan.detector()
 
-        def seen(changes: Iterator[Changed]) -> Iterator[Changed]:
-            for change in changes:
+        def seen() -> Iterator[Changed]:
+            for change in domain.changes(root, problems, since=config.since, diff=config.diff):
                 findings.look_at(change.source)
                 yield change
 
@@ -55,10 +55,10 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
             return [row for change in batch for row in _judged(detector, change, problems)]
 
         write = lines(config, plan, counts, findings.is_new)
-        output = output_of(config, plan, stdout)
-        runner = Runner(plan.session, answers, write, output, problems, counts=counts)
-        changes = domain.changes(root, problems, since=config.since, diff=config.diff)
-        runner.run_items(seen(changes), most=1)
+        runner = Runner(
+            plan.session, answers, write, output_of(config, plan, stdout), problems, counts=counts
+        )
+        runner.run_items(seen(), most=1)
         findings.finish()
     return summarized(runner, counts, plan, level=RULE)
 

@@ -54,7 +54,7 @@ def line(
         fields["extrapolated"] = judged.extrapolated
         if judged.alarm is not None:
             fields["alarm"] = judged.alarm
-        fields["channels"] = dict(judged.channels)
+        fields["channels"] = dict(judged.p_values)
     if top:
         worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
         fields["top"] = [unit_fields(scored, unit, tokenizer) for unit in worst.tolist()]
@@ -163,11 +163,11 @@ def schema(plan: ScoringPlan) -> Schema:
         columns["extrapolated"] = "flag"
         if plan.alpha is not None:
             columns["alarm"] = "flag"
-        columns["channels"] = "channels"
+        columns["channels"] = "p_values"
     columns["top"] = "units"
     if plan.per_unit:
         columns["per_unit"] = "units"
-    return Schema(columns=columns, channels=tuple(plan.level.statistics) if plan.calibrated else ())
+    return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
 # The summary: what was counted, for people in lines and for machines as an object

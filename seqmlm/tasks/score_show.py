@@ -105,7 +105,7 @@ class ScoreReporter:
         return None if self._run is None else self._run.name
 
     def __enter__(self) -> ScoreReporter:
-        config, model = self._config, self._plan.session
+        config, session = self._config, self._plan.session
         if config.track is not None:
             level = self._plan.level
             self._track = level.track(config.track, name=config.model, private=self._private)
@@ -113,10 +113,10 @@ class ScoreReporter:
             self._report = ScoreReport(
                 f"Scores of {config.model}",
                 f"{self._plan.level.name}, {self._plan.mode_name}",
-                pictures=model.domain.pictures(self._plan.level),
+                pictures=session.domain.pictures(self._plan.level),
                 statistics=self._plan.level.statistics,
-                unit=model.tokenizer.unit,
-                surface=model.tokenizer.surface,
+                unit=session.tokenizer.unit,
+                surface=session.tokenizer.surface,
             )
         if config.report is not None or config.track is not None:
             self._run = self._tracked().__enter__()

@@ -99,7 +99,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert "seqmlm calibrate" in refused.err
     mended = seqmlm("calibrate", "mine", normal, "--json")
     assert mended.code == 0, mended.err
-    assert "are given up" in mended.err
+    assert "are dropped" in mended.err
     assert seqmlm("score", "mine", normal, "--fpr", "0.2").code == 0
 
 

@@ -200,3 +200,40 @@ def test_built_in_domains_come_through_their_entry_points():
         assert defaults.tokenizer in plugins.names("tokenizers")
         assert defaults.masking.masker in plugins.names("maskers")
         assert plugins.tokenizer_class(defaults.tokenizer).unit == domain.unit
+
+
+def test_what_a_field_does_not_declare_is_refused_in_its_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="domain visits has no identity clusters"):
+        Visits().clusters()
+    with pytest.raises(UsageError, match="domain visits has no folders whose changes"):
+        Visits().changes(tmp_path, Problems(), since="HEAD")
+    for level in Visits().levels:
+        with pytest.raises(UsageError, match=f"rows of level {level.name} have no place"):
+            level.track(tmp_path / "t.bedgraph", name="t", private=False)
+
+
+def test_pictures_are_new_for_every_report() -> None:
+    for name in plugins.names("domains"):
+        domain = plugins.domain(name)
+        for level in domain.levels:
+            first, again = domain.pictures(level), domain.pictures(level)
+            assert first
+            assert not {id(one) for one in first} & {id(one) for one in again}
+
+
+def test_texts_of_a_table_get_the_form_of_their_field() -> None:
+    assert TEXT.of_text("a b", {"language": "python"}) == "a b"
+    found = plugins.domain("code").of_text("x = 1", {"language": "go"})
+    assert (found, found.language) == ("x = 1", "go")
+    assert type(plugins.domain("code").of_text("x = 1", {"other": 1})) is str
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shown"),
+    [(0, 10, True), ("8.0", "12.0", True), (9, 12, False), (12, 30, False), (None, None, False)],
+)
+def test_a_part_shows_an_anomaly_if_half_of_the_shorter_one_is_shared(
+    start: object, end: object, shown: bool
+) -> None:
+    row = {"start": start, "end": end}
+    assert Visits().shows(row, {"start": 4, "end": 10}) is shown

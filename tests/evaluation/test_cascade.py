@@ -83,9 +83,9 @@ def test_only_what_was_escalated_reads_exact_statistics() -> None:
     blank = {name: np.where(near, values, np.nan) for name, values in exact.items()}
     first, second = (cascade.judge(screen, lengths, near, one) for one in (exact, blank))
     assert (first.p_value == second.p_value).all()
-    assert set(first.channels) == {"mean", "max"}
-    assert (first.channels["max"][~near] == 1).all()
-    assert (first.channels["mean"][~near] < 1).any()
+    assert set(first.p_values) == {"mean", "max"}
+    assert (first.p_values["max"][~near] == 1).all()
+    assert (first.p_values["mean"][~near] < 1).any()
 
 
 @pytest.mark.parametrize("count", [1, 2, 15])

@@ -1,4 +1,4 @@
-"""Calibrations: valid on fresh normal rows whatever the channels are like, monotone, exact on disk."""
+"""Calibrations: valid on fresh normal rows whatever the statistics are like, monotone, exact on disk."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ NAN = float("nan")
 
 
 def rows(rng: np.random.Generator, count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Normal rows: channels that depend on each other and on length, with ties, NaN and infinities."""
+    """Normal rows: statistics that depend on each other and on length, with ties, NaN and infinities."""
     lengths = rng.geometric(0.05, size=count)
     common = rng.normal(size=count) + np.log(lengths)
     heavy = np.exp(common + rng.normal(size=count))
     sometimes = np.where(rng.random(count) < 0.3, NAN, common + rng.exponential(size=count))
     unseen = np.where(rng.random(count) < 0.004, np.inf, 0.0)
-    channels = {"heavy": heavy, "sometimes": sometimes, "ties": np.round(common), "unseen": unseen}
-    return channels, lengths
+    statistics = {"heavy": heavy, "sometimes": sometimes, "ties": np.round(common), "unseen": unseen}
+    return statistics, lengths
 
 
-def some(channels: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-    return {name: channels[name] for name in names}
+def some(statistics: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
+    return {name: statistics[name] for name in names}
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_fresh_normals_are_super_uniform(
     below = np.zeros((draws, len(alphas)))
     for seed in range(draws):
         rng = np.random.default_rng(seed)
-        channels, lengths = rows(rng, 401)
-        calibration = Calibration.fit(some(channels, names), lengths, seed=seed, fusion=fusion)
+        statistics, lengths = rows(rng, 401)
+        calibration = Calibration.fit(some(statistics, names), lengths, seed=seed, fusion=fusion)
         new, sizes = rows(rng, fresh)
         below[seed] = (calibration.judge(some(new, names), sizes).p_value[:, None] <= alphas).mean(axis=0)
     error = below.std(axis=0) / np.sqrt(draws)
@@ -89,15 +89,15 @@ def test_rates_below_what_ranks_resolve_are_extrapolated(seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     count=st.integers(1, 60),
-    channels=st.integers(1, 3),
+    statistics=st.integers(1, 3),
     seed=st.integers(0, 9),
     steps=st.lists(st.sampled_from([0.0, 0.5, 1.0, 5.0, float("inf")]), min_size=3, max_size=3),
 )
 def test_more_unusual_is_never_less_significant(
-    count: int, channels: int, seed: int, steps: list[float]
+    count: int, statistics: int, seed: int, steps: list[float]
 ) -> None:
     rng = np.random.default_rng(seed)
-    names = "abc"[:channels]
+    names = "abc"[:statistics]
     normal = {name: np.round(rng.normal(size=count), 1) for name in names}
     calibration = Calibration.fit(normal, rng.integers(1, 4, size=count), seed=seed)
     low = {name: np.round(rng.normal(size=50), 1) for name in names}
@@ -127,9 +127,9 @@ def test_what_says_nothing_and_what_is_infinite() -> None:
     judged = calibration.judge(
         {"a": np.array([NAN, 0.0, 9.0, np.inf]), "flat": np.array([NAN, 0.0, 0.0, np.inf])}, np.ones(4)
     )
-    assert judged.channels["a"][0] == judged.channels["flat"][0] == judged.p_value[0] == 1
-    assert judged.channels["flat"].tolist() == [1, 1, 1, pytest.approx(1 / 501)]
-    assert judged.channels["a"][3] == LEAST_P
+    assert judged.p_values["a"][0] == judged.p_values["flat"][0] == judged.p_value[0] == 1
+    assert judged.p_values["flat"].tolist() == [1, 1, 1, pytest.approx(1 / 501)]
+    assert judged.p_values["a"][3] == LEAST_P
     assert judged.p_value[3] < judged.p_value[2] < 1 / 501
     assert judged.extrapolated.tolist() == [False, False, True, True]
     # Infinite normals are as unusual as infinite others.
@@ -154,7 +154,7 @@ def test_of_few_rows_a_quarter_teaches() -> None:
 
 
 def independent(rng: np.random.Generator, count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Like the channels of a log session: most say nothing of most rows, none knows of another."""
+    """Like the statistics of a log session: most say nothing of most rows, none knows of another."""
     often = {f"often{i}": rng.normal(size=count) for i in range(3)}
     share = {
         f"seldom{i}": np.where(rng.random(count) < 0.1, rng.exponential(size=count), 0) for i in range(4)
@@ -183,7 +183,7 @@ def test_few_fresh_normals_are_super_uniform(
 
 
 def test_few_rows_take_turns() -> None:
-    """Against the definition: each row's fused statistic by channels that it did not teach."""
+    """Against the definition: each row's fused statistic by statistics that it did not teach."""
     rng = np.random.default_rng(0)
     normal = {"a": rng.normal(size=23), "b": rng.normal(size=23)}
     calibration = Calibration.fit(normal, np.ones(23), seed=0, fusion="fisher")
@@ -202,7 +202,7 @@ def test_few_rows_take_turns() -> None:
     new = {"a": np.array([0.5]), "b": np.array([-0.5])}
     judged = calibration.judge(new, np.ones(1))
     largest = {name: max(p_value(name, turn, new[name]) for turn in range(5)) for name in normal}
-    assert {name: float(p[0]) for name, p in judged.channels.items()} == pytest.approx(largest)
+    assert {name: float(p[0]) for name, p in judged.p_values.items()} == pytest.approx(largest)
     statistic = -2 * sum(float(np.log(p)) for p in largest.values())
     assert judged.p_value == pytest.approx([(1 + sum(value >= statistic for value in naive)) / 24])
 
@@ -228,21 +228,21 @@ def test_every_length_bin_has_enough_rows(lengths: list[int], fewest: int) -> No
 @pytest.mark.parametrize("count", [40, 3000])
 def test_to_disk_and_back_to_the_last_bit(names: list[str], fusion: Fusion, count: int) -> None:
     rng = np.random.default_rng(5)
-    channels, lengths = rows(rng, count)
-    calibration = Calibration.fit(some(channels, names), lengths, seed=2, fusion=fusion)
+    statistics, lengths = rows(rng, count)
+    calibration = Calibration.fit(some(statistics, names), lengths, seed=2, fusion=fusion)
     state, arrays = calibration.to_state()
     back = Calibration.from_state(json.loads(json.dumps(state)), arrays)
     new, sizes = rows(rng, 500)
     ours, theirs = (one.judge(some(new, names), sizes) for one in (calibration, back))
     assert (ours.p_value == theirs.p_value).all()
     assert (ours.extrapolated == theirs.extrapolated).all()
-    assert (back.channels, back.fusion) == (tuple(names), fusion)
+    assert (back.statistics, back.fusion) == (tuple(names), fusion)
     assert (back.rows, back.smallest_rate) == (calibration.rows, calibration.smallest_rate)
 
 
 def test_only_sorted_columns_are_held() -> None:
-    channels, lengths = rows(np.random.default_rng(5), 500)
-    _, arrays = Calibration.fit(channels, lengths, seed=2).to_state()
+    statistics, lengths = rows(np.random.default_rng(5), 500)
+    _, arrays = Calibration.fit(statistics, lengths, seed=2).to_state()
     assert all(one.ndim == 1 for one in arrays.values())
     assert all((one[1:] >= one[:-1]).all() for one in arrays.values())
 
@@ -255,5 +255,5 @@ def test_a_state_that_cannot_be_read_says_so() -> None:
         Calibration.from_state({**state, "fusion": "mean"}, arrays)
     with pytest.raises(StateError, match="incomplete"):
         Calibration.from_state(state, {})
-    with pytest.raises(StateError, match="calibrated for the channels a, not b"):
+    with pytest.raises(StateError, match="calibrated for the statistics a, not b"):
         Calibration.from_state(state, arrays).judge({"b": np.zeros(1)}, np.ones(1))

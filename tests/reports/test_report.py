@@ -29,7 +29,7 @@ class Judged:
     scored: Scored
     p_value: float | None = None
     alarm: bool | None = None
-    channels: dict[str, float] = field(default_factory=dict)
+    p_values: dict[str, float] = field(default_factory=dict)
     extrapolated: bool = False
 
 
@@ -47,8 +47,8 @@ def scored(name: str, raw: str, bits: list[float]) -> Scored:
 
 def judged(name: str, score: float, p_value: float | None = None, alarm: bool | None = None) -> Judged:
     one = scored(name, "ACDEF", [score, 0, 0, 0, 0])
-    channels = {} if p_value is None else {"b": 1.0, "a": p_value}
-    return Judged(record_row(one, {"bits_per_unit": score}), one, p_value, alarm, channels)
+    p_values = {} if p_value is None else {"b": 1.0, "a": p_value}
+    return Judged(record_row(one, {"bits_per_unit": score}), one, p_value, alarm, p_values)
 
 
 def test_the_worst_rows_are_shown_in_order_and_others_are_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Words of a report: white space can be seen, and only channels that say something are named."""
+"""Words of a report: white space can be seen, and only statistics that say something are named."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def test_white_space_alone_is_shown_by_signs() -> None:
 
 
 def test_the_smallest_p_values_are_named_first_and_those_of_one_not() -> None:
-    channels = {"a": 0.5, "b": 1.0, "c": 0.01234, "d": 0.2, "e": 0.3, "f": 0.9}
-    assert firing(channels) == "c 0.012, d 0.2, e 0.3, a 0.5"
+    p_values = {"a": 0.5, "b": 1.0, "c": 0.01234, "d": 0.2, "e": 0.3, "f": 0.9}
+    assert firing(p_values) == "c 0.012, d 0.2, e 0.3, a 0.5"
     assert firing({"a": 1.0, "b": 0.5}) == "b 0.5"
     assert firing({"a": 1.0}) == "a 1"
 

@@ -26,10 +26,10 @@ SCHEMA = Schema(
         "line": "integer",
         "score": "number",
         "alarm": "flag",
-        "channels": "channels",
+        "channels": "p_values",
         "top": "units",
     },
-    channels=("pll", "length"),
+    statistics=("pll", "length"),
 )
 
 
@@ -313,4 +313,4 @@ def test_formats_by_name() -> None:
     with pytest.raises(UsageError, match="standard output"):
         format_of(None, "parquet")
     with pytest.raises(UsageError, match="p_pll"):
-        Schema(columns={"p_pll": "number", "channels": "channels"}, channels=("pll",))
+        Schema(columns={"p_pll": "number", "channels": "p_values"}, statistics=("pll",))

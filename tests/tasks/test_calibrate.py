@@ -90,7 +90,7 @@ class Lengths(Background):
 class Beyond(Level):
     """How far above the usual."""
 
-    name, channels, background = "beyond", ("above", "length"), Lengths
+    name, statistics, background = "beyond", ("above", "length"), Lengths
 
     def rows(self, scored: Scored, background: Background | None) -> list[Row]:
         assert isinstance(background, Lengths)

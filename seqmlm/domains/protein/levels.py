@@ -32,7 +32,7 @@ from seqmlm.engine.types import Sequences
 from seqmlm.tokenizers.base import Tokenizer
 
 SEGMENT = 20
-"""Residues of the stretch whose highest mean is a channel: a few turns of a helix, a short exon."""
+"""Residues of the stretch whose highest mean is a statistic: a few turns of a helix, a short exon."""
 
 _BINS, _FEWEST = 10, 30
 

@@ -1,4 +1,4 @@
-"""Counts of normal logs and the channels made of them, against computations line by line."""
+"""Counts of normal logs and the statistics made of them, against computations line by line."""
 
 from __future__ import annotations
 
