@@ -67,7 +67,7 @@ class StateError(SeqmlmError):
 
 
 class TrainingError(SeqmlmError):
-    """Training cannot go on: non-finite numbers in a row, or out of memory at the smallest batch."""
+    """Training cannot continue: non-finite numbers in a row, or out of memory at the smallest batch."""
 
     exit_code = 5
 

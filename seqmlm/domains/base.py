@@ -329,7 +329,7 @@ class Domain(ABC):
             source=record.source,
             line=record.line,
             remedy=f"position {found[0].offset + 1} of the sequence{more}; correct it, check that this is "
-            f"{self.name} data, or go on without such records (--on-error skip)",
+            f"{self.name} data, or continue without such records (--on-error skip)",
         )
 
     def row(self, record: Record) -> dict[str, Any]:

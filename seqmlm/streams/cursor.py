@@ -64,7 +64,7 @@ class Cursor:
         differing = _differences(found["request"], self._request)
         if differing:
             raise StateError(
-                f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
+                f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
                 "score again without --resume"
             )
         return Position(**found["position"])
@@ -90,7 +90,7 @@ class Cursor:
         except (ValueError, KeyError, TypeError):
             pass
         raise StateError(
-            f"cannot go on with {self._out}: {self.path} is not a cursor this version can read; score again "
+            f"cannot continue {self._out}: {self.path} is not a cursor this version can read; score again "
             "without --resume"
         )
 

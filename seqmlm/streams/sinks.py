@@ -333,6 +333,7 @@ class StreamSink(Sink):
         self, stream: TextIO, encode: Callable[[Sequence[Fields]], bytes], *, owned: bool = False
     ) -> None:
         self._stream, self._encode, self._owned = stream, encode, owned
+        self._name = stream.name if owned else "standard output"
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
@@ -343,8 +344,7 @@ class StreamSink(Sink):
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours
         except OSError as error:
-            name = str(self._stream.name) if self._owned else "standard output"
-            raise unwritable(name, error) from None
+            raise unwritable(self._name, error) from None
 
     def commit(self) -> Mark:
         return {}
@@ -354,8 +354,14 @@ class StreamSink(Sink):
             self.write([])
 
     def close(self) -> None:
-        if self._owned:
-            self._stream.close()
+        if not self._owned:
+            return
+        try:
+            self._stream.close()  # tries once more to write what a device has refused
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unwritable(self._name, error) from None
 
 
 def json_lines(rows: Sequence[Fields]) -> bytes:
@@ -507,7 +513,7 @@ def unwritable(path: Path | str, error: OSError) -> StateError:
 def changed(path: Path) -> StateError:
     """The error for output that is not what the cursor remembers."""
     return StateError(
-        f"cannot go on with {path}: it is not what the unfinished scoring has written; put it back, or score "
+        f"cannot continue {path}: it is not what the unfinished scoring has written; put it back, or score "
         "again without --resume"
     )
 

@@ -103,6 +103,8 @@ def export(config: ExportConfig) -> Exported:
             f"records of sensitive data are not exported, only aggregates leave the workspace: "
             f"'seqmlm data inspect --domain {domain.name}' gives those"
         )
+    if not config.out.name:
+        raise UsageError(f"--out {config.out} cannot be replaced by a new folder; name one in it")
     if config.out.exists() and (not config.out.is_dir() or any(config.out.iterdir())):
         raise StateError(f"{config.out} is there already; choose another folder, or remove it")
     workspace = Workspace.locate()

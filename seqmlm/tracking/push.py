@@ -186,7 +186,8 @@ class MetricsFile:
 
     A resumed training repeats the steps behind its checkpoint. A line that comes again with the same values
     stays as it was, time included, so that MLflow, which may have it, keeps one point; with other values it
-    is a new line with a new time, and MLflow shows both.
+    is a new line with a new time, and MLflow shows both. Lines that wait for that are in a file beside it,
+    `metrics.cut.jsonl`: the process may be killed once more before it has come to them.
 
     Args:
         path: appended to, and made by the first line.
@@ -199,6 +200,9 @@ class MetricsFile:
         self._latest = 0
         self._kept: list[dict[str, Any]] = []
         self._cut: dict[int, list[dict[str, Any]]] = {}
+        self._cut_path = path.with_suffix(f".cut{path.suffix}")
+        for _, line in read_lines(self._cut_path):
+            self._cut.setdefault(line["step"], []).append(line)
         self.cut_after(None)
 
     @property
@@ -218,16 +222,27 @@ class MetricsFile:
         for line_end, line in read_lines(self.path):
             later = later or (step is not None and line["step"] > step)
             if later:
-                self._cut.setdefault(line["step"], []).append(line)
+                same_step = self._cut.setdefault(line["step"], [])
+                if line not in same_step:  # one that came again after an earlier cut
+                    same_step.append(line)
             else:
                 kept.append(line)
                 end = line_end
+        if later:
+            self._keep_cut(kept[-1]["step"] if kept else 0)
         with _disk_errors(self.path):
             os.truncate(self.path, end)
         # An evaluation at the step of the checkpoint may be repeated too.
         self._kept = [line for line in kept if line["step"] == kept[-1]["step"]]
         self._latest = max((line.get("time", 0) for line in kept), default=0)
         self.nonfinite = max((int(line.get("nonfinite_values", 0)) for line in kept), default=0)
+
+    def _keep_cut(self, first: int) -> None:
+        """Write what was cut, of steps from `first` on, before it leaves the file."""
+        self._cut = {step: lines for step, lines in self._cut.items() if step >= first}
+        text = "".join(json.dumps(line) + "\n" for lines in self._cut.values() for line in lines)
+        with _disk_errors(self._cut_path):
+            replace_file(self._cut_path, text.encode())
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one line; numbers that are not finite become null.

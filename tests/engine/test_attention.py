@@ -175,7 +175,7 @@ def test_varlen_gets_documents_and_windows(
 
 
 def test_varlen_refuses_dropout(varlen: None) -> None:
-    with pytest.raises(UsageError, match=r"dropout 0\.1"):
+    with pytest.raises(UsageError, match=r"attention dropout \(0\.1\)"):
         call([5, 3], dropout=0.1)
 
 

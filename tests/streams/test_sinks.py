@@ -304,6 +304,17 @@ def test_a_disk_that_is_full_when_the_table_is_made_leaves_its_lines(tmp_path: P
     assert len(_read(path, kind)) == len(ROWS)
 
 
+def test_a_device_that_refuses_rows_is_named_in_one_sentence() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    sink = open_sink(full, SCHEMA, format="jsonl")
+    with pytest.raises(StateError, match="cannot write /dev/full"):
+        sink.write([{"id": "a"}])
+    with pytest.raises(StateError, match="cannot write /dev/full"):
+        sink.close()
+
+
 def test_formats_by_name() -> None:
     assert format_of(Path("x.CSV")) == "csv"
     assert format_of(Path("x.csv"), "parquet") == "parquet"

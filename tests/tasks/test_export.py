@@ -67,6 +67,12 @@ def test_sensitive_data_are_refused(workspace: Path) -> None:
     assert not (workspace / "out").exists()
 
 
+def test_the_folder_one_stands_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="name one in it"):
+        export(ExportConfig(domain="protein", out=Path(".")))
+
+
 def test_bad_records_are_counted_and_nothing_half_written_stays(workspace: Path) -> None:
     file, out = workspace / "p.fasta", workspace / "out"
     file.write_text(">a\nMKV\n>b\nM1V\n>c\n>d\nMKVLW\n>e\nMAAA\n")

@@ -148,6 +148,31 @@ def test_steps_run_again_with_the_same_values_are_shown_once(
     ]
 
 
+def test_a_second_kill_before_all_steps_are_run_again_doubles_nothing(
+    start: Start, home: Workspace, die: Callable[[TrackedRun], None]
+) -> None:
+    def steps(run: TrackedRun, last: int) -> None:
+        run.cut_metrics(6)
+        for step in range(7, last + 1):
+            run.log_metrics(step, {"train/loss": 1 / step})
+        run.flush()
+
+    run = start()
+    for step in range(1, 7):
+        run.log_metrics(step, {"train/loss": 1 / step})
+    steps(run, 10)
+    before = _recorded(run)
+    for last in (7, 6, 9):
+        die(run)
+        run = start(resume=True)
+        steps(run, last)
+    die(run)
+    with start(resume=True) as last_run:
+        steps(last_run, 10)
+    assert _recorded(last_run) == before
+    assert _points(home, last_run.run_id) == before
+
+
 def test_steps_run_again_with_other_values_are_shown_as_both(
     start: Start, steps: Steps, home: Workspace
 ) -> None:

@@ -62,7 +62,7 @@ def base_codes(text: str) -> Longs:
 class Composition:
     """p(base | the k bases before it), k = 0..order, each level smoothed by the one below.
 
-    Every sequence is counted on both strands, and a base is priced from both sides, so that a sequence and
+    Every sequence is counted on both strands, and a base is scored from both sides, so that a sequence and
     its reverse complement cost the same. A context that holds something unknown, or the edge, is cut short
     there.
 
@@ -314,7 +314,7 @@ class DnaLevel(Level):
         return GenomeTrack(path, name=name, private=private)
 
     def values(self, scored: Scored, background: Background | None) -> _Values:
-        """The three prices of every unit; a unit of several bases has their sum."""
+        """The three scores of every unit; a unit of several bases has their sum."""
         text, spans = str(scored.record.raw), scored.spans
         known = background.composition if isinstance(background, GenomeBackground) else None
         own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
