@@ -220,17 +220,22 @@ class UnitLevel(Level):
     """
 
     statistics: ClassVar[Mapping[str, str]] = SURPRISAL
+    counted_from: ClassVar[int] = 0
+    """Number of a record's first unit, as rows are named."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        return [
-            part_row(scored, np.array([unit]), str(number), {"surprisal": bits}, length=1)
-            for unit, (number, bits) in enumerate(
-                zip(scored.number.tolist(), scored.surprisal.tolist(), strict=True)
-            )
-        ]
+        """The statistics are `SURPRISAL` and, in a level that wants entropies, `UNEXPECTED`."""
+        values = {"surprisal": scored.surprisal, "unexpected": excess(scored)}
+        told = [(name, value.tolist()) for name in self.statistics if (value := values[name]) is not None]
+        found = []
+        for unit, number in enumerate(scored.number.tolist()):
+            statistics = {name: value[unit] for name, value in told}
+            name = str(number + self.counted_from)
+            found.append(part_row(scored, np.array([unit]), name, statistics, length=1))
+        return found
 
 
 def mean(scored: Scored) -> float:
@@ -240,34 +245,44 @@ def mean(scored: Scored) -> float:
 
 def record_row(scored: Scored, statistics: dict[str, float]) -> Row:
     """The row of a whole record; the first statistic is its score."""
-    record = scored.record
-    first = next(iter(statistics.values()))
-    return Row(
-        id=record.id,
-        source=record.source,
-        line=record.line,
-        start=0,
-        end=len(scored.raw),
-        units=np.arange(len(scored)),
-        length=len(scored),
-        statistics=statistics,
-        score=None if np.isnan(first) else first,
-    )
+    return _row(scored.record, scored.record.id, (0, len(scored.raw)), np.arange(len(scored)), statistics)
 
 
 def part_row(
     scored: Scored, units: Longs, name: str, statistics: dict[str, float], *, length: int | None = None
 ) -> Row:
     """The row of some units of a record, from the first to the last; the first statistic is its score."""
-    record = scored.record
+    return named_row(scored.record, name, scored.spans[units], units, statistics, length)
+
+
+def named_row(
+    record: Record,
+    name: str,
+    spans: Longs,
+    units: Longs,
+    statistics: dict[str, float],
+    length: int | None = None,
+) -> Row:
+    """The row of a part of a record, called so, from the first to the last of `spans` (S, 2)."""
+    stretch = int(spans[:, 0].min()), int(spans[:, 1].max())
+    return _row(record, f"{record.id}#{name}", stretch, units, statistics, length)
+
+
+def _row(
+    record: Record,
+    name: str,
+    stretch: tuple[int, int],
+    units: Longs,
+    statistics: dict[str, float],
+    length: int | None = None,
+) -> Row:
     first = next(iter(statistics.values()))
-    spans = scored.spans[units]
     return Row(
-        id=f"{record.id}#{name}",
+        id=name,
         source=record.source,
         line=record.line,
-        start=int(spans[:, 0].min()),
-        end=int(spans[:, 1].max()),
+        start=stretch[0],
+        end=stretch[1],
         units=units,
         length=len(units) if length is None else length,
         statistics=statistics,

@@ -26,12 +26,7 @@ _TOGETHER = 512
 
 def hash128(raw: Any) -> bytes:
     """A 16-byte hash of a raw sequence; two that differ collide with probability 2^-128."""
-    if isinstance(raw, str):
-        data = raw.encode("utf-8", "surrogatepass")
-    elif isinstance(raw, bytes):
-        data = raw
-    else:
-        data = str(raw).encode("utf-8", "surrogatepass")
+    data = raw if isinstance(raw, bytes) else str(raw).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=16).digest()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer, Unknown
 
 
@@ -97,6 +99,18 @@ class BackendTokenizer(Tokenizer):
         decoder = self._backend.decoder
         text: str = decoder.decode([self._tokens[token]]) if decoder is not None else self._tokens[token]
         return text.strip().removeprefix("##")
+
+
+def read_backend(directory: Path) -> tokenizers.Tokenizer:
+    """The `tokenizer.json` of a saved tokenizer.
+
+    Raises:
+        StateError: it cannot be read.
+    """
+    try:
+        return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise StateError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from None
 
 
 def backend_content(backend: tokenizers.Tokenizer) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -14,7 +15,7 @@ import numpy as np
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError, nearest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -190,7 +191,9 @@ class Tokenizer(ABC):
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of everything that determines the ids."""
-        return sha256(canonical([self.name, self.options, self._content()]).encode()).hexdigest()
+        content = [self.name, self.options, self._content()]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return sha256(text.encode()).hexdigest()
 
     def _content(self) -> Any:
         """What determines the ids besides name and options, as JSON values."""
@@ -222,9 +225,17 @@ def _name_for_all_versions(path: Path) -> None:
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces, for hashing."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def options_of(kind: type[Any], values: Mapping[str, Any], tokenizer: str) -> Any:
+    """Options of a tokenizer, a dataclass of this kind, by name.
+
+    Raises:
+        UsageError: an unknown name, or a value that makes no sense.
+    """
+    known = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise UsageError(f"{tokenizer} has no option {name!r}{nearest(name, known)}")
+    return kind(**values)
 
 
 def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers import Lexer, lex
 from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
-from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer, count_words, fitted_size
+from seqmlm.tokenizers.subword import BpeTokenizer, count_words, fitted_size
 
 DEFAULT_VOCABULARY = 8192
 _LONGEST_RUN = 16  # atoms of a unit of prose
@@ -105,11 +105,7 @@ class CodeTokenizer(BpeTokenizer):
         size = min(fitted_size(counts), DEFAULT_VOCABULARY) if vocabulary_size is None else vocabulary_size
         if size < cls._smallest():
             raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
-        backend = tokenizers.Tokenizer(cls._learn(counts, size))
-        backend.pre_tokenizer, backend.decoder = pre_tokenizer, cls._decoder()
-        backend.add_special_tokens(list(SPECIAL))
-        backend.post_processor = cls._post_processor()
-        return cls(backend, lexer=lexer)
+        return cls(cls._assembled(cls._learn(counts, size), pre_tokenizer), lexer=lexer)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode source texts; groups are units, classes and symbols the lexer's, spans without spaces in

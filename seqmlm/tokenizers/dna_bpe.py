@@ -13,7 +13,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from seqmlm.engine.types import Encoding, Ids
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.backend import read_backend
 from seqmlm.tokenizers.base import read_card
 from seqmlm.tokenizers.kmer_block import SeveralBaseTokenizer
 from seqmlm.tokenizers.nucleotide import BASES, CLS, FIRST, SEP, SPECIALS, Flat, reverse_complement
@@ -111,11 +112,7 @@ class DnaBpeTokenizer(SeveralBaseTokenizer):
     @classmethod
     def load(cls, directory: Path) -> Self:
         options = read_card(directory, expected=cls.name)["options"]
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-        except Exception as error:  # the library raises bare Exceptions
-            raise StateError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from None
-        return cls(_merges_of(backend), **options)
+        return cls(_merges_of(read_backend(directory)), **options)
 
     def _content(self) -> Any:
         return [list(pair) for pair in self.merges]

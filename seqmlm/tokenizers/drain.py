@@ -220,16 +220,14 @@ class Drain:
         self._tallies.append(tally)
 
     def _forget_rare(self) -> None:
-        kept = [(self._templates[number], self._tallies[number]) for number in self._commonest()]
+        kept = [
+            (self._templates[number], self._tallies[number])
+            for number in commonest(self._tallies, self.max_templates)
+        ]
         self._templates, self._tallies = [], []
         self._tree, self._settled = _Tree(self.options), {}
         for words, tally in kept:
             self._append(words, tally)
-
-    def _commonest(self, min_lines: int = 1, min_sources: int = 1) -> list[int]:
-        """The `max_templates` with most lines (the older of equal ones), in the order of first
-        appearance."""
-        return commonest(self._tallies, self.max_templates, min_lines, min_sources)
 
     def freeze(
         self, *, min_lines: int = 1, min_sources: int = 1, similarity: float | None = None
@@ -244,7 +242,7 @@ class Drain:
             min_sources: templates seen in fewer sources are left out.
             similarity: of the frozen templates.
         """
-        kept = self._commonest(min_lines, min_sources)
+        kept = commonest(self._tallies, self.max_templates, min_lines, min_sources)
         different = dict.fromkeys(self._templates[number] for number in kept)
         return Templates(list(different), self.options, similarity)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.tokenizers.base import Tokenizer, read_card
+from seqmlm.tokenizers.base import Tokenizer, options_of, read_card
 from seqmlm.tokenizers.events_layout import (
     CLS,
     FIRST_INTERVAL,
@@ -116,7 +116,7 @@ class EventsTokenizer(Tokenizer):
             UsageError: an unknown option, or a vocabulary size that leaves no room.
             DataError: no code is frequent enough.
         """
-        chosen = EventOptions.of(options)
+        chosen = options_of(EventOptions, options, cls.name)
         how = Learning(
             min_subjects=chosen.min_subjects,
             bins=chosen.bins,
@@ -258,7 +258,7 @@ class EventsTokenizer(Tokenizer):
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             what = type(error).__name__  # the error itself may quote a code of sensitive data
             raise StateError(f"{path} is not the vocabulary of an events tokenizer ({what})") from None
-        return cls(vocabulary, EventOptions.of(card["options"]))
+        return cls(vocabulary, options_of(EventOptions, card["options"], cls.name))
 
 
 VisitRule = Literal["auto", "id", "day", "gap"]
@@ -316,23 +316,10 @@ class EventOptions:
                 raise UsageError(f"tokenizer option {name!r} must be a number of at least 1, not {value!r}")
         if isinstance(self.channels, str):
             raise UsageError("tokenizer option 'channels' is a list, such as [age, time]")
+        object.__setattr__(self, "channels", tuple(self.channels))
         for name in self.channels:
             if name not in CHANNELS:
                 raise UsageError(f"tokenizer option 'channels': unknown {name!r}{nearest(name, CHANNELS)}")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> EventOptions:
-        """Options from plain values.
-
-        Raises:
-            UsageError: an unknown option, or a value that makes no sense.
-        """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise UsageError(f"events.v1 has no option {name!r}{nearest(name, known)}")
-        channels = values.get("channels", ())
-        return cls(**{**values, "channels": channels if isinstance(channels, str) else tuple(channels)})
 
 
 _REMEMBERED = 1 << 20  # unknown codes cached

@@ -48,8 +48,7 @@ def fast_residue_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     Args:
         tokens: (V,) the vocabulary in id order.
     """
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
+    backend = _word_level(tokens, "<unk>")
     # Spaces between residues (ProtBert's habit) are dropped, as EsmTokenizer drops them.
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), behavior="isolated")]
@@ -58,7 +57,7 @@ def fast_residue_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     backend.post_processor = processors.TemplateProcessing(
         single="<cls> $A <eos>",
         pair="<cls> $A <eos> $B <eos>",
-        special_tokens=[("<cls>", ids["<cls>"]), ("<eos>", ids["<eos>"])],
+        special_tokens=[(token, tokens.index(token)) for token in ("<cls>", "<eos>")],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -113,9 +112,9 @@ def bpe(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> PreTrainedT
     return _finished(backend, tokens)
 
 
-def _word_level(tokens: Sequence[str]) -> Tokenizer:
+def _word_level(tokens: Sequence[str], unknown: str = "[UNK]") -> Tokenizer:
     ids = {token: number for number, token in enumerate(tokens)}
-    return Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
+    return Tokenizer(models.WordLevel(vocab=ids, unk_token=unknown))
 
 
 def _upper(further: Sequence[Any]) -> Any:
@@ -133,8 +132,7 @@ def fast_events_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     Args:
         tokens: (V,) the vocabulary in id order, special tokens first.
     """
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend = Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
+    backend = _word_level(tokens)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return fast_tokenizer(backend, SPECIAL)
 
@@ -145,7 +143,6 @@ def fast_template_tokenizer(tokens: Sequence[str]) -> PreTrainedTokenizerFast:
     Args:
         tokens: (V,) the spelling of each id: "E1", "E2" ...; names in <> may hold a space.
     """
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend = Tokenizer(models.WordLevel(vocab=ids, unk_token="<NEW>"))
+    backend = _word_level(tokens, "<NEW>")
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"<[^<>]*>|[^\s<>]+"), behavior="removed", invert=True)
-    return fast_tokenizer(backend, [token for token in tokens if token.startswith("[")])
+    return _finished(backend, tokens)

@@ -44,6 +44,7 @@ from seqmlm.tokenizers.nucleotide import (
     N,
     NucleotideTokenizer,
     checked,
+    cut,
     kmer_complements,
     kmers,
     read_shares,
@@ -93,15 +94,7 @@ class _EveryBase(NucleotideTokenizer):
         spans[first] = spans[last] = 0
         groups[ids < FIRST] = SPECIAL_GROUP
         weights = self._token_weights(flat)
-        return [
-            Encoding(
-                ids=ids[a:b],
-                groups=groups[a:b],
-                spans=spans[a:b],
-                weights=None if weights is None else weights[a:b],
-            )
-            for a, b in zip(first.tolist(), (last + 1).tolist(), strict=True)
-        ]
+        return cut(zip(first.tolist(), (last + 1).tolist(), strict=True), ids, groups, spans, weights)
 
     def _numbers(self, flat: Flat) -> Ids:
         """(T - k + 1,) the number of the k-mer that begins at each letter; undefined across N and ends."""
@@ -144,6 +137,11 @@ class _EveryBase(NucleotideTokenizer):
     def _turned_weights(self, weights: Floats, ids: Ids, turned: Ids) -> Floats:
         return weights[::-1]
 
+    def hf(self) -> PreTrainedTokenizerFast:
+        from seqmlm.tokenizers.fast import every_base
+
+        return every_base(self.tokens, self.k)
+
 
 class BaseTokenizer(_EveryBase):
     """One token a base.
@@ -158,11 +156,6 @@ class BaseTokenizer(_EveryBase):
     @property
     def single_tokens(self) -> bool:
         return True
-
-    def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import every_base
-
-        return every_base(self.tokens, 1)
 
 
 class KmerTokenizer(_EveryBase):
@@ -197,11 +190,6 @@ class KmerTokenizer(_EveryBase):
     @cached_property
     def units(self) -> Units:  # type: ignore[override]
         return OverlappingUnits(self.space, k=self.k, first=FIRST)
-
-    def hf(self) -> PreTrainedTokenizerFast:
-        from seqmlm.tokenizers.fast import every_base
-
-        return every_base(self.tokens, self.k)
 
 
 _ENTRIES = 1 << 20  # probabilities handled at a time

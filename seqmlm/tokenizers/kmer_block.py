@@ -23,6 +23,7 @@ from seqmlm.tokenizers.nucleotide import (
     NucleotideTokenizer,
     SeveralBases,
     base_codes,
+    cut,
     kmer_complements,
     kmers,
 )
@@ -60,15 +61,7 @@ class SeveralBaseTokenizer(NucleotideTokenizer):
         groups = spans[:, 0].copy()
         groups[ids < FIRST] = SPECIAL_GROUP
         weights = None if self._weight == 1 else self._mean_weights(flat, sizes)
-        return [
-            Encoding(
-                ids=ids[a:b],
-                groups=groups[a:b],
-                spans=spans[a:b],
-                weights=None if weights is None else weights[a:b],
-            )
-            for a, b in pairwise(bounds)
-        ]
+        return cut(pairwise(bounds), ids, groups, spans, weights)
 
     def _mean_weights(self, flat: Flat, sizes: np.ndarray[Any, Any]) -> Floats:
         """(T,) the mean weight of each token's letters."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
-from seqmlm.errors import DataError, StateError, UsageError, nearest
-from seqmlm.tokenizers.base import Tokenizer, Unknown, read_card
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
 from seqmlm.tokenizers.log_values import Keys, LogValues, are_lines, fresh_lines, lines_of
 
@@ -72,19 +72,6 @@ class TemplateOptions:
     min_lines: int = 1
     min_sessions: int = 1
     time_gaps: bool = False
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """Options by name.
-
-        Raises:
-            UsageError: an unknown name.
-        """
-        known = {one.name for one in fields(cls)}
-        for name in options:
-            if name not in known:
-                raise UsageError(f"templates.v1 has no option {name!r}{nearest(name, known)}")
-        return cls(**options)
 
     def __post_init__(self) -> None:
         if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
@@ -220,7 +207,7 @@ class TemplateTokenizer(Tokenizer):
             UsageError: an unknown option, one out of range, or a vocabulary size that leaves no room.
             DataError: no lines, or none frequent enough.
         """
-        chosen = TemplateOptions.of(options)
+        chosen = options_of(TemplateOptions, options, cls.name)
         most = chosen.max_templates
         if vocabulary_size is not None:
             reserved = len(SPECIAL) + 1 + (len(GAPS) if chosen.time_gaps else 0)
@@ -280,7 +267,7 @@ class TemplateTokenizer(Tokenizer):
             content = json.loads((directory / FILE).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']!r} is not known")
-            options = TemplateOptions.of(card["options"])
+            options = options_of(TemplateOptions, card["options"], cls.name)
             words = [tuple(words) for words in content["templates"]]
             templates = Templates(words, options.drain, options.match_similarity)
             return cls(templates, content["keys"], options)

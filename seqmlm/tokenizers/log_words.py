@@ -202,11 +202,7 @@ class LogWordTokenizer(WordPieceTokenizer):
                 "there are no log lines to learn a vocabulary from",
                 remedy="give files that contain log lines, or lower min_sessions",
             )
-        backend = tokenizers.Tokenizer(_vocabulary(cls, counts, marks, vocabulary_size))
-        backend.pre_tokenizer = cut
-        backend.decoder = cls._decoder()
-        backend.add_special_tokens(list(SPECIAL))
-        backend.post_processor = cls._post_processor()
+        backend = cls._assembled(_vocabulary(cls, counts, marks, vocabulary_size), cut)
         return cls(backend, patterns=patterns, min_sessions=min_sessions)
 
 

@@ -14,7 +14,7 @@ All tokenizers hide a share of the *bases* and measure -log2 p of the true ones,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -217,6 +217,21 @@ def _flatten(raws: Sequence[str]) -> Flat:
     lengths = np.fromiter(map(len, raws), dtype=np.int64, count=len(raws))
     starts = 2 + np.cumsum(lengths + 2) - (lengths + 2)
     return Flat(letters, _CODE.take(letters), starts, lengths)
+
+
+def cut(
+    bounds: Iterable[tuple[int, int]], ids: Ids, groups: Ids, spans: Ids, weights: Floats | None
+) -> list[Encoding]:
+    """Encodings as views of common arrays, one between each two bounds."""
+    return [
+        Encoding(
+            ids=ids[a:b],
+            groups=groups[a:b],
+            spans=spans[a:b],
+            weights=None if weights is None else weights[a:b],
+        )
+        for a, b in bounds
+    ]
 
 
 def _between_edges(ids: Ids) -> Iterator[slice]:

@@ -26,8 +26,8 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from seqmlm.engine.types import TokenSpace
-from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
+from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.backend import BackendTokenizer, backend_content, read_backend
 from seqmlm.tokenizers.base import read_card
 
 if TYPE_CHECKING:
@@ -179,21 +179,23 @@ class SubwordTokenizer(BackendTokenizer):
         size = fitted_size(counts) if vocabulary_size is None else vocabulary_size
         if size < cls._smallest():
             raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
-        backend = tokenizers.Tokenizer(cls._learn(counts, size))
-        backend.normalizer, backend.pre_tokenizer = normalizer, pre_tokenizer
-        backend.decoder = cls._decoder()
+        backend = cls._assembled(cls._learn(counts, size), pre_tokenizer)
+        backend.normalizer = normalizer
+        return cls(backend, lowercase=lowercase)
+
+    @classmethod
+    def _assembled(cls, model: Any, pre_tokenizer: Any) -> tokenizers.Tokenizer:
+        """A learnt model between its pre-tokenizer and its decoder, with the special tokens."""
+        backend = tokenizers.Tokenizer(model)
+        backend.pre_tokenizer, backend.decoder = pre_tokenizer, cls._decoder()
         backend.add_special_tokens(list(SPECIAL))
         backend.post_processor = cls._post_processor()
-        return cls(backend, lowercase=lowercase)
+        return backend
 
     @classmethod
     def load(cls, directory: Path) -> Self:
         card = read_card(directory, expected=cls.name)
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-        except Exception as error:  # the library raises bare Exceptions
-            raise StateError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from None
-        return cls(backend, **card["options"])
+        return cls(read_backend(directory), **card["options"])
 
     def hf(self) -> PreTrainedTokenizerFast:
         from transformers import PreTrainedTokenizerFast

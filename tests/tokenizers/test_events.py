@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.tokenizers.base import options_of
 from seqmlm.tokenizers.events import EventsTokenizer
 from seqmlm.tokenizers.events_layout import intervals
 from seqmlm.tokenizers.events_vocabulary import Vocabulary
@@ -35,7 +36,7 @@ def made(**options: object) -> EventsTokenizer:
     """A tokenizer of a small vocabulary with these options."""
     from seqmlm.tokenizers.events import EventOptions
 
-    return EventsTokenizer(KNOWN, EventOptions.of(options))
+    return EventsTokenizer(KNOWN, options_of(EventOptions, options, EventsTokenizer.name))
 
 
 def words(tokenizer: EventsTokenizer, history: History) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
@@ -35,7 +36,7 @@ def _paragraphs(
 ) -> Iterator[tuple[int, str]]:
     held: list[str] = []
     start, size, over = 0, 0, False
-    for number, text in numbered:
+    for number, text in chain(numbered, [(0, "")]):
         if text and not text.isspace():
             start = start or number
             size += len(text) + 1
@@ -50,7 +51,3 @@ def _paragraphs(
         elif held:
             yield start, "\n".join(held)
         held, start, size, over = [], 0, 0, False
-    if over:
-        problems.bad(too_long(source, start, max_bytes, "paragraph"))
-    elif held:
-        yield start, "\n".join(held)

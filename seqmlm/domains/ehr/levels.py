@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, part_row, record_row
+from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, named_row, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
 from seqmlm.engine.query import Query
@@ -411,19 +411,8 @@ def _visit_row(patient: PatientUnits, visit: int, units: Longs, statistics: dict
     """The row of a visit, which may consist of unknown codes alone."""
     if len(units):
         return part_row(patient.scored, units, str(visit + 1), statistics)
-    record = patient.scored.record
     spans = patient.unknown_spans[patient.unknown == visit]
-    return Row(
-        id=f"{record.id}#{visit + 1}",
-        source=record.source,
-        line=record.line,
-        start=int(spans[:, 0].min()),
-        end=int(spans[:, 1].max()),
-        units=units,
-        length=0,
-        statistics=statistics,
-        score=None,
-    )
+    return named_row(patient.scored.record, str(visit + 1), spans, units, statistics)
 
 
 def _statistics(bits: Doubles, rarity: Doubles, units: Longs) -> dict[str, float]:

@@ -67,7 +67,7 @@ class ProteinDomain(Domain):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        return ProteinLevel(), ResidueLevel()
+        return ProteinLevel(), ResidueLevel(self.unit)
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Residues on colours, and surprisal along the chain."""

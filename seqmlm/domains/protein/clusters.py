@@ -80,11 +80,9 @@ def _most_frequent(numbers: NDArray[np.int32]) -> tuple[int, int]:
     """The number that comes most often, of equals the smallest, and how often; (0, 0) of none."""
     if not len(numbers):
         return 0, 0
-    numbers.sort()
-    ends = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]), len(numbers) - 1)
-    runs = np.diff(ends, prepend=-1)
-    best = int(runs.argmax())
-    return int(numbers[ends[best]]), int(runs[best])
+    found, counts = np.unique(numbers, return_counts=True)
+    best = int(counts.argmax())
+    return int(found[best]), int(counts[best])
 
 
 def sketch(sequence: str) -> NDArray[np.uint32]:

@@ -20,10 +20,10 @@ from seqmlm.anomaly.levels import (
     UNEXPECTED,
     Background,
     Level,
+    UnitLevel,
     excess,
     highest_mean,
     mean,
-    part_row,
     record_row,
 )
 from seqmlm.anomaly.values import Doubles, Row, Scored
@@ -115,20 +115,9 @@ class ProteinLevel(Level):
         return [row]
 
 
-class ResidueLevel(Level):
+class ResidueLevel(UnitLevel):
     """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
 
-    name = "residue"
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL}
+    counted_from = 1  # wherever proteins are
     want = (Entropy(),)
-
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        above = excess(scored)
-        found = []
-        for unit, bits in enumerate(scored.surprisal.tolist()):
-            statistics = {"surprisal": bits}
-            if above is not None:
-                statistics = {"unexpected": float(above[unit]), **statistics}
-            number = str(int(scored.number[unit]) + 1)  # residues are counted from 1 wherever proteins are
-            found.append(part_row(scored, np.array([unit]), number, statistics, length=1))
-        return found

@@ -156,27 +156,9 @@ _WIDTH = 60
 
 # Frequencies in UniProtKB/Swiss-Prot, percent, in the order of LETTERS.
 _BACKGROUND = (
-    8.3,
-    1.4,
-    5.5,
-    6.7,
-    3.9,
-    7.1,
-    2.3,
-    5.9,
-    5.8,
-    9.7,
-    2.4,
-    4.1,
-    4.7,
-    3.9,
-    5.5,
-    6.6,
-    5.4,
-    6.9,
-    1.1,
-    2.9,
-)
+    8.3, 1.4, 5.5, 6.7, 3.9, 7.1, 2.3, 5.9, 5.8, 9.7,
+    2.4, 4.1, 4.7, 3.9, 5.5, 6.6, 5.4, 6.9, 1.1, 2.9,
+)  # fmt: skip
 _GROUPS = ("AGST", "ILMV", "FWY", "KRH", "DE", "NQ", "C", "P")
 # Each residue's favourite partner across two strands.
 _PARTNERS = {

@@ -45,7 +45,7 @@ class TextDomain(Domain):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        return SentenceLevel(), WordLevel()
+        return SentenceLevel(), WordLevel(self.unit)
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Sentences of a probabilistic grammar with their dependency trees; n of them, 6,000 by default."""

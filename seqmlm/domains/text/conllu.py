@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,10 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
 
 
 def _sentences(numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    block: list[tuple[int, str]] = []
-    for number, text in numbered:
-        if text and not text.isspace():
-            block.append((number, text))
-        elif block:
+    for blank, members in groupby(numbered, key=lambda one: not one[1] or one[1].isspace()):
+        if not blank:
+            block = list(members)
             yield block[0][0], block
-            block = []
-    if block:
-        yield block[0][0], block
 
 
 def _comment(text: str) -> tuple[str, str]:

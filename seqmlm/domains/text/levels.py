@@ -19,9 +19,9 @@ from seqmlm.anomaly.levels import (
     UNEXPECTED,
     Background,
     Level,
+    UnitLevel,
     excess,
     mean,
-    part_row,
     record_row,
 )
 from seqmlm.anomaly.values import Doubles, Row, Scored
@@ -98,7 +98,7 @@ class SentenceLevel(Level):
         return [record_row(scored, statistics)]
 
 
-class WordLevel(Level):
+class WordLevel(UnitLevel):
     """Each word.
 
     Statistics:
@@ -106,18 +106,5 @@ class WordLevel(Level):
         unexpected: that above the entropy of its place.
     """
 
-    name = "word"
     statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **UNEXPECTED}
     want = (Entropy(),)
-
-    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        above = excess(scored)
-        found = []
-        for unit, (number, bits) in enumerate(
-            zip(scored.number.tolist(), scored.surprisal.tolist(), strict=True)
-        ):
-            statistics = {"surprisal": bits}
-            if above is not None:
-                statistics["unexpected"] = float(above[unit])
-            found.append(part_row(scored, np.array([unit]), str(number), statistics, length=1))
-        return found

@@ -11,47 +11,6 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.types import Ids
 
-CLASSES = (
-    "whitespace",
-    "keyword",
-    "operator",
-    "punctuation",
-    "definition",
-    "parameter",
-    "use",
-    "attribute",
-    "call",
-    "import",
-    "type",
-    "exception",
-    "number",
-    "string",
-    "comment",
-    "docstring",
-)
-(
-    WHITESPACE,
-    KEYWORD,
-    OPERATOR,
-    PUNCTUATION,
-    DEFINITION,
-    PARAMETER,
-    USE,
-    ATTRIBUTE,
-    CALL,
-    IMPORT,
-    TYPE,
-    EXCEPTION,
-    NUMBER,
-    STRING,
-    COMMENT,
-    DOCSTRING,
-) = range(len(CLASSES))
-
-IDENTIFIERS = (DEFINITION, PARAMETER, USE, ATTRIBUTE, CALL, IMPORT, TYPE, EXCEPTION)
-PROSE = (STRING, COMMENT, DOCSTRING)
-"""Classes of tokens that contain words: there a word is the unit."""
-
 RATES = {
     "whitespace": 0.10,
     "keyword": 0.15,
@@ -75,6 +34,30 @@ RATES = {
 The differences are small: for a class that is rarely masked in training the model gives wrong probabilities
 wherever it competes with another.
 """
+
+CLASSES = tuple(RATES)
+(
+    WHITESPACE,
+    KEYWORD,
+    OPERATOR,
+    PUNCTUATION,
+    DEFINITION,
+    PARAMETER,
+    USE,
+    ATTRIBUTE,
+    CALL,
+    IMPORT,
+    TYPE,
+    EXCEPTION,
+    NUMBER,
+    STRING,
+    COMMENT,
+    DOCSTRING,
+) = range(len(CLASSES))
+
+IDENTIFIERS = (DEFINITION, PARAMETER, USE, ATTRIBUTE, CALL, IMPORT, TYPE, EXCEPTION)
+PROSE = (STRING, COMMENT, DOCSTRING)
+"""Classes of tokens that contain words: there a word is the unit."""
 
 
 class Lexed(NamedTuple):

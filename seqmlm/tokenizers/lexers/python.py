@@ -14,6 +14,7 @@ import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from keyword import kwlist
 
 import numpy as np
@@ -90,17 +91,13 @@ def lex_python(text: str, tree: ast.Module | None = None) -> Lexed:
         tree: its syntax tree, if known.
     """
     tree = tree or parse(text)
-    scopes = None if tree is None else _scopes(tree)
+    scopes = None
+    if tree is not None:
+        with suppress(RecursionError):  # ast.walk has none, but a future node may
+            scopes = Scopes(tree)
     reader = _Reader(text, scopes, Positions(text))
     reader.read(0, len(text))
     return reader.finish()
-
-
-def _scopes(tree: ast.Module) -> Scopes | None:
-    try:
-        return Scopes(tree)
-    except RecursionError:  # ast.walk has none, but a future node may
-        return None
 
 
 class _Reader:

@@ -100,7 +100,9 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
 
 def test_residues_are_counted_from_one() -> None:
     rows = list(
-        Detector(RecordScorer(Session(protein_model())), ResidueLevel()).judged([record(30)], Problems())
+        Detector(RecordScorer(Session(protein_model())), ResidueLevel("residue")).judged(
+            [record(30)], Problems()
+        )
     )
     assert [one.row.id for one in rows] == [f"p#{number}" for number in range(1, 31)]
     for unit, one in enumerate(rows):

@@ -66,14 +66,14 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
 def test_frequencies_survive_saving() -> None:
     background = Frequencies.fit(Training(), TOKENIZER, seed=0)
     again = Frequencies.load(background.arrays(), TOKENIZER)
-    [found] = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel()).scored(
+    [found] = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel("word")).scored(
         RecordScorer(Session(random_model("text", TOKENIZER))).encoded([record("a table")], Problems())
     )
     assert again.bits(found).tolist() == background.bits(found).tolist()
 
 
 def test_words_are_rows_of_their_own() -> None:
-    detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel())
+    detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), WordLevel("word"))
     text = "an unopened cabinet"
     rows = list(detector.judged([record(text)], Problems()))
     assert [text[one.row.start : one.row.end].strip() for one in rows] == text.split()
