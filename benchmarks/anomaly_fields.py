@@ -18,12 +18,12 @@ from anomaly_field_data import FIELDS, Field, chosen
 from anomaly_field_faults import Fault
 from anomaly_metrics import gain, ranking
 from anomaly_models import trained
+from ngram import NGram
 from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
-from seqmlm.evaluation.ngram import NGram
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer

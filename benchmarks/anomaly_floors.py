@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from anomaly_sessions import Session
+from ngram import NGram
 from numpy.typing import NDArray
-
-from seqmlm.evaluation.ngram import NGram
 
 Doubles = NDArray[np.float64]
 Floor = Callable[[Sequence[Session]], Doubles]

@@ -26,13 +26,15 @@ from typing import Any
 
 import numpy as np
 from english_sentences import write_sentences
+from ngram import NGram
+from numpy.typing import ArrayLike
 
 from seqmlm import plugins
 from seqmlm.data.pairs import Pair, read_pairs
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.units import Mode
-from seqmlm.evaluation.intervals import mean_difference
-from seqmlm.evaluation.ngram import NGram
+from seqmlm.errors import UsageError
+from seqmlm.evaluation.intervals import Difference, summarized
 from seqmlm.evaluation.pairs import accuracy, outcomes
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import BATCH_RECORDS
@@ -153,6 +155,37 @@ def _work(
         (("5-gram",), lambda: [ngram_scores(model, corpus, pairs)]),
         (("length",), lambda: [lengths]),
     ]
+
+
+def mean_difference(
+    differences: ArrayLike,
+    groups: ArrayLike,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Difference:
+    """The mean of paired differences with a bootstrap interval over groups.
+
+    Args:
+        differences: (N,) first minus second, item by item.
+        groups: (N,) natural unit of each item.
+        draws, seed, confidence: of the percentile bootstrap (Efron 1979).
+
+    Raises:
+        UsageError: no items.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not len(values):
+        raise UsageError("there is nothing to compare")
+    place = np.unique(np.asarray(groups), return_inverse=True)[1]
+    sums, counts = np.bincount(place, weights=values), np.bincount(place).astype(np.float64)
+    random = np.random.default_rng(seed)
+    means = np.empty(draws)
+    for draw in range(draws):
+        drawn = random.integers(len(sums), size=len(sums))
+        means[draw] = sums[drawn].sum() / counts[drawn].sum()
+    return summarized(float(values.mean()), means, confidence)
 
 
 def table(seeds: Sequence[dict[str, Scores]], pairs: Sequence[Pair]) -> list[dict[str, Any]]:

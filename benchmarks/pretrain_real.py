@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ngram import NGram
+from ngram_cache import cached_bits
 
 from seqmlm import plugins
 from seqmlm.data.store import EncodedDataset
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.evaluation.bits import UnitBits, unit_bits
-from seqmlm.evaluation.ngram import NGram
-from seqmlm.evaluation.ngram_cache import cached_bits
 from seqmlm.inference import model_folder
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
 from seqmlm.tasks.launch import TrainRequest, plan

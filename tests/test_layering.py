@@ -292,7 +292,6 @@ STAND_APART = {
     "domains.logs.readers.reading": "puts the other readers together",
     "engine.fused": "what is computed otherwise on a GPU, beside the model that it must agree with",
     "engine.fused_layer": "its kernels",
-    "evaluation.ngram": "a floor that benchmarks ask too",
     "evaluation.ranks": "one statistic's p-values, before several are fused",
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",

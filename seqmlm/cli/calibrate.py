@@ -44,32 +44,16 @@ def calibrate(
 
     Example: seqmlm calibrate web-logs last-week.log --alpha 1e-4
     """
+    given = locals()
     import sys
 
     from seqmlm.cli.output import print_json
-    from seqmlm.config import from_dict, parse_options
     from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 
-    config = from_dict(
-        CalibrateConfig,
-        {
-            "model": model,
-            "paths": opt.merged(paths, data),
-            "level": level,
-            "mode": mode,
-            "alpha": alpha,
-            "records": records,
-            "domain": domain,
-            "format": format,
-            "options": parse_options(option or []),
-            "on_error": on_error,
-            "tokens_per_batch": tokens_per_batch,
-            "precision": precision,
-        },
-    )
+    config = opt.configured(CalibrateConfig, given)
     result = calibrate_files(config, lambda text: print(text, file=sys.stderr))
     if json_output:
-        print_json(result.to_dict())
+        print_json(result)
     else:
         _show(result, alpha)
 

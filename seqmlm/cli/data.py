@@ -39,7 +39,7 @@ def formats(
             raise UsageError(f"domain {domain} has no format {format!r}{nearest(format, known)}")
         found = [one for one in found if one.name == format]
     if json_output:
-        print_json([one.to_dict() for one in found])
+        print_json(found)
         return
     listed = None
     for one in found:
@@ -82,16 +82,14 @@ def export(
 
     Example: seqmlm data export --domain protein my_proteins.fasta.gz --out proteins
     """
+    given = locals()
     from seqmlm.cli.output import print_json
-    from seqmlm.config import from_dict, parse_options
     from seqmlm.tasks.export import ExportConfig
     from seqmlm.tasks.export import export as write
 
-    given = {"paths": opt.merged(paths, data), "options": parse_options(option or [])}
-    chosen = {"domain": domain, "out": out, "format": format, "tokenizer": tokenizer, "on_error": on_error}
-    found = write(from_dict(ExportConfig, {**given, **chosen, "sensitive": sensitive}))
+    found = write(opt.configured(ExportConfig, given))
     if json_output:
-        print_json(found.to_dict())
+        print_json(found)
         return
     for name, count in found.splits.items():
         typer.echo(f"{name:<26} {count:,}")
@@ -122,18 +120,22 @@ def inspect(
 
     Example: seqmlm data inspect --domain protein my_proteins.fasta.gz
     """
+    from dataclasses import asdict
+
     from seqmlm.cli.output import print_json
     from seqmlm.config import parse_options
     from seqmlm.tasks.inspect import inspect_data as look
 
-    found = look(
-        domain,
-        opt.merged(paths, data),
-        format=format,
-        options=parse_options(option or []),
-        sensitive=sensitive,
-        show_records=show_records,
-    ).to_dict()
+    found = asdict(
+        look(
+            domain,
+            opt.merged(paths, data),
+            format=format,
+            options=parse_options(option or []),
+            sensitive=sensitive,
+            show_records=show_records,
+        )
+    )
     if json_output:
         print_json(found)
         return

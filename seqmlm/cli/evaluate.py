@@ -77,38 +77,20 @@ def evaluate(
     Example: seqmlm evaluate scores.jsonl --labels anomaly_label.csv --label-id BlockId --label-field Label
     --positive Anomaly --prevalence 0.029
     """
+    given = locals()
     from seqmlm.cli.output import print_json
-    from seqmlm.config import from_dict
     from seqmlm.tasks.evaluate import EvaluateConfig, evaluate_scores, write_report
 
-    config = from_dict(
-        EvaluateConfig,
-        {
-            "paths": scores,
-            "columns": {
-                "score": score,
-                "label": label_field,
-                "positive": positive,
-                "negative": negative,
-                "group": group,
-                "id": label_id,
-            },
-            "labels": labels,
-            "prevalence": prevalence,
-            "baseline": baseline,
-            "partial": partial,
-            "sensitive": sensitive,
-            "draws": draws,
-            "seed": seed,
-            "report": report,
-        },
-    )
+    options = {"label": "label_field", "id": "label_id"}
+    options |= {name: name for name in ("score", "positive", "negative", "group")}
+    columns = {name: given.pop(option) for name, option in options.items()}
+    config = opt.configured(EvaluateConfig, given, paths=given.pop("scores"), columns=columns)
     evaluated = evaluate_scores(config)
     result = evaluated.result
     if config.report is not None:
         write_report(evaluated, config.report)
     if json_output:
-        print_json(result.to_dict())
+        print_json(result)
     else:
         _show(result)
 

@@ -6,10 +6,13 @@ cannot quarantine records, a trained model knows its domain), that is a further 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
+
+Config = TypeVar("Config")
 
 Model = Annotated[
     str,
@@ -110,3 +113,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 def merged(paths: list[str] | None, data: list[str] | None) -> list[str]:
     """Positional paths, then those of `--data`."""
     return [*(paths or []), *(data or [])]
+
+
+def configured(kind: type[Config], given: Mapping[str, Any], **further: Any) -> Config:
+    """A task's config from the arguments of its command, which have the names of the config's fields.
+
+    Args:
+        kind: of the config.
+        given: `locals()` of the command, before anything else is in them.
+        further: fields that the command fills differently.
+
+    Raises:
+        UsageError: an argument that is no field, or a value that a field does not take.
+    """
+    from seqmlm.config import from_dict, parse_options
+
+    values = {name: value for name, value in given.items() if name not in ("json_output", "data", "option")}
+    if "data" in given:
+        values["paths"] = merged(given["paths"], given["data"])
+    if "option" in given:
+        values["options"] = parse_options(given["option"] or [])
+    return from_dict(kind, {**values, **further})

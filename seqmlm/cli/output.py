@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value: indented on a terminal, one line elsewhere; NaN and infinity become null."""
+    """Print one JSON value: indented on a terminal, one line elsewhere; NaN and infinity become null.
+
+    A dataclass is an object of its fields.
+    """
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(_plain(value), indent=indent, allow_nan=False))
 
@@ -85,6 +89,8 @@ def _one_line(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -55,27 +55,12 @@ def pairs(
 
     Example: seqmlm pairs english blimp.jsonl.gz --group linguistics_term --json
     """
+    given = locals()
     from seqmlm.cli.output import print_json
-    from seqmlm.config import from_dict
     from seqmlm.tasks.pairs import PairsConfig, compare_pairs
 
-    config = from_dict(
-        PairsConfig,
-        {
-            "model": model,
-            "paths": opt.merged(paths, data),
-            "good": good,
-            "bad": bad,
-            "group": group,
-            "mode": mode,
-            "metric": metric,
-            "options": {"language": language} if language else {},
-            "out": out,
-            "domain": domain,
-            "tokens_per_batch": tokens_per_batch,
-            "precision": precision,
-        },
-    )
+    given["options"] = {"language": language} if given.pop("language") else {}
+    config = opt.configured(PairsConfig, given)
     result = compare_pairs(config)
     if json_output:
         print_json(result.to_dict())

@@ -52,12 +52,11 @@ def rescore(
 
     Example: seqmlm rescore english nbest.json --ref ref.tsv --dev 0.3 --out reranked.jsonl
     """
+    given = locals()
     import json
     import sys
-    from dataclasses import asdict
 
     from seqmlm.cli.output import print_json
-    from seqmlm.config import from_dict
     from seqmlm.errors import UsageError
     from seqmlm.tasks.rescore import RescoreConfig, rescore_file
 
@@ -67,27 +66,10 @@ def rescore(
         raise UsageError(
             f"--weights {weights!r} must be numbers separated by commas, such as 0,0.1,0.3"
         ) from None
-    config = from_dict(
-        RescoreConfig,
-        {
-            "model": model,
-            "path": path,
-            "references": ref,
-            "weights": numbers,
-            "norm": norm,
-            "temperature": temperature,
-            "dev": dev,
-            "unit": unit,
-            "mode": mode,
-            "out": out,
-            "domain": domain,
-            "tokens_per_batch": tokens_per_batch,
-            "precision": precision,
-        },
-    )
+    config = opt.configured(RescoreConfig, given, references=given.pop("ref"), weights=numbers)
     result, lines = rescore_file(config)
     if json_output:
-        print_json(asdict(result))
+        print_json(result)
         return
     if out is None:
         for line in lines:

@@ -18,14 +18,12 @@ def list_(json_output: Json = False) -> None:
 
     Example: seqmlm runs list
     """
-    from dataclasses import asdict
-
     from seqmlm.cli.output import duration, escape, number, print_json, print_table, when
     from seqmlm.tasks.runs import list_runs
 
     runs = list_runs(_warn)
     if json_output:
-        print_json([asdict(run) for run in runs])
+        print_json(runs)
         return
     if not runs:
         print("no runs in this workspace; to start one: seqmlm train --domain protein", file=sys.stderr)

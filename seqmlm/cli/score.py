@@ -100,11 +100,11 @@ def score(
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """
+    given = locals()
     import sys
 
     from seqmlm.cli.console import ScoringConsole
     from seqmlm.cli.output import print_json
-    from seqmlm.config import from_dict, parse_options
     from seqmlm.errors import UsageError
     from seqmlm.tasks.score import score_files
     from seqmlm.tasks.score_changes import score_changes
@@ -112,35 +112,7 @@ def score(
 
     if json_output and out is None:
         raise UsageError("--json prints the summary on standard output: name a file for the rows with --out")
-    config = from_dict(
-        ScoreConfig,
-        {
-            "model": model,
-            "paths": opt.merged(paths, data),
-            "mode": mode,
-            "level": level,
-            "per_unit": per_unit,
-            "out": out,
-            "format_out": format_out,
-            "fpr": fpr,
-            "alarms_per_day": alarms_per_day,
-            "alarms_only": alarms_only,
-            "resume": resume,
-            "max_latency": max_latency,
-            "report": report,
-            "track": track,
-            "since": since,
-            "diff": diff,
-            "sarif": sarif,
-            "baseline": baseline,
-            "domain": domain,
-            "format": format,
-            "options": parse_options(option or []),
-            "on_error": on_error,
-            "tokens_per_batch": tokens_per_batch,
-            "precision": precision,
-        },
-    )
+    config = opt.configured(ScoreConfig, given)
     if since is not None or diff is not None:
         summary = score_changes(config, sys.stdout)
     else:
@@ -148,7 +120,7 @@ def score(
             summary = score_files(config, sys.stdout, console)
     print(summary.sentence(), file=sys.stderr)
     if json_output:
-        print_json(summary.to_dict())
+        print_json(summary)
     if summary.stopped is not None:
         if out is not None and max_latency is None:
             print(f"stopped; run the same command with --resume to complete {out}", file=sys.stderr)

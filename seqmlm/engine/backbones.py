@@ -213,32 +213,6 @@ def parameter_count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def flops_per_token(model: PreTrainedModel, mean_length: float, masked_fraction: float = 0.15) -> float:
-    """Floating point operations of one training step per token (after Kaplan et al. 2020).
-
-    6 per weight of the body and token, 6 per weight of the head and *masked* token, and attention's 12 x
-    hidden x visible tokens a layer. Embedding look-ups are free.
-
-    Args:
-        model: any supported masked LM.
-        mean_length: mean document length in tokens (weighted by tokens, where lengths vary much).
-        masked_fraction: share of tokens the head predicts.
-    """
-    config = model.config
-    body_modules = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
-    body = sum(m.weight.numel() for m in body_modules)
-    if config.model_type == "albert":
-        # ALBERT runs one group of layers repeatedly.
-        body = body * config.num_hidden_layers // max(config.num_hidden_groups * config.inner_group_num, 1)
-    inside = {id(m) for m in body_modules}
-    head = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside)
-    hidden, layers = config.hidden_size, config.num_hidden_layers
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * layers
-    window = 2 * getattr(config, "sliding_window", 0) + 1 if "sliding_attention" in kinds else 0
-    visible = sum(min(mean_length, window) if kind == "sliding_attention" else mean_length for kind in kinds)
-    return float(6.0 * body + 6.0 * masked_fraction * head + 12.0 * hidden * visible)
-
-
 @dataclass(frozen=True)
 class Head:
     """How one architecture computes logits from hidden states.

@@ -178,14 +178,15 @@ def sample(encodings: Sequences | Sequence[Encoding], space: TokenSpace, n: int,
     return found
 
 
+def _hidden(chosen: Sample, space: TokenSpace) -> Iterator[Query]:
+    """Each position asked with itself and the rest of its unit hidden."""
+    for encoding, places in chosen:
+        yield from pll_queries(encoding, space, flags(encoding, places))
+
+
 def _exact(conditionals: Conditionals, chosen: Sample, bias: Floats | None) -> Doubles:
     """(N,) natural log-probability of each position with itself and the rest of its unit hidden."""
-
-    def queries() -> Iterator[Query]:
-        for encoding, places in chosen:
-            yield from pll_queries(encoding, conditionals.space, flags(encoding, places))
-
-    answers = conditionals.ask(queries(), correction=Correction(bias=bias))
+    answers = conditionals.ask(_hidden(chosen, conditionals.space), correction=Correction(bias=bias))
     return np.concatenate([answer.values[TargetLogProb.name] for answer in answers]).astype(np.float64)
 
 
@@ -366,7 +367,7 @@ def train(
     facts = {
         **asdict(config),
         "positions": asked,
-        "rmse": float(np.sqrt(np.mean((learnt - true) ** 2)) / np.log(2)),
+        "rmse": _rmse(learnt, true),
         "spearman": spearman(learnt, true),
     }
     return Trained(change.eval().requires_grad_(False), facts)
@@ -411,11 +412,8 @@ def _possible(rows: MaskedRows) -> Tensor:
 
 
 def _lessons(conditionals: Conditionals, chosen: Sample, possible: Longs, bias: Floats | None) -> _Lessons:
-    def queries() -> Iterator[Query]:
-        for encoding, places in chosen:
-            yield from pll_queries(encoding, conditionals.space, flags(encoding, places))
-
-    answers = conditionals.ask(queries(), [Rows()], correction=Correction(bias=bias))
+    queries = _hidden(chosen, conditionals.space)
+    answers = conditionals.ask(queries, [Rows()], correction=Correction(bias=bias))
     taught = np.concatenate([answer.values[Rows.name][:, possible] for answer in answers])
     observed = np.concatenate([one.ids[places] for one, places in chosen])
     column = np.searchsorted(possible, observed)

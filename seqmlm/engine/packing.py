@@ -33,21 +33,8 @@ if TYPE_CHECKING:
 _PLENTY = 0.98  # a row filled to this share is emitted at once; others wait for more samples
 
 
-def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Best-fit decreasing: put items into few bins of `capacity`.
-
-    Returns:
-        Indices into `lengths`, bin by bin; an item longer than `capacity` has a bin of its own.
-
-    >>> best_fit([3, 9, 7, 2], 10)
-    [[1], [2, 0], [3]]
-    """
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    return _fit(order, [lengths[index] for index in order], capacity)
-
-
-def _fit(items: Iterable[int], lengths: Iterable[int], capacity: int) -> list[list[int]]:
-    """Put each item, in the given order, into the fullest bin with enough space."""
+def best_fit(items: Iterable[int], lengths: Iterable[int], capacity: int) -> list[list[int]]:
+    """Put each item, in the given order, into the fullest bin with enough space; one too long has its own."""
     bins: list[list[int]] = []
     spaces: list[int] = []  # the different amounts of space left, ascending: at most `capacity` of them
     holders: dict[int, list[int]] = {}  # space left -> the bins that have it
@@ -184,7 +171,7 @@ class RowPlanner:
         long_first = np.argsort(np.where(lengths > self.tokens_per_row // 4, -lengths, 0), kind="stable")
         items = samples[long_first].tolist()
         length_of = dict(zip(items, lengths[long_first].tolist(), strict=True))
-        bins = _fit(items, length_of.values(), self.tokens_per_row)
+        bins = best_fit(items, length_of.values(), self.tokens_per_row)
         rows = [PackedRow(epoch, tuple(own), sum(map(length_of.__getitem__, own))) for own in bins]
         held = self._hold_back(rows) if self._next_cursor < len(self.lengths) else set()
         self._waiting = [sample for number in sorted(held) for sample in rows[number].samples]

@@ -126,13 +126,6 @@ class TimePlan:
         """Whether the last planned step is completed, or the time limit reached."""
         return elapsed >= self.seconds or (self.end is not None and step >= self.end)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TimePlan:
-        return cls(**values)
-
 
 # Settings without influence on the results: a resumed run may change them without notice.
 _OPERATIONAL = {
@@ -260,9 +253,7 @@ class StopRule:
         self._time: TimePlan | None = None
         if config.max_seconds is not None:
             same = decided is not None and decided["seconds"] == config.max_seconds
-            self._time = (
-                TimePlan.from_dict(decided) if decided and same else TimePlan(seconds=config.max_seconds)
-            )
+            self._time = TimePlan(**decided) if decided and same else TimePlan(seconds=config.max_seconds)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of the update that follows `step` completed ones."""
@@ -280,7 +271,7 @@ class StopRule:
         if self._time is None:
             return None
         decision = self._time.observe(progress.step, progress.seconds)
-        progress.time_plan = self._time.to_dict()
+        progress.time_plan = asdict(self._time)
         return decision
 
     def is_over(self, progress: Progress) -> bool:

@@ -20,20 +20,9 @@ from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import TargetLogProb
-from seqmlm.engine.types import Encoding, Sequences, TokenSpace
-from seqmlm.engine.units import UnitLogProbs, Units, unit_numbers
+from seqmlm.engine.types import Sequences, TokenSpace
+from seqmlm.engine.units import UnitLogProbs, Units
 from seqmlm.errors import UsageError
-
-__all__ = [
-    "BitsReport",
-    "UnitBits",
-    "masked_bits",
-    "memorization_gap",
-    "unigram",
-    "unit_bits",
-    "unit_numbers",
-    "units_of",
-]
 
 Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -66,7 +55,7 @@ class UnitBits:
 
     Args:
         sample: (U,) index of the unit's sequence, in the order the sequences were asked.
-        unit: (U,) the unit's number within its sequence, 0-based in order of appearance, as in `units_of`.
+        unit: (U,) the unit's number within its sequence, 0-based in order, as in `Units.spelled`.
         tokens: (U,) tokens of the unit; less than 1 where a token shows several units.
         bits, unigram_bits: (U,) -log2 p of the unit, by the model and by the unigram.
     """
@@ -169,11 +158,6 @@ def _concatenated(parts: list[UnitBits]) -> UnitBits:
     empty = UnitBits(sample=nothing, unit=nothing, tokens=none, bits=none, unigram_bits=none)
     names = [f.name for f in fields(UnitBits)]
     return UnitBits(**{n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names})
-
-
-def units_of(encoding: Encoding, space: TokenSpace) -> list[tuple[int, ...]]:
-    """The units of a sequence as tuples of their ordinary token ids; () for a unit of special tokens."""
-    return Units(space).spelled(encoding)
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:

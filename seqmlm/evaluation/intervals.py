@@ -90,37 +90,6 @@ def bootstrap_weights(groups: ArrayLike, draws: int, seed: int) -> Callable[[int
     return weights
 
 
-def mean_difference(
-    differences: ArrayLike,
-    groups: ArrayLike,
-    *,
-    draws: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> Difference:
-    """The mean of paired differences with a bootstrap interval over groups.
-
-    Args:
-        differences: (N,) first minus second, item by item.
-        groups: (N,) natural unit of each item.
-        draws, seed, confidence: of the percentile bootstrap (Efron 1979).
-
-    Raises:
-        UsageError: no items.
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    if not len(values):
-        raise UsageError("there is nothing to compare")
-    place = np.unique(np.asarray(groups), return_inverse=True)[1]
-    sums, counts = np.bincount(place, weights=values), np.bincount(place).astype(np.float64)
-    random = np.random.default_rng(seed)
-    means = np.empty(draws)
-    for draw in range(draws):
-        drawn = random.integers(len(sums), size=len(sums))
-        means[draw] = sums[drawn].sum() / counts[drawn].sum()
-    return summarized(float(values.mean()), means, confidence)
-
-
 def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Difference:
     """A difference and the percentiles of its resamples; NaN resamples (one class only) are excluded.
 

@@ -72,11 +72,6 @@ class Tail:
         scale, shape = _penalised_likelihood(excesses)
         return cls(threshold=threshold, scale=scale, shape=shape, largest=float(values[-1]))
 
-    def survival(self, values: Doubles) -> Doubles:
-        """(M,) values above the threshold to the share of the tail that lies beyond each."""
-        found: Doubles = genpareto.sf(values, self.shape, loc=self.threshold, scale=self.scale)
-        return found
-
     def beyond_largest(self, values: Doubles) -> Doubles:
         """(M,) values at or above the largest one to the ratio of their survival to its own, in [0, 1]."""
         # Logarithms: both survivals may be too small for a number.

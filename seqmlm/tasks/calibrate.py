@@ -9,7 +9,7 @@ records those it can afford are taken, spread evenly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,6 @@ class CalibrateResult:
     left_out: Any
     modes: Mapping[str, Mapping[str, Any]]
     problems: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> CalibrateResult:

@@ -43,9 +43,9 @@ class Examination:
     problems: list[str] = field(default_factory=list)
 
 
-def examine(workspace: Workspace | None = None) -> Examination:
+def examine() -> Examination:
     """Run every check; creates no file and repairs nothing."""
-    home = workspace or Workspace.locate()
+    home = Workspace.locate()
     found = Examination()
     found.versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     checks: list[Callable[[Examination, Workspace], None]] = [
@@ -165,26 +165,26 @@ def _plugins(found: Examination, _: Workspace) -> None:
                 found.problems.append(str(error))
 
 
-def current_revision(workspace: Workspace | None = None) -> tuple[str, str | None, str]:
+def current_revision() -> tuple[str, str | None, str]:
     """The registry's address (without password), its revision (None: empty) and the one this version needs.
 
     Raises:
         StateError: the database cannot be reached.
     """
-    engine = database.engine((workspace or Workspace.locate()).database_url)
+    engine = database.engine(Workspace.locate().database_url)
     try:
         return (engine.url.render_as_string(hide_password=True), *database.revisions(engine))
     finally:
         engine.dispose()
 
 
-def upgrade(workspace: Workspace | None = None) -> tuple[str, str | None, str]:
+def upgrade() -> tuple[str, str | None, str]:
     """Run all migrations; returns the address, the revision before and the one after.
 
     Raises:
         StateError: the database cannot be reached or written.
     """
-    engine = database.engine((workspace or Workspace.locate()).database_url)
+    engine = database.engine(Workspace.locate().database_url)
     try:
         before, _ = database.revisions(engine)
         database.upgrade(engine)
@@ -214,7 +214,7 @@ class UiCommand:
     folder: str
 
 
-def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
+def plan_ui(port: int) -> UiCommand:
     """Decide how to show the workspace's runs; creates MLflow's database if it is missing.
 
     Args:
@@ -223,7 +223,7 @@ def plan_ui(port: int, workspace: Workspace | None = None) -> UiCommand:
     Raises:
         StateError: the port is taken, or the store cannot be opened.
     """
-    home = workspace or Workspace.locate()
+    home = Workspace.locate()
     if not home.tracks_locally:
         return UiCommand(address=home.tracking_uri, command=None, environment={}, folder=str(home.root))
     port = _free(port)

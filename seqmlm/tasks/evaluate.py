@@ -135,10 +135,6 @@ class Evaluation:
     differences: dict[str, Difference]
     sensitive: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:

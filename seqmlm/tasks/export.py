@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -77,10 +77,6 @@ class Exported:
     splits: Mapping[str, int]
     columns: Sequence[str]
     problems: Mapping[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def export(config: ExportConfig) -> Exported:

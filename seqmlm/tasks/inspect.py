@@ -12,7 +12,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -214,10 +214,6 @@ class Inspection:
     audit: Mapping[str, Any] = field(default_factory=dict)
     example: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 def inspect_data(
     domain: str,
@@ -398,10 +394,6 @@ class FormatFacts:
     suffixes: tuple[str, ...]
     folder: bool
     options: tuple[OptionFacts, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,15 +72,14 @@ class ModelSummary:
         }
 
 
-def resolve_model(reference: str | Path, workspace: Workspace | None = None) -> ModelRef:
+def resolve_model(reference: str | Path) -> ModelRef:
     """Find the model a user means: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
 
     Raises:
         UsageError: the reference cannot be one.
         StateError: there is no such model; the message names the nearest.
     """
-    home = workspace or Workspace.locate()
-    return resolve(reference, lambda: Registry(home))
+    return resolve(reference, lambda: Registry(Workspace.locate()))
 
 
 def register_model(
@@ -95,7 +94,6 @@ def register_model(
     metrics: Mapping[str, float],
     init: str | None = None,
     tracked_dataset: str | None = None,
-    workspace: Workspace | None = None,
 ) -> int:
     """Register a model folder in our registry, which decides its version, and in MLflow.
 
@@ -117,7 +115,7 @@ def register_model(
     Raises:
         StateError: the registry cannot be used, or the folder holds no model.
     """
-    home = workspace or Workspace.locate()
+    home = Workspace.locate()
     with Registry(home) as registry:
         first = CHAMPION not in {alias for model in registry.models(name) for alias in model.aliases}
         entry = registry.register(
@@ -146,21 +144,21 @@ def register_model(
     return entry.version
 
 
-def list_models(workspace: Workspace | None = None) -> list[ModelSummary]:
+def list_models() -> list[ModelSummary]:
     """All versions of all models, newest first."""
-    with Registry(workspace or Workspace.locate()) as registry:
+    with Registry(Workspace.locate()) as registry:
         return [ModelSummary(entry=entry, card=_card(entry.path)) for entry in registry.models()]
 
 
-def show_model(reference: str, workspace: Workspace | None = None) -> dict[str, Any]:
+def show_model(reference: str) -> dict[str, Any]:
     """Everything about one model: its origin, its ancestors, its card.
 
     Raises:
         UsageError: it is a hub model, of which nothing is known here.
         StateError: there is no such model.
     """
-    home = workspace or Workspace.locate()
-    found = resolve_model(reference, home)
+    home = Workspace.locate()
+    found = resolve_model(reference)
     if found.path is None:
         raise UsageError(
             f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{found.hub_id}"
@@ -173,17 +171,15 @@ def show_model(reference: str, workspace: Workspace | None = None) -> dict[str, 
     return {**summary.to_dict(), "ancestors": ancestors, "card": dict(summary.card)}
 
 
-def alias_model(
-    reference: str, alias: str, warn: Callable[[str], None], workspace: Workspace | None = None
-) -> ModelEntry:
+def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> ModelEntry:
     """Point an alias of a model's name at one version, in our registry and, where it answers, in MLflow.
 
     Raises:
         UsageError: the alias is reserved, or the reference is not of a registered model.
         StateError: there is no such model.
     """
-    home = workspace or Workspace.locate()
-    found = resolve_model(reference, home)
+    home = Workspace.locate()
+    found = resolve_model(reference)
     if found.entry is None:
         raise UsageError(
             f"{reference} is not a registered model; an alias needs NAME, NAME@ALIAS or NAME:VERSION"
@@ -194,7 +190,7 @@ def alias_model(
     return found.entry
 
 
-def export_model(reference: str, out: Path, workspace: Workspace | None = None) -> list[Path]:
+def export_model(reference: str, out: Path) -> list[Path]:
     """Copy a model as a plain Hugging Face folder, with our card beside it.
 
     `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm. It appears whole or not at all.
@@ -210,7 +206,7 @@ def export_model(reference: str, out: Path, workspace: Workspace | None = None) 
         UsageError: the model is on the hub already.
         StateError: `out` is taken or cannot be written, or the model is incomplete.
     """
-    found = resolve_model(reference, workspace)
+    found = resolve_model(reference)
     if found.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
     files = [path for path in sorted(found.path.iterdir()) if any(fnmatch(path.name, p) for p in _EXPORTED)]

@@ -379,7 +379,6 @@ def _register(
         metrics=values,
         init=config.model.init,
         tracked_dataset=next(iter(corpus.sources)),
-        workspace=workspace,
     )
     with Registry(workspace) as registry:
         register_calibrations(registry, registry.get(plan.name, version=version))

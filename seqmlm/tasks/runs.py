@@ -52,20 +52,20 @@ class Comparison:
         }
 
 
-def list_runs(warn: Warn, workspace: Workspace | None = None) -> list[RunInfo]:
+def list_runs(warn: Warn) -> list[RunInfo]:
     """All runs of the workspace, newest first; runs whose process died are first marked KILLED."""
-    tracker = Tracker(workspace or Workspace.locate(), warn=warn)
+    tracker = Tracker(Workspace.locate(), warn=warn)
     tracker.mark_killed()
     return tracker.runs()
 
 
-def show_run(reference: str, warn: Warn, workspace: Workspace | None = None) -> dict[str, Any]:
+def show_run(reference: str, warn: Warn) -> dict[str, Any]:
     """One run: everything the tracker knows, and its folder.
 
     Raises:
         StateError: there is no such run.
     """
-    home = workspace or Workspace.locate()
+    home = Workspace.locate()
     tracker = Tracker(home, warn=warn)
     tracker.mark_killed()
     run = tracker.find(reference)
@@ -73,7 +73,7 @@ def show_run(reference: str, warn: Warn, workspace: Workspace | None = None) -> 
     return {**asdict(run), "folder": str(folder) if folder else None}
 
 
-def compare_runs(references: Sequence[str], warn: Warn, workspace: Workspace | None = None) -> Comparison:
+def compare_runs(references: Sequence[str], warn: Warn) -> Comparison:
     """Compare runs.
 
     Args:
@@ -83,7 +83,7 @@ def compare_runs(references: Sequence[str], warn: Warn, workspace: Workspace | N
         UsageError: fewer than two runs.
         StateError: there is no such run.
     """
-    tracker = Tracker(workspace or Workspace.locate(), warn=warn)
+    tracker = Tracker(Workspace.locate(), warn=warn)
     tracker.mark_killed()
     known = tracker.runs()
     runs: list[RunInfo] = []
@@ -130,13 +130,13 @@ def better(metric: str) -> Better | None:
     return "lower" if any(part in metric for part in _LOWER) else None
 
 
-def sync_runs(warn: Warn, workspace: Workspace | None = None) -> dict[str, int]:
+def sync_runs(warn: Warn) -> dict[str, int]:
     """Upload to MLflow what runs recorded while it was unreachable; number of points by run name.
 
     Raises:
         StateError: MLflow is still unreachable.
     """
-    return Tracker(workspace or Workspace.locate(), warn=warn).sync()
+    return Tracker(Workspace.locate(), warn=warn).sync()
 
 
 def _folder(workspace: Workspace, name: str) -> Path | None:

@@ -223,10 +223,6 @@ class ScoreSummary:
             f" ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return asdict(self)
-
 
 class ScoreCounts(Counts):
     """Counts rows as they are judged: units, alarms, and incidents."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from throughput_arms import flops_per_token
 from torch import nn
 from transformers import (
     AutoModelForMaskedLM,
@@ -23,7 +24,6 @@ from seqmlm.engine.backbones import (
     SIZES,
     ModelConfig,
     build,
-    flops_per_token,
     load,
     padded_vocabulary,
     parameter_count,

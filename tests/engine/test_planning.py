@@ -25,6 +25,10 @@ planners = st.fixed_dictionaries(
 )
 
 
+def bins_of(lengths, capacity):
+    return best_fit(range(len(lengths)), lengths, capacity)
+
+
 def one_epoch(planner: RowPlanner) -> list:
     rows, epoch = [], planner.epoch
     while planner.epoch == epoch:
@@ -34,7 +38,7 @@ def one_epoch(planner: RowPlanner) -> list:
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=80), capacity=st.integers(1, 50))
 def test_best_fit_holds_each_item_once_and_leaves_no_two_bins_to_merge(lengths, capacity):
-    bins = best_fit(lengths, capacity)
+    bins = bins_of(lengths, capacity)
     assert sorted(chain.from_iterable(bins)) == list(range(len(lengths)))
     loads = [sum(lengths[item] for item in own) for own in bins]
     for load, own in zip(loads, bins, strict=True):
@@ -44,7 +48,7 @@ def test_best_fit_holds_each_item_once_and_leaves_no_two_bins_to_merge(lengths, 
 
 
 def test_best_fit_prefers_the_fullest_bin():
-    assert best_fit([6, 5, 4, 3], 10) == [[0, 2], [1, 3]]
+    assert bins_of([6, 5, 4, 3], 10) == [[0, 2], [1, 3]]
 
 
 @given(lengths=some_lengths, options=planners)

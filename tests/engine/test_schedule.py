@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -73,7 +74,7 @@ def test_decisions_are_kept_and_not_taken_again() -> None:
     for step in range(1, 90):
         plan.observe(step, float(step))
     assert (plan.decay_start, plan.end) == (80, 100)
-    again = TimePlan.from_dict(plan.to_dict())
+    again = TimePlan(**asdict(plan))
     assert again.observe(90, 99.0) is None
     assert again == plan
     assert [again.decay_factor(step) for step in (79, 80, 95)] == [1.0, 1.0, decay(0.75)]

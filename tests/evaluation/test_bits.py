@@ -17,8 +17,9 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import Document, pack
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.types import Encoding, Ids, TokenSpace
+from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.bits import masked_bits, memorization_gap, unigram, unit_bits, unit_numbers, units_of
+from seqmlm.evaluation.bits import masked_bits, memorization_gap, unigram, unit_bits
 
 SPACE = TokenSpace(size=30, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
 FLAT = np.where(SPACE.is_special, 0.0, 1 / 25)
@@ -93,7 +94,7 @@ def test_units_are_masked_whole_and_do_not_depend_on_model_or_company() -> None:
         np.testing.assert_array_equal(getattr(one, name)[late], getattr(other, name))
     assert not np.allclose(one.bits[late], other.bits)
     for sample, unit, tokens in zip(one.sample, one.unit, one.tokens, strict=True):
-        assert len(units_of(sequences[sample], SPACE)[unit]) == tokens
+        assert len(Units(SPACE).spelled(sequences[sample])[unit]) == tokens
     again = unit_bits(Conditionals(model(0)), sequences, range(40), unigram=FLAT, seed=2)
     assert not np.array_equal(one.unit, again.unit)
 
@@ -156,9 +157,9 @@ def test_units_of_a_sequence() -> None:
         ids=np.array([3, 7, 8, 2, 9, 2, 10, 4], np.int32),
         groups=np.array([-1, 5, 5, 6, 8, 8, 5, -1], np.int32),
     )
-    assert units_of(encoding, SPACE) == [(7, 8, 10), (), (9,)]
+    assert Units(SPACE).spelled(encoding) == [(7, 8, 10), (), (9,)]
     assert unit_numbers(encoding).tolist() == [-1, 0, 0, 1, 2, 2, 0, -1]
-    assert units_of(Encoding(ids=np.array([3], np.int32), groups=np.array([-1], np.int32)), SPACE) == []
+    assert Units(SPACE).spelled(Encoding(ids=np.array([3], np.int32), groups=np.array([-1], np.int32))) == []
 
 
 def train(rows: MaskedRows, sequences: Corpus, corruptor: Corruptor, epochs: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from blimp import mean_difference
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
@@ -11,7 +12,7 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Curve, Detection, compare, confusion, f1_of_alarms
-from seqmlm.evaluation.intervals import exact_rate, mean_difference
+from seqmlm.evaluation.intervals import exact_rate
 
 ITEMS = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=2, max_size=40).filter(
     lambda items: 0 < sum(label for label, _ in items) < len(items)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ngram import NGram, Smoothing, Unit
 
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.ngram import NGram, Smoothing, Unit
 
 # Token 0 is special, 1..3 are ordinary.
 TOKENS = np.array([0.0, 0.5, 0.3, 0.2])

@@ -149,7 +149,7 @@ class NGram:
         """-log2 P of some units given the units before them.
 
         Args:
-            sequences: each a list of units, as `units_of` gives them.
+            sequences: each a list of units, as `Units.spelled` gives them.
             chosen: for each sequence the unit numbers wanted, such as those `unit_bits` masked.
 
         Returns:

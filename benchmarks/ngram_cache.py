@@ -6,7 +6,7 @@ the k - 1 units before,
 
     P_k(w) = (c(h_k w) + s_k P_{k-1}(w)) / (c(h_k) + s_k)        k = 1 .. order
 
-As in `seqmlm.evaluation.ngram` the number of a unit's tokens is given, so only units with the same number
+As in `ngram.py` the number of a unit's tokens is given, so only units with the same number
 count. The strengths s_k are chosen on other files than those they are applied to.
 """
 
@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+from ngram import Unit
 from numpy.typing import NDArray
-
-from seqmlm.evaluation.ngram import Unit
 
 Doubles = NDArray[np.float64]
 
@@ -42,7 +41,7 @@ def cached_bits(
 
     Args:
         base: (U,) -log2 P of each chosen unit by the n-gram, sequence after sequence.
-        sequences: their units, as `units_of` gives them.
+        sequences: their units, as `Units.spelled` gives them.
         chosen: for each sequence the unit numbers to be predicted.
         files: for each sequence the file it belongs to; a file's sequences share a cache.
         order: units in the longest n-gram of the cache.

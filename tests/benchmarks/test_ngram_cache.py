@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
+import ngram_cache
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from seqmlm.evaluation import ngram_cache
-from seqmlm.evaluation.ngram_cache import cached_bits
+from ngram_cache import cached_bits
 
 UNITS = [(5,), (6,), (7,), (5, 6), (6, 6)]
 sequences = st.lists(st.lists(st.sampled_from(UNITS), min_size=1, max_size=12), min_size=1, max_size=6)
