@@ -104,7 +104,7 @@ def _columns(
 def _text(value: Any, path: str, line: int, field: str) -> str:
     if not isinstance(value, str) or not value or value.isspace():
         raise DataError(
-            "the field has no text",
+            "no text",
             source=path,
             line=line,
             field=field,

@@ -343,7 +343,8 @@ class StreamSink(Sink):
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours
         except OSError as error:
-            raise unwritable("standard output", error) from None
+            name = str(self._stream.name) if self._owned else "standard output"
+            raise unwritable(name, error) from None
 
     def commit(self) -> Mark:
         return {}
