@@ -15,8 +15,8 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from seqmlm.data.files import expand, is_reference
+from seqmlm.data.files import Source, expand, is_reference
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
@@ -35,6 +35,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError, SeqmlmError, StateError
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Position
 from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
@@ -443,54 +444,57 @@ _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the r
 
 @contextmanager
 def input_batches(
-    given: Input,
+    session: Session,
     problems: Problems,
     position: Position,
     *,
     sources: Sequence[str],
+    format: str | None,
+    options: Mapping[str, Any],
+    latency: float | None,
     budget: Budget,
-    live: LiveInput | None = None,
-    stopping: Callable[[], bool] = lambda: False,
+    stopping: Callable[[], bool],
 ) -> Iterator[Iterator[Batch[Encoded]]]:
     """The batches of a run's input, until the context ends.
 
     Args:
-        given: the records.
+        session: reads and tokenizes the records.
         problems: receives bad ones.
-        position: where to continue; of a live input, the beginning.
-        sources: the files that the records come from; large ones are read ahead.
+        position: where to continue in files.
+        sources, format, options: as `Domain.read` takes them; large files are read ahead.
+        latency: seconds within which results are wanted while standard input is still written, or None.
         budget: of a batch.
-        live: standard input, where results are wanted while it is still written.
-        stopping: asked again and again of a live input; once it is true nothing more is read, and what was
-            read is handed on.
+        stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
+            was read is handed on.
     """
-    if live is not None:
-        with _from_live(given, problems, live, stopping, budget=budget) as found:
+
+    def given(named: Sequence[str]) -> Input:
+        return Input(session.reader(named, format=format, options=options), session.domain, session.tokenizer)
+
+    if latency is None:
+        size = input_bytes(sources)
+        ahead = size is not None and size >= READ_AHEAD_BYTES and can_read_ahead()
+        with closing(from_files(given(sources), problems, position, budget=budget, ahead=ahead)) as found:
             yield found
         return
-    size = input_bytes(sources)
-    ahead = size is not None and size >= READ_AHEAD_BYTES and can_read_ahead()
-    batches = from_files(given, problems, position, budget=budget, ahead=ahead)
-    try:
-        yield batches
-    finally:
-        batches.close()
+    with closing(LiveInput(_TICK_SHARE * latency)) as live:
+        read = given([Source("-", live)])
+        waiting = ReadAhead(iter(read.read(problems)), capacity=_WAITING)
+        try:
+            yield _come(read, problems, live, waiting, stopping, budget)
+        finally:
+            live.stop()
+            waiting.close()
 
 
 def from_files(
     given: Input, problems: Problems, position: Position, *, budget: Budget, ahead: bool
 ) -> Generator[Batch[Encoded]]:
-    """The batches of the input behind a position.
-
-    A batch depends on the records in it alone, so those behind a position at which a batch ended are the
-    same whether reading began there or not.
+    """The batches of the input behind a position, the same whether reading began there or not.
 
     Args:
-        given: the records.
-        problems: receives bad ones.
+        given, problems, ahead, budget: as of `encoded_batches`.
         position: where to continue; what the input had before is not told again.
-        budget: of a batch.
-        ahead: read in a second process.
 
     Raises:
         DataError: a bad record, where `problems` raises, after the batch before it.
@@ -515,12 +519,15 @@ def from_files(
     yield from encoded_batches(given._replace(read=behind), problems, ahead=ahead, budget=budget)
 
 
-@contextmanager
-def _from_live(
-    given: Input, problems: Problems, live: LiveInput, stopping: Callable[[], bool], *, budget: Budget
-) -> Iterator[Iterator[Batch[Encoded]]]:
+def _come(
+    given: Input,
+    problems: Problems,
+    live: LiveInput,
+    waiting: ReadAhead[Record],
+    stopping: Callable[[], bool],
+    budget: Budget,
+) -> Iterator[Batch[Encoded]]:
     """Batches of what has come; an error of the input is raised after the batch before it."""
-    ahead = ReadAhead(iter(given.read(problems)), capacity=_WAITING)
     stopped = False
 
     def look() -> None:
@@ -529,26 +536,15 @@ def _from_live(
             stopped = True
             live.stop()
 
-    def come() -> Iterator[Batch[Encoded]]:
-        for some in ahead.batches(BATCH_RECORDS, meanwhile=look):
-            read = given._replace(read=partial(_these, some))
-            yield from encoded_batches(read, problems, ahead=False, budget=budget)
-
-    try:
-        yield come()
-    finally:
-        live.stop()
-        ahead.close()
+    for some in waiting.batches(BATCH_RECORDS, meanwhile=look):
+        yield from encoded_batches(
+            given._replace(read=partial(_these, some)), problems, ahead=False, budget=budget
+        )
 
 
 def _these(records: list[Record], told: Problems) -> list[Record]:
     """Records that were read already."""
     return records
-
-
-def live_input(latency: float | None) -> AbstractContextManager[LiveInput | Any]:
-    """Standard input as it comes, where a latency is asked for."""
-    return nullcontext() if latency is None else closing(LiveInput(_TICK_SHARE * latency))
 
 
 def input_bytes(paths: Sequence[str]) -> int | None:

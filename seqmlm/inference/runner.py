@@ -37,12 +37,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TextIO, TypeVar
 
-from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import Stopped, StopSignals
 from seqmlm.errors import SeqmlmError, StateError
 from seqmlm.inference import batches
-from seqmlm.inference.batches import Batch, Budget, Encoded, Input, input_batches, live_input
+from seqmlm.inference.batches import Batch, Budget, Encoded, input_batches
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
 from seqmlm.streams.sinks import Fields, Schema, Sink, is_stream, open_sink, unwritable
@@ -163,24 +162,24 @@ class Runner(Generic[Item, Answers]):
             DataError: a bad record, where `problems` raises; the rows before it are written.
             StateError: rows that cannot be written, or an unfinished output that cannot be continued.
         """
-        session = self.session
-        with self._written(), live_input(latency) as live:
-            named = sources if live is None else [Source("-", live)]
-            read = session.reader(named, format=format, options=options)
-            given = Input(read, session.domain, session.tokenizer)
-            with input_batches(
-                given,
+        with (
+            self._written(),
+            input_batches(
+                self.session,
                 self.problems,
                 self._position,
                 sources=sources,
+                format=format,
+                options=options or {},
+                latency=latency,
                 budget=self.budget,
-                live=live,
                 stopping=lambda: self.stopped is not None,
-            ) as found:
-                if live is None:
-                    self._over(found)
-                else:
-                    self._over_live(found)
+            ) as found,
+        ):
+            if latency is None:
+                self._over(found)
+            else:
+                self._over_live(found)
 
     def run_items(self, items: Iterable[Item], *, most: int = batches.BATCH_RECORDS) -> None:
         """Run over whatever else is asked about, such as pairs of strings; such a run is not resumed.

@@ -226,13 +226,9 @@ def calibrate_trained(
         )
         return
     level = model.domain.level(None)
-    budget = int(TRAINING_SHARE * _FORWARD * tokens)
+    problems, budget = Problems("skip", sensitive=private), int(TRAINING_SHARE * _FORWARD * tokens)
     calibrator = Calibrator(
-        session=Session(model),
-        problems=Problems("skip", sensitive=private),
-        seed=seed,
-        budget=budget,
-        notify=notify,
+        session=Session(model), problems=problems, seed=seed, budget=budget, notify=notify
     )
     normal = Normal(records=records, of=of, source=source)
     background, rest = calibrator.background(level, normal, train)

@@ -124,7 +124,7 @@ def test_a_domain_without_words_takes_strings_too(seqmlm: Run, tmp_path: Path) -
         (("pairs.txt",), 2, "rows are read from"),
         (("bad.csv",), 3, "no columns with known names"),
         (("empty.csv",), 3, "no pairs"),
-        (("hollow.csv",), 3, "hollow.csv:2: field 'good': the field has no text"),
+        (("hollow.csv",), 3, "hollow.csv:2: field 'good': no text"),
         (("good.csv", "--group", "UIDD"), 3, "field 'UIDD': no such field"),
         (("good.csv", "--mode", "fast"), 2, "unknown mode 'fast'"),
         (("good.csv", "--mode", "one-pass"), 2, "one-pass"),
