@@ -170,7 +170,7 @@ class Calibration:
             seed: of the division into halves or folds.
             fuse: rank the fused statistic of the other rows; default: if there are several statistics.
             fusion: how p-values become the fused statistic.
-            turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the channels.
+            turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the marginals.
 
         Raises:
             DataError: no rows, or no statistics.
@@ -266,7 +266,7 @@ class Calibration:
 
 
 def teaching_part(rows: int, seed: int) -> Bools:
-    """(N,) True for the rows that estimate the channels, the others being ranked: half, or a quarter of few
+    """(N,) True for the rows that estimate the marginals, the others being ranked: half, or a quarter of few
     rows.
 
     Half of few rows would leave too few to rank a new one among: with a quarter, 132 rows guarantee a rate of

@@ -314,7 +314,7 @@ def resolve(reference: str | Path, registry: Callable[[], Registry]) -> ModelRef
     """
     text = str(reference)
     if not text.strip():
-        raise UsageError("a model is asked for: give a name, NAME@ALIAS, NAME:VERSION, a folder or a hub id")
+        raise UsageError("no model is named: give a name, NAME@ALIAS, NAME:VERSION, a folder or a hub id")
     if text.startswith("hf:"):
         return ModelRef(hub_id=text.removeprefix("hf:"))
     folder = Path(text).expanduser()

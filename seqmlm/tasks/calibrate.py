@@ -221,9 +221,7 @@ def calibrate_trained(
     store_trained_on(folder, trained_on, private=private)
     records = list(calibrating(MOST_RECORDS))
     if not records:
-        notify(
-            "no records were set aside for calibration; 'seqmlm calibrate' makes up for it with normal data"
-        )
+        notify("no records were set aside for calibration; calibrate with normal data by 'seqmlm calibrate'")
         return
     level = model.domain.level(None)
     problems, budget = Problems("skip", sensitive=private), int(TRAINING_SHARE * _FORWARD * tokens)
@@ -238,7 +236,7 @@ def calibrate_trained(
         modes, rest = calibrator.default_modes(rest)
         made = calibrator.calibrate(level, modes, rest, background)
     except DataError as error:
-        notify(f"not calibrated: {error.reason}; 'seqmlm calibrate' makes up for it with normal data")
+        notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
         return
     calibrator.keep_correction()
     if made:

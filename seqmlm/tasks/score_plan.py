@@ -326,7 +326,7 @@ def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
         return []
     return [
         f"the calibration was made in {stored.precision}, this scoring is in {precision}: their "
-        "log-probabilities are apart by some hundredths"
+        "log-probabilities differ by some hundredths"
     ]
 
 
@@ -345,7 +345,7 @@ def _alpha(
     fitted = stored.fitted
     if alpha < fitted.smallest_rate and not fitted.has_tail:
         raise UsageError(
-            f"{option} asks for a rate of {alpha:.3g}, but {fitted.rows:,} calibration rows tell rates down "
+            f"{option} asks for a rate of {alpha:.3g}, but {fitted.rows:,} calibration rows allow rates down "
             f"to {fitted.smallest_rate:.3g}: ask for that, or give more normal data to 'seqmlm calibrate'"
         )
     return alpha

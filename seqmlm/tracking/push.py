@@ -81,7 +81,7 @@ class Ledger:
         except FileNotFoundError:
             raise StateError(f"{directory} is not a run: it has no {LEDGER}") from None
         except (ValueError, TypeError, KeyError, OSError) as error:
-            raise StateError(f"{path} is damaged ({error}); remove it and start the run anew") from None
+            raise StateError(f"{path} is damaged ({error}); remove it and start the run again") from None
 
     def write(self, directory: Path) -> None:
         """Replace the ledger file, so that a kill leaves the old one or the new one.

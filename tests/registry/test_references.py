@@ -117,7 +117,7 @@ def test_paths_and_hub_ids_open_no_registry(here: Path) -> None:
         ("./nothing", StateError, "there is no folder nothing"),
         ("./runs", StateError, "not a model folder"),
         ("x/y/z", StateError, "no model 'x/y/z'"),
-        ("", UsageError, "a model is asked for"),
+        ("", UsageError, "no model is named"),
         ("a@b@c", StateError, "no model 'a@b@c'"),
     ],
 )
