@@ -6,13 +6,12 @@ For files about sequences rather than of sequences: scores, labels, minimal pair
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, lines, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import table_rows
+from seqmlm.data.readers.tables import json_object, table_rows
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
@@ -58,22 +57,16 @@ def required(row: Mapping[str, Any], name: str, source: str, line: int) -> Any:
     """
     if name in row:
         return row[name]
-    raise DataError("no such field", source=source, line=line, field=name, remedy=_there(name, row))
-
-
-def _there(name: str, row: Iterable[str]) -> str:
-    return nearest(name, [str(key) for key in row][:30]).removeprefix("; ")
+    remedy = nearest(name, [str(key) for key in row][:30]).removeprefix("; ")
+    raise DataError("no such field", source=source, line=line, field=name, remedy=remedy)
 
 
 def _json_lines(source: str) -> Iterator[FieldRow]:
     for number, text in lines(source, Problems()):
         if not text or text.isspace():
             continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
+        row = json_object(text)
+        if row is None:
             raise DataError(
                 "not a JSON object", source=source, line=number, remedy="write one object per line"
             )

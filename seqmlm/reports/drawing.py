@@ -33,12 +33,12 @@ def steps(bits: NDArray[np.float64], scale: float = SCALE) -> NDArray[np.int64]:
     return np.floor(np.clip(values / scale, 0.0, 1.0) * STEPS).astype(np.int64)
 
 
-def legend(scale: float = SCALE, unit: str = "bits") -> Markup:
+def legend(scale: float = SCALE) -> Markup:
     """What each colour means."""
     marks = Markup("").join(
         Markup('<i class="s{}">{:g}</i>').format(step, scale * step / STEPS) for step in range(1, STEPS + 1)
     )
-    return Markup('<p class="legend" aria-label="colour scale">{} and more:&nbsp;{}</p>').format(unit, marks)
+    return Markup('<p class="legend" aria-label="colour scale">bits and more:&nbsp;{}</p>').format(marks)
 
 
 def coloured_text(

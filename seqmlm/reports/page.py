@@ -152,10 +152,7 @@ class Page:
         drawn = drawing.track(
             starts, ends, values, alarms, threshold=threshold, x_label=x_label, y_label=y_label
         )
-        more = (
-            f"highest of each of {drawing.MOST_POINTS:,} columns" if len(starts) > drawing.MOST_POINTS else ""
-        )
-        self._figure(heading, drawn, note, more)
+        self._figure(heading, drawn, note, len(starts))
 
     def timeline(
         self,
@@ -171,10 +168,7 @@ class Page:
     ) -> None:
         """Add scores as points in time (seconds since 1970 UTC); see `drawing.timeline`."""
         drawn = drawing.timeline(times, scores, alarms, titles, threshold=threshold, y_label=y_label)
-        more = (
-            f"highest of each of {drawing.MOST_POINTS:,} columns" if len(times) > drawing.MOST_POINTS else ""
-        )
-        self._figure(heading, drawn, note, more)
+        self._figure(heading, drawn, note, len(times))
 
     def histogram(
         self,
@@ -201,10 +195,7 @@ class Page:
     ) -> None:
         """Add a line of cells coloured by surprisal, one a unit; see `drawing.heat`."""
         drawn = drawing.heat(bits, titles, scale=scale)
-        more = (
-            f"highest of each of {drawing.MOST_POINTS:,} columns" if len(bits) > drawing.MOST_POINTS else ""
-        )
-        self._figure(heading, legend(scale) + drawn, note, more)
+        self._figure(heading, legend(scale) + drawn, note, len(bits))
 
     def html(self) -> str:
         """The whole file."""
@@ -241,8 +232,10 @@ class Page:
                 f"cannot write the report {path}: {error.strerror}; free space or name another file"
             ) from None
 
-    def _figure(self, heading: str, drawn: Markup, *notes: str) -> None:
-        caption = "; ".join(note for note in notes if note)
+    def _figure(self, heading: str, drawn: Markup, note: str, points: int = 0) -> None:
+        most = drawing.MOST_POINTS
+        thinned = f"highest of each of {most:,} columns" if points > most else ""
+        caption = "; ".join(part for part in (note, thinned) if part)
         told = Markup("<figcaption>{}</figcaption>").format(caption) if caption else Markup("")
         self._add(heading, Markup("<figure>{}{}</figure>").format(drawn, told))
 

@@ -292,10 +292,7 @@ def _open_saved(path: str, split: str | None = None, source: str | None = None) 
         if split is not None:
             found = _chosen(found, split)
 
-    def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
-        return iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
-
-    return Table(found.column_names, batches)
+    return _of_datasets(found.column_names, found)
 
 
 def _open_reference(reference: Reference, source: str) -> Table:
@@ -317,6 +314,10 @@ def _open_reference(reference: Reference, source: str) -> Table:
         else:
             names = list(found.features)
 
+    return _of_datasets(names, found)
+
+
+def _of_datasets(names: list[str], found: Any) -> Table:
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
         return iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
 

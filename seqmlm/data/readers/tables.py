@@ -91,6 +91,25 @@ def record_from(
 # JSON lines: one object a line, the sequence in one of its fields.
 
 
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def no_object(source: str, line: int) -> DataError:
+    """The error for a line that is no JSON object."""
+    return DataError(
+        "not a JSON object",
+        source=source,
+        line=line,
+        remedy="write one object a line, or name the format the file really has",
+    )
+
+
 def read_jsonl(
     path: str | Path,
     problems: Problems,
@@ -116,18 +135,9 @@ def read_jsonl(
     for number, text in lines(source, problems, max_bytes=max_bytes):
         if not text or text.isspace():
             continue
-        try:
-            row = json.loads(text)
-            if not isinstance(row, dict):
-                raise ValueError("not an object")
-        except (ValueError, RecursionError):
-            error = DataError(
-                "not a JSON object",
-                source=source,
-                line=number,
-                remedy="write one object a line, or name the format the file really has",
-            )
-            problems.bad(error, text)
+        row = json_object(text)
+        if row is None:
+            problems.bad(no_object(source, number), text)
             continue
         wanted = [name for name in (field, id_field, document_field) if name is not None]
         absent = next((name for name in wanted if name not in row), None)
@@ -194,6 +204,26 @@ def read_tsv(
     yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
 
 
+def endless_field(source: str, line: int) -> DataError:
+    """The error for a quotation mark that is not closed."""
+    return DataError(
+        "a field without end",
+        source=source,
+        line=line,
+        remedy="close the quotation mark, or raise the limit with --option max_bytes=N",
+    )
+
+
+def too_few_fields(source: str, line: int, width: int) -> DataError:
+    """The error for a row that is shorter than the table is wide."""
+    return DataError(
+        "a row with too few fields",
+        source=source,
+        line=line,
+        remedy=f"the table has {width} columns; quote fields that hold the delimiter",
+    )
+
+
 class _Feed:
     """Hands lines to the csv module and remembers where the row under way began."""
 
@@ -231,13 +261,7 @@ def table_rows(
         except StopIteration:
             return
         except csv.Error:
-            error = DataError(
-                "a field without end",
-                source=source,
-                line=feed.start,
-                remedy="close the quotation mark, or raise the limit with --option max_bytes=N",
-            )
-            problems.bad(error, None)
+            problems.bad(endless_field(source, feed.start))
             continue
         if fields and fields != [""]:
             yield feed.start, fields
@@ -266,13 +290,7 @@ def _read(
             if header:
                 continue
         if len(fields) < len(columns):
-            error = DataError(
-                "a row with too few fields",
-                source=source,
-                line=line,
-                remedy=f"the table has {len(columns)} columns; quote fields that hold the delimiter",
-            )
-            problems.bad(error, style["delimiter"].join(fields))
+            problems.bad(too_few_fields(source, line, len(columns)), style["delimiter"].join(fields))
             continue
         if len(fields) > len(columns):
             problems.note("a row with more fields than the table has columns")
@@ -280,6 +298,3 @@ def _read(
         record = record_from(row, column, id_column, document_column, keep, source, line, problems)
         if record is not None:
             yield record
-
-
-# Parquet: the sequence in one text column, read batch by batch.

@@ -145,16 +145,8 @@ def _commit(folder: Path, revision: str) -> str:
 
 def _git(folder: Path, *arguments: str) -> bytes:
     # A file-system monitor is a program the repository names; none is run here.
-    command = [
-        "git",
-        "-C",
-        str(folder),
-        "-c",
-        "core.fsmonitor=false",
-        "-c",
-        "core.quotePath=false",
-        *arguments,
-    ]
+    options = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
+    command = ["git", "-C", str(folder), *options, *arguments]
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT).stdout
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -170,22 +171,12 @@ def read_code_json(
             problems.note("a near duplicate, skipped")
             continue
         spoken = language or str(row.get("language") or (named if named in LANGUAGES else "")).lower()
-        yield _with_language(record, spoken)
+        meta = {**record.meta, "language": spoken}
+        yield replace(record, raw=SourceText(record.raw, spoken), meta=meta)
 
 
 def _text(row: Mapping[str, Any]) -> str:
     return json.dumps(row, default=str)  # a table's row may hold times
-
-
-def _with_language(record: Record, language: str) -> Record:
-    return Record(
-        id=record.id,
-        raw=SourceText(record.raw, language),
-        source=record.source,
-        line=record.line,
-        document=record.document,
-        meta={**record.meta, "language": language},
-    )
 
 
 def _objects(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -259,7 +259,8 @@ def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
         place = words.index("=")
         return (words[place - 1], "function") if place and classes[place - 1] in IDENTIFIERS else None
     first = next((word for word, kind in zip(words, classes, strict=True) if kind == KEYWORD), "")
-    if first in _CONTROL or not _balanced(words):
+    unbalanced = sum((word in _OPENING) - (word in _CLOSING) for word in words)
+    if first in _CONTROL or unbalanced:
         return None
     for place in range(1, len(words)):
         before = words[place - 1]
@@ -267,11 +268,6 @@ def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
             used = not _USES.isdisjoint(words[:place])  # `x = call() {`, `return new Call() {`
             return None if used else (before, "function")
     return None
-
-
-def _balanced(words: list[str]) -> bool:
-    opened = sum(word in _OPENING for word in words)
-    return opened == sum(word in _CLOSING for word in words)
 
 
 # Rows

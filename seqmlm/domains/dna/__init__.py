@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,7 +35,7 @@ REGION = 2 * BLOCK
 def _contig(record: Record, problems: Problems) -> Iterator[Record]:
     """The records of a table's cell, spelled and cut as a contig of a FASTA file is."""
     contig = Contig(record.id, source=record.source, line=record.line, problems=problems, meta=record.meta)
-    for one in chain(contig.add(record.raw.encode("utf-8")), contig.finish()):
+    for one in contig.whole(record.raw.encode("utf-8")):
         yield one if record.document is None else replace(one, document=record.document)
 
 

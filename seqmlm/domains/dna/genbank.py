@@ -138,8 +138,7 @@ def read_embl(
                 max_n=max_n,
                 meta={"description": found.description} if found.description else None,
             )
-            yield from contig.add(bytes(found.seq))
-            yield from contig.finish()
+            yield from contig.whole(bytes(found.seq))
 
 
 def read_rna_families(
@@ -153,6 +152,4 @@ def read_rna_families(
         max_bytes: largest alignment.
     """
     for row in read_stockholm(path, problems, max_bytes=max_bytes):
-        contig = Contig(row.id, source=row.source, line=row.line, problems=problems)
-        yield from contig.add(row.raw.encode())
-        yield from contig.finish()
+        yield from Contig(row.id, source=row.source, line=row.line, problems=problems).whole(row.raw.encode())

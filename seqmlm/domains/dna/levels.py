@@ -175,14 +175,7 @@ class BothStrands(SecondReading):
     """
 
     def record(self, record: Record) -> Record:
-        return Record(
-            id=record.id,
-            raw=reverse_complement(str(record.raw)),
-            source=record.source,
-            line=record.line,
-            document=record.document,
-            meta=record.meta,
-        )
+        return replace(record, raw=reverse_complement(str(record.raw)))
 
     def wanted(
         self, encoding: Encoding, wanted: Bools, again: Encoding, rule: Units, record: Record
@@ -232,10 +225,8 @@ def _spread(scored: Scored, values: Doubles, length: int) -> Doubles:
 
 def _sums(bases: Doubles, scored: Scored) -> Doubles:
     """(U,) the sum over the bases of each unit, NaN where one of them has no value."""
-    total = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bases))])
-    holes = np.concatenate([[0], np.cumsum(np.isnan(bases))])
-    starts, ends = scored.spans.T
-    return np.where(holes[ends] == holes[starts], total[ends] - total[starts], np.nan)
+    holes = _per_unit(np.isnan(bases).astype(np.float64), scored.spans)
+    return np.where(holes == 0, _per_unit(bases, scored.spans), np.nan)
 
 
 # Rows

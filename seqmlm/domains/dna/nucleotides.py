@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,8 @@ class Contig:
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._name, self._source, self._line, self._problems = name, source, line, problems
-        self._block, self._gap, self._meta = block, _runs_of_n(max_n), dict(meta or {})
+        self._block, self._meta = block, dict(meta or {})
+        self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled
         self._held = b""
         self._at = 0  # of the first base held
         self._refused = self._cut = False
@@ -122,6 +122,11 @@ class Contig:
             )
             self._problems.bad(error, self._name)
 
+    def whole(self, letters: bytes) -> Iterator[Record]:
+        """All of it at once."""
+        yield from self.add(letters)
+        yield from self.finish()
+
     def _records(self, bases: bytes, start: int) -> Iterator[Record]:
         if b"N" not in bases and b"n" not in bases:
             yield self._record(bases, start, whole=not self._cut)
@@ -154,11 +159,6 @@ class Contig:
             document=self._name,
             meta={**self._meta, **where},
         )
-
-
-@lru_cache
-def _runs_of_n(longest: int) -> re.Pattern[bytes]:
-    return re.compile(rb"[Nn]{%d,}" % (longest + 1))
 
 
 # FASTA

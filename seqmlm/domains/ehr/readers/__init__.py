@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from seqmlm.data.problems import Problems
@@ -54,12 +55,7 @@ def descriptions(path: str | Path) -> dict[str, str]:
     problems = Problems("skip", sensitive=True)
     codes = root_of(folder) / "metadata" / "codes.parquet"
     if codes.exists():
-        columns = {"code": ("code",), "description": ("description",)}
-        return {
-            cells.words(code): cells.words(text)
-            for _, (code, text) in scan(codes, problems, columns, list(columns))
-            if code and text
-        }
+        return dict(_described(codes, problems))
     if exports.is_synthea(folder):
         return _of_synthea(folder, problems)
     if is_omop(folder) and not is_mimic3(folder):
@@ -68,12 +64,17 @@ def descriptions(path: str | Path) -> dict[str, str]:
 
 
 def _of_synthea(folder: Path, problems: Problems) -> dict[str, str]:
-    columns = {"code": ("code",), "description": ("description",)}
     found: dict[str, str] = {}
     files = table_files(folder)
     for name, vocabulary in exports.VOCABULARIES.items():
         for path in files.get(name, ()):
-            for _, (code, text) in scan(path, problems, columns, list(columns)):
-                if code and text:
-                    found.setdefault(f"{vocabulary}//{cells.words(code)}", cells.words(text))
+            for code, text in _described(path, problems):
+                found.setdefault(f"{vocabulary}//{code}", text)
     return found
+
+
+def _described(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
+    columns = {"code": ("code",), "description": ("description",)}
+    for _, (code, text) in scan(path, problems, columns, list(columns)):
+        if code and text:
+            yield cells.words(code), cells.words(text)

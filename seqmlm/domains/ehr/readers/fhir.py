@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, source_of, too_long
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import BIRTH, DEATH, Cells, Histories
@@ -87,7 +87,7 @@ def _files(folder: Path) -> list[Path]:
 def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, Resource]]:
     """(line, resource) of a file; those inside a bundle have its line."""
     for line, text in _texts(source, problems, max_bytes):
-        found = _parsed(text)
+        found = json_object(text)
         if found is None:
             problems.bad(
                 DataError("not a JSON object", source=source, line=line, remedy="write one resource a line")
@@ -99,14 +99,6 @@ def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tupl
             resource = entry.get("resource") if isinstance(entry, dict) else None
             if isinstance(resource, dict):
                 yield line, resource
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +145,8 @@ def _neighbours(
     rows: Iterator[Cells], record: Callable[[str, list[Cells]], Record | None]
 ) -> Iterator[Record]:
     """A record for each run of rows of one subject."""
-    held: list[Cells] = []
-    for row in rows:
-        if held and row[SUBJECT] != held[0][SUBJECT]:
-            found = record(held[0][SUBJECT], held)
-            if found is not None:
-                yield found
-            held = []
-        held.append(row)
-    if held:
-        found = record(held[0][SUBJECT], held)
+    for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
+        found = record(subject, list(members))
         if found is not None:
             yield found
 

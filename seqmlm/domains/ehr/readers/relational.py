@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +184,16 @@ def _table_rows(table: Table, source: Source) -> Iterator[Cells]:
     }
     needed = ["patient", "code", "time"] if table.time else ["patient", "code", "visit"]
     problems, name, number, say = source.problems, str(source.path), source.number, table.say
-    spelling, has_words = _Spelling(table), bool(table.text)
+    spelling, has_words = _spelling(table), bool(table.text)
     for line, (who, when, what, place, *rest) in scan(source.path, problems, columns, needed):
         value, text, day, source_code, more = rest
         subject, visit = cells.words(who), cells.words(place) or None
         if not subject:
             problems.bad(cells.no_subject(name, line, table.subject[0]))
             continue
-        code = spelling(what, source_code)
+        code = spelling(what)
+        if code is None and (other := cells.words(source_code)):
+            code = f"{table.vocabulary}//{other}"
         if code is None:
             if table.spell is None:
                 problems.bad(cells.no_code(name, line, table.code[0]))
@@ -211,29 +213,18 @@ def _table_rows(table: Table, source: Source) -> Iterator[Cells]:
             yield subject, at, f"{further_vocabulary}//{another}", None, None, visit, "", number, line
 
 
-class _Spelling:
-    """Cells of a table's code -> the whole code; those met before are remembered."""
+def _spelling(table: Table) -> Callable[[Any], str | None]:
+    """Cells of a table's code -> the whole code, None for none; those met before are remembered."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._known: dict[Any, str | None] = {}
-
-    def __call__(self, cell: Any, source_code: Any) -> str | None:
-        if cell not in self._known:
-            if len(self._known) > _REMEMBERED:
-                self._known.clear()
-            self._known[cell] = self._spelled(cells.words(cell))
-        found = self._known[cell]
-        if found is None and (other := cells.words(source_code)):
-            return f"{self._table.vocabulary}//{other}"
-        return found
-
-    def _spelled(self, word: str) -> str | None:
-        spelled = self._table.spell(word) if self._table.spell is not None and word else word
-        if not spelled:
+    @lru_cache(_REMEMBERED)
+    def spelled(cell: Any) -> str | None:
+        word = cells.words(cell)
+        code = table.spell(word) if table.spell is not None and word else word
+        if not code:
             return None
-        own = "//" in spelled or spelled in (BIRTH, DEATH)
-        return spelled if own else f"{self._table.vocabulary}//{spelled}"
+        return code if "//" in code or code in (BIRTH, DEATH) else f"{table.vocabulary}//{code}"
+
+    return spelled
 
 
 def measured(value: Any, text: Any, own: bool, problems: Problems) -> tuple[float | None, str | None]:

@@ -11,6 +11,7 @@ from typing import Any
 from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
+from seqmlm.data.readers.tables import too_few_fields
 from seqmlm.errors import DataError
 
 # Field -> the names its column may have, in lower case, best first.
@@ -139,14 +140,7 @@ def _scan_csv(
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
     for line, fields in rows:
         if len(fields) < width:
-            problems.bad(
-                DataError(
-                    "a row with too few fields",
-                    source=source,
-                    line=line,
-                    remedy=f"the table has {width} columns; quote fields that hold the delimiter",
-                )
-            )
+            problems.bad(too_few_fields(source, line, width))
             continue
         fields.append(None)  # type: ignore[arg-type]
         yield line, pick(fields)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
 from math import isnan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from seqmlm.data.files import blocks, lines, lines_and_pauses, live_of, too_long
 from seqmlm.data.problems import Problems
@@ -93,11 +93,12 @@ def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: i
         max_bytes: longest line.
     """
     if live_of(source) is not None:
-        yield from _as_they_come(
+        coming = (
             _replaced(source, problems, max_bytes)
             if replace
             else lines_and_pauses(source, problems, max_bytes=max_bytes)
         )
+        yield from (Lines([n for n, _ in some], [text for _, text in some]) for some in batched(coming))
         return
     if is_table(source):  # its rows are the objects of JSON lines
         rows = numbered_rows(source, problems)
@@ -113,19 +114,21 @@ def line_batches(source: str, problems: Problems, *, replace: bool, max_bytes: i
         yield Lines(*map(list, zip(*batch, strict=True)))
 
 
-def _as_they_come(numbered: Iterator[tuple[int, str] | None]) -> Iterator[Lines]:
-    """Lines of a live input: at a pause those that have come, and then the pause."""
-    held = Lines([], [])
-    for pair in numbered:
-        if pair is not None:
-            held.numbers.append(pair[0])
-            held.texts.append(pair[1])
-        if held.texts and (pair is None or len(held.texts) >= BATCH):
+T = TypeVar("T")
+
+
+def batched(items: Iterator[T | None]) -> Iterator[list[T]]:
+    """What comes, many together; at a pause (None) what has come, and then the pause, an empty list."""
+    held: list[T] = []
+    for item in items:
+        if item is not None:
+            held.append(item)
+        if held and (item is None or len(held) >= BATCH):
             yield held
-            held = Lines([], [])
-        if pair is None:
-            yield Lines([], [])
-    if held.texts:
+            held = []
+        if item is None:
+            yield []
+    if held:
         yield held
 
 
@@ -276,7 +279,7 @@ def _merged(batch: Events, starts: list[int], problems: Problems) -> Events:
     ends = [*cuts[1:], len(batch)]
     joints = list(zip(cuts, ends, strict=True))
     return replace(
-        _rows(batch, cuts),
+        chosen(batch, cuts),
         messages=[_join(batch.messages, a, b) for a, b in joints],
         whole=[_join(batch.whole, a, b) for a, b in joints],
     )
@@ -301,7 +304,7 @@ def unsplit(batches: Iterator[tuple[Events, list[bool]]]) -> Iterator[Events]:
             starts = [row for row in range(len(batch)) if not row or not flags[row - 1]]
             ends = [*starts[1:], len(batch)]
             messages = ["".join(batch.messages[a:b]) for a, b in zip(starts, ends, strict=True)]
-            batch = replace(_rows(batch, starts), messages=messages, whole=messages)
+            batch = replace(chosen(batch, starts), messages=messages, whole=messages)
         if flags and flags[-1]:
             batch, held = _cut(batch, len(batch) - 1)
         if len(batch):
@@ -322,7 +325,7 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
             continue
         keep = [bool(m) and not m.isspace() for m in batch.messages]
         if not all(keep):
-            batch = _rows(batch, [row for row, wanted in enumerate(keep) if wanted])
+            batch = chosen(batch, [row for row, wanted in enumerate(keep) if wanted])
         times = batch.times
         if times and any(map(isnan, times)):
             unread = sum(map(isnan, times))
@@ -336,7 +339,7 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
             yield batch
 
 
-def _rows(events: Events, rows: list[int]) -> Events:
+def chosen(events: Events, rows: list[int]) -> Events:
     """Some of the events."""
     columns = _columns(events)
     return _made({n: None if v is None else [v[r] for r in rows] for n, v in columns.items()})

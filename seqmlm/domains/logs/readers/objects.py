@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import missing
+from seqmlm.data.readers.tables import endless_field, json_object, missing, no_object, too_few_fields
 from seqmlm.data.timestamps import NAN, Clock, epoch
-from seqmlm.domains.logs.readers.events import BATCH, Events, Lines
+from seqmlm.domains.logs.readers.events import Events, Lines, batched
 from seqmlm.errors import DataError
 
 MESSAGE = ("message", "content", "msg", "log", "text", "@message", "body", "event")
@@ -110,20 +110,11 @@ def objects(batches: Iterator[Lines], source: str, problems: Problems) -> Iterat
             yield []
         rows: list[ObjectRow] = []
         for number, text in zip(numbers, texts, strict=True):
-            try:
-                value = json.loads(text)
-                if not isinstance(value, dict):
-                    raise ValueError("not an object")
-                rows.append((number, value))
-            except (ValueError, RecursionError):
-                if text and not text.isspace():
-                    error = DataError(
-                        "not a JSON object",
-                        source=source,
-                        line=number,
-                        remedy="write one object a line, or name the format the file really has",
-                    )
-                    problems.bad(error, text)
+            row = json_object(text)
+            if row is not None:
+                rows.append((number, row))
+            elif text and not text.isspace():
+                problems.bad(no_object(source, number), text)
         if rows:
             yield rows
 
@@ -163,7 +154,7 @@ def events_of(
         for number, row in rows:
             text = message_of(row.get(name))
             if text is None:
-                problems.bad(no_message(name, source, number), _raw(row))
+                problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
                 continue
             kept.append((number, row))
             messages.append(text)
@@ -226,10 +217,6 @@ def _time(row: dict[str, Any], names: tuple[str, ...], clock: Clock) -> float:
 
 def _ids(value: Any) -> tuple[str, ...]:
     return () if value is None or value == "" else (str(value),)
-
-
-def _raw(row: dict[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False)
 
 
 # Tables: a line a row, or a session a row
@@ -297,33 +284,14 @@ class Table:
     def batches(self) -> Iterator[list[TableRow]]:
         """The rows that have all columns; the others go to `problems`; no rows are a pause (`Lines`)."""
         width = len(self.names)
-        for rows in self._batched():
+        for rows in batched(self._each()):
             if not rows:
                 yield []
                 continue
             for line, row in (pair for pair in rows if len(pair[1]) < width):
-                error = DataError(
-                    "a row with too few fields",
-                    source=self._source,
-                    line=line,
-                    remedy=f"the table has {width} columns; quote fields that hold the delimiter",
-                )
-                self._problems.bad(error, self._feed.delimited(row))
+                self._problems.bad(too_few_fields(self._source, line, width), "\t".join(row))
             if whole := [pair for pair in rows if len(pair[1]) >= width]:
                 yield whole
-
-    def _batched(self) -> Iterator[list[TableRow]]:
-        held: list[TableRow] = []
-        for pair in self._each():
-            if pair is not None:
-                held.append(pair)
-            if held and (pair is None or len(held) >= BATCH):
-                yield held
-                held = []
-            if pair is None:
-                yield []
-        if held:
-            yield held
 
     def events(self, clock: Clock) -> Iterator[Events]:
         """The rows as events."""
@@ -366,13 +334,7 @@ class Table:
             except StopIteration:
                 return
             except csv.Error:
-                error = DataError(
-                    "a field without end",
-                    source=self._source,
-                    line=self._feed.start,
-                    remedy="close the quotation mark, or raise the limit with --option max_bytes=N",
-                )
-                self._problems.bad(error, None)
+                self._problems.bad(endless_field(self._source, self._feed.start))
                 continue
             if not self._feed.start:
                 yield None
@@ -400,8 +362,3 @@ class _Feed:
             number, text = next(self.numbered)
         self.start = self.start or number
         return text + "\n"
-
-    @staticmethod
-    def delimited(row: list[str]) -> str:
-        """A refused row, for the dead-letter file."""
-        return "\t".join(row)

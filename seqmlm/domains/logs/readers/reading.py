@@ -6,7 +6,6 @@ begins unlike the rest has to be given its format.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import Clock
@@ -63,21 +63,14 @@ def kind_of(texts: Sequence[str], wanted: Fields) -> str:
         return "plain"
     if all(KEYS.fullmatch(line) for line in lines):
         return "sessions"
-    if sum(map(_is_object, lines[:20])) * 2 >= len(lines[:20]):  # a banner may come before
+    if sum(json_object(line) is not None for line in lines[:20]) * 2 >= len(
+        lines[:20]
+    ):  # a banner may come before
         return "jsonl"
     delimiter = delimiter_of(lines[0], wanted)
     if delimiter is not None:
         return "tsv" if delimiter == "\t" else "csv"
     return fitting(lines) or "plain"
-
-
-def _is_object(line: str) -> bool:
-    if not line.lstrip().startswith("{"):
-        return False
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 # From lines to records

@@ -18,7 +18,7 @@ from operator import lt
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.timestamps import duration
-from seqmlm.domains.logs.readers.events import Events
+from seqmlm.domains.logs.readers.events import Events, chosen
 from seqmlm.errors import DataError, UsageError
 
 STRETCH = 16
@@ -349,7 +349,7 @@ class Sessions:
                     yield self._ended(name, sessions.pop(name))
         yield from self._close_idle(times[-1] if times else None)
         if without := [row for row, names in enumerate(ids) if not names]:
-            self._without.append(_rows(batch, without))
+            self._without.append(chosen(batch, without))
             if sum(map(len, self._without)) >= _REST_LINES:
                 yield from self._flush_rest()
 
@@ -392,13 +392,4 @@ def _piece(name: str, one: _Open) -> Piece:
         labels=tuple(one.labels) or None,
         session=name,
         group=one.numbers[0],
-    )
-
-
-def _rows(events: Events, rows: Sequence[int]) -> Events:
-    return Events(
-        numbers=[events.numbers[r] for r in rows],
-        messages=[events.messages[r] for r in rows],
-        times=None if events.times is None else [events.times[r] for r in rows],
-        labels=None if events.labels is None else [events.labels[r] for r in rows],
     )
