@@ -487,29 +487,21 @@ class Observer(Protocol):
     grad_norm, in_a_row, skipped), "stopping" (step, signal).
     """
 
-    def on_step(self, report: StepReport) -> None: ...
-
-    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def on_checkpoint(self, step: int, path: Path) -> None: ...
-
-    def on_event(self, kind: str, detail: Mapping[str, Any]) -> None: ...
-
-
-class NullObserver:
-    """Does nothing; a base for observers that need only some of the calls."""
-
     def on_step(self, report: StepReport) -> None:
-        """Do nothing."""
+        return
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing."""
+        return
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        """Do nothing."""
+        return
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        return
+
+
+class NullObserver(Observer):
+    """Does nothing; a base for observers that need only some of the calls."""
 
 
 @dataclass(frozen=True, kw_only=True)

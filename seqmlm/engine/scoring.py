@@ -63,22 +63,7 @@ def pseudo_log_likelihood(
     Raises:
         UsageError: a sequence longer than the model: cut it into windows first.
     """
-    return window_scores(conditionals, ((encoding, None) for encoding in encodings), units)
-
-
-def window_scores(
-    conditionals: Conditionals, windows: Iterable[tuple[Encoding, Bools | None]], units: Units | None = None
-) -> Iterator[SequenceScore]:
-    """Score windows, each at the positions it owns alone (see `seqmlm.engine.windows.central_windows`).
-
-    Args:
-        windows: encodings, each with (L,) True at the positions to score, or None for all.
-        units: how units are hidden and read back; None for groups of tokens.
-
-    Raises:
-        UsageError: a window longer than the model.
-    """
-    yield from Scorer(conditionals, units).windows(windows)
+    return Scorer(conditionals, units).windows((encoding, None) for encoding in encodings)
 
 
 class Scorer:
@@ -113,6 +98,8 @@ class Scorer:
 
     def windows(self, windows: Iterable[tuple[Encoding, Bools | None]]) -> Iterator[SequenceScore]:
         """Score windows lazily and in order, each at the positions it owns (None: all).
+
+        Who owns what: `seqmlm.engine.windows.central_windows`.
 
         Raises:
             UsageError: a window longer than the model.

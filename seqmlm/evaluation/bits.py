@@ -78,22 +78,6 @@ class UnitBits:
         )
 
 
-def masked_bits(
-    conditionals: Conditionals,
-    sequences: Sequences,
-    indices: Iterable[int],
-    *,
-    unigram: Doubles,
-    rate: float = 0.15,
-    seed: int,
-    units: Units | None = None,
-) -> BitsReport:
-    """Evaluate a model on the sequences of `indices`; see `unit_bits` for the arguments."""
-    return unit_bits(
-        conditionals, sequences, indices, unigram=unigram, rate=rate, seed=seed, units=units
-    ).report()
-
-
 def unit_bits(
     conditionals: Conditionals,
     sequences: Sequences,

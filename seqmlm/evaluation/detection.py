@@ -218,14 +218,12 @@ class Detection:
         self, measures: Mapping[str, Measure], groups: ArrayLike, *, draws: int = 1000, seed: int = 0
     ) -> dict[str, Difference]:
         """Each measure with a percentile interval over groups, as a difference from 0."""
-        weights = bootstrap_weights(groups, draws, seed)
-        drawn: dict[str, list[float]] = {name: [] for name in measures}
-        for draw in range(draws):
-            curve = self.curve(weights(draw))
-            for name, measure in measures.items():
-                drawn[name].append(measure(curve))
-        whole = self.curve()
-        return {name: summarized(measure(whole), np.array(drawn[name])) for name, measure in measures.items()}
+
+        def measured(weights: Doubles | None) -> dict[str, float]:
+            curve = self.curve(weights)
+            return {name: measure(curve) for name, measure in measures.items()}
+
+        return _resampled(measured, groups, draws, seed)
 
 
 def confusion(labels: ArrayLike, alarms: ArrayLike) -> Confusion:
@@ -270,18 +268,21 @@ def compare(
     """
     if not np.array_equal(first.labels, second.labels):
         raise DataError("two scores can be compared only on the same items with the same labels")
+
+    def measured(weights: Doubles | None) -> dict[str, float]:
+        one, other = first.curve(weights), second.curve(weights)
+        return {name: measure(one) - measure(other) for name, measure in measures.items()}
+
+    return _resampled(measured, groups, draws, seed)
+
+
+def _resampled(
+    measured: Callable[[Doubles | None], dict[str, float]], groups: ArrayLike, draws: int, seed: int
+) -> dict[str, Difference]:
+    """What is measured with all items (weights None), with its percentiles over resamples of whole groups."""
     weights = bootstrap_weights(groups, draws, seed)
-    drawn: dict[str, list[float]] = {name: [] for name in measures}
-    for draw in range(draws):
-        own = weights(draw)
-        one, other = first.curve(own), second.curve(own)
-        for name, measure in measures.items():
-            drawn[name].append(measure(one) - measure(other))
-    one, other = first.curve(), second.curve()
-    return {
-        name: summarized(measure(one) - measure(other), np.array(drawn[name]))
-        for name, measure in measures.items()
-    }
+    drawn = [measured(weights(draw)) for draw in range(draws)]
+    return {n: summarized(value, np.array([one[n] for one in drawn])) for n, value in measured(None).items()}
 
 
 def f1_of_alarms(curve: Curve) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from seqmlm.errors import UsageError
@@ -79,13 +78,6 @@ class Incidents:
             over.append(self._open.popitem(last=False)[1])
         return over
 
-    def passed(self, place: str, start: float) -> Incident | None:
-        """Note that a place has been read up to `start`; returns its incident if that has ended."""
-        found = self._open.get(place)
-        if found is None or start <= found.end + self._gap:
-            return None
-        return self._open.pop(place)
-
     def close(self) -> list[Incident]:
         """End the stream; returns the open incidents, the longest inactive first."""
         over = list(self._open.values())
@@ -94,19 +86,6 @@ class Incidents:
 
     def _meets(self, incident: Incident, alarm: Alarm) -> bool:
         return alarm.start <= incident.end + self._gap and alarm.end >= incident.start - self._gap
-
-
-def incidents(alarms: Iterable[Alarm], gap: float = 0.0) -> Iterator[Incident]:
-    """The incidents of a stream of alarms, each as soon as it has ended (see `Incidents`).
-
-    >>> rows = [Alarm(id=str(n), place="a.log", start=n, end=n + 2, p_value=0.1 / n) for n in (1, 2, 9)]
-    >>> [(one.start, one.end, one.rows, one.worst) for one in incidents(rows)]
-    [(1, 4, 2, '2'), (9, 11, 1, '9')]
-    """
-    group = Incidents(gap)
-    for alarm in alarms:
-        yield from group.add(alarm)
-    yield from group.close()
 
 
 def rate_for(alarms_per_day: float, rows_per_day: float) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
@@ -18,6 +18,9 @@ from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import database, tables
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
 from seqmlm.workspace import NAME, Workspace, check_name
+
+Entry = TypeVar("Entry")
+Row = TypeVar("Row", bound=tables.Base)
 
 LATEST = "latest"
 # Processes that register under one name take turns; so many collisions in a row are something else.
@@ -89,8 +92,8 @@ class Registry:
                     row.domain, row.masking, row.init = domain, dict(masking), init
                     row.parent_id = parent.id if parent else None
                     row.mlflow_run_id = mlflow_run_id
-                    row.dataset = _dataset(session, dataset)
-                    row.tokenizer = _tokenizer(session, tokenizer)
+                    row.dataset = _row(session, tables.Dataset, dataset, "fingerprint")
+                    row.tokenizer = _row(session, tables.Tokenizer, tokenizer, "hash")
                     session.add(row)
                     session.flush()
                     for alias in aliases:
@@ -156,10 +159,7 @@ class Registry:
         kind = tables.Calibration
         query = select(kind).where(kind.model_id == model.id).order_by(kind.level, kind.mode)
         with database.reachable(self._engine), self._sessions() as session:
-            return [
-                CalibrationEntry(level=row.level, mode=row.mode, rows=row.rows, source=row.source)
-                for row in session.scalars(query)
-            ]
+            return [_value(CalibrationEntry, row) for row in session.scalars(query)]
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
         """The models it was trained on from, nearest first."""
@@ -211,7 +211,6 @@ class Registry:
         return f"model {name!r} has no alias {alias!r}{nearest(str(alias), [LATEST, *aliases])}"
 
     def _entry(self, row: tables.Model) -> ModelEntry:
-        dataset, tokenizer = row.dataset, row.tokenizer
         return ModelEntry(
             id=row.id,
             name=row.name,
@@ -221,18 +220,8 @@ class Registry:
             masking=row.masking,
             init=row.init,
             parent=f"{row.parent.name}:{row.parent.version}" if row.parent else None,
-            dataset=DatasetEntry(
-                fingerprint=dataset.fingerprint,
-                domain=dataset.domain,
-                sources=tuple(dataset.sources),
-                counts=dataset.counts,
-            ),
-            tokenizer=TokenizerEntry(
-                hash=tokenizer.hash,
-                name=tokenizer.name,
-                options=tokenizer.options,
-                vocabulary_size=tokenizer.vocabulary_size,
-            ),
+            dataset=replace(_value(DatasetEntry, row.dataset), sources=tuple(row.dataset.sources)),
+            tokenizer=_value(TokenizerEntry, row.tokenizer),
             mlflow_run_id=row.mlflow_run_id,
             aliases=tuple(alias.alias for alias in row.aliases),
             # SQLite forgets the zone; it was UTC.
@@ -240,24 +229,16 @@ class Registry:
         )
 
 
-def _dataset(session: Session, entry: DatasetEntry) -> tables.Dataset:
-    query = select(tables.Dataset).where(tables.Dataset.fingerprint == entry.fingerprint)
-    return session.scalars(query).one_or_none() or tables.Dataset(
-        fingerprint=entry.fingerprint,
-        domain=entry.domain,
-        sources=list(entry.sources),
-        counts=dict(entry.counts),
-    )
+def _value(kind: type[Entry], row: tables.Base) -> Entry:
+    """The entry that a row's columns of the same names make."""
+    return kind(**{one.name: getattr(row, one.name) for one in fields(kind)})  # type: ignore[arg-type]
 
 
-def _tokenizer(session: Session, entry: TokenizerEntry) -> tables.Tokenizer:
-    query = select(tables.Tokenizer).where(tables.Tokenizer.hash == entry.hash)
-    return session.scalars(query).one_or_none() or tables.Tokenizer(
-        hash=entry.hash,
-        name=entry.name,
-        options=dict(entry.options),
-        vocabulary_size=entry.vocabulary_size,
-    )
+def _row(session: Session, kind: type[Row], entry: DatasetEntry | TokenizerEntry, key: str) -> Row:
+    """The row of an entry, found by its key; a new one where there is none."""
+    values = asdict(entry)
+    query = select(kind).where(getattr(kind, key) == values[key])
+    return session.scalars(query).one_or_none() or kind(**values)
 
 
 def _check_alias(alias: str) -> None:

@@ -8,7 +8,7 @@ its process.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,7 @@ from seqmlm.engine.packing import Augmentation, RowDataset, RowPlanner
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
-from seqmlm.evaluation.bits import masked_bits, memorization_gap, unigram
+from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import make_masker
 from seqmlm.tasks.config import (
@@ -151,29 +151,15 @@ def loop_config(config: PretrainConfig) -> LoopConfig:
     every = train.evaluate_every
     if every is None:
         every = max(1, train.max_steps // 10) if train.max_steps else 100
-    return LoopConfig(
-        max_steps=train.max_steps,
-        max_seconds=None if train.max_time is None else seconds(train.max_time),
-        epochs=train.epochs,
-        learning_rate=rate,
-        weight_decay=train.weight_decay,
-        betas=train.betas,
-        warmup=train.warmup,
-        schedule=train.schedule,
-        clip=train.clip,
-        rows_per_batch=max(1, round(batch_tokens(config) / row_length(config))),
-        loader_workers=train.loader_workers,
-        compile=train.compile,
-        precision=train.precision,
-        sharding=train.sharding,
-        evaluate_every=every,
-        checkpoint_every_steps=train.checkpoint_every_steps,
-        checkpoint_every_seconds=train.checkpoint_every_seconds,
-        keep_last=train.keep_last,
-        keep_every=train.keep_every,
-        max_bad_steps=train.max_bad_steps,
-        seed=config.seed,
-    )
+    same = {one.name: getattr(train, one.name) for one in fields(LoopConfig) if hasattr(train, one.name)}
+    settled = {
+        "max_seconds": None if train.max_time is None else seconds(train.max_time),
+        "learning_rate": rate,
+        "rows_per_batch": max(1, round(batch_tokens(config) / row_length(config))),
+        "evaluate_every": every,
+        "seed": config.seed,
+    }
+    return LoopConfig(**{**same, **settled})
 
 
 # Evaluation: bits per unit, during a training and after it
@@ -220,9 +206,9 @@ class Evaluator:
     def _measure(self, rows: MaskedRows, records: int) -> dict[str, float]:
         ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
         chosen: Sequence[int] = sequence_indices(self.validation, records)
-        report = masked_bits(
+        report = unit_bits(
             ask, self.validation, chosen, unigram=self.unigram, seed=self.seed, units=self.units
-        )
+        ).report()
         values = {
             "eval/loss": report.loss,
             "eval/bits_per_unit": report.bits_per_unit,

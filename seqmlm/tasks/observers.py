@@ -36,18 +36,15 @@ EVENTS = {
 class Console(Protocol):
     """Receives messages and progress of a task; the CLI supplies one, library users may supply their own."""
 
-    def message(self, text: str) -> None: ...
-    def step(self, report: StepReport, total: float | None) -> None: ...
-
-
-class SilentConsole:
-    """Prints nothing."""
-
     def message(self, text: str) -> None:
-        """Drop the text."""
+        return
 
     def step(self, report: StepReport, total: float | None) -> None:
-        """Drop the report."""
+        return
+
+
+class SilentConsole(Console):
+    """Prints nothing."""
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -63,7 +60,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 
 class Recorder(Observer):
-    """Passes the reports of the loop to the tracked run and the console."""
+    """Passes the reports of the loop to the tracked run and the console; a checkpoint is its own record."""
 
     def __init__(self, run: TrackedRun, console: Console, total: Callable[[StepReport], float]) -> None:
         self.run, self.console, self.total = run, console, total
@@ -83,9 +80,6 @@ class Recorder(Observer):
         bits, floor = values.get("eval/bits_per_unit"), values.get("eval/unigram_bits_per_unit")
         if bits is not None and floor is not None:
             self.console.message(f"step {step}: {bits:.3f} bits per unit (unigram {floor:.3f})")
-
-    def on_checkpoint(self, step: int, path: Path) -> None:
-        """Do nothing: the checkpoint folder is its own record."""
 
     def on_event(self, kind: str, detail: Mapping[str, Any]) -> None:
         if kind == "resumed":

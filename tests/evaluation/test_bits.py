@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,14 @@ from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.types import Encoding, Ids, TokenSpace
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.bits import masked_bits, memorization_gap, unigram, unit_bits
+from seqmlm.evaluation.bits import BitsReport, memorization_gap, unigram, unit_bits
 
 SPACE = TokenSpace(size=30, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
 FLAT = np.where(SPACE.is_special, 0.0, 1 / 25)
+
+
+def masked_bits(*arguments: Any, **named: Any) -> BitsReport:
+    return unit_bits(*arguments, **named).report()
 
 
 class Corpus(list[Encoding]):

@@ -7,11 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.incidents import Alarm, Incident, Incidents, incidents, rate_for, rows_per_day
+from seqmlm.evaluation.incidents import Alarm, Incident, Incidents, rate_for, rows_per_day
 
 
 def alarm(number: int, place: str, start: float, end: float, p_value: float = 0.01) -> Alarm:
     return Alarm(id=f"w{number}", place=place, start=start, end=end, p_value=p_value)
+
+
+def incidents(alarms: list[Alarm], gap: float = 0.0) -> list[Incident]:
+    group = Incidents(gap)
+    return [*(over for one in alarms for over in group.add(one)), *group.close()]
 
 
 def naive(alarms: list[Alarm], gap: float) -> set[tuple[str, float, float, int]]:
@@ -45,7 +50,7 @@ def test_windows_in_order_are_grouped_as_the_naive_way_does(
         alarm(n, place, start, start + size)
         for n, (place, start, size) in enumerate(sorted(rows, key=lambda r: r[1]))
     ]
-    found = list(incidents(alarms, gap))
+    found = incidents(alarms, gap)
     assert len(found) == len({(one.place, one.start) for one in found})
     assert {(one.place, one.start, one.end, one.rows) for one in found} == naive(alarms, gap)
 
@@ -57,21 +62,18 @@ def test_the_worst_row_speaks_for_the_incident() -> None:
         alarm(2, "a", 6, 8, 0.001),
         alarm(3, "a", 9, 9),
     ]
-    assert list(incidents(rows)) == [
+    assert incidents(rows) == [
         Incident(place="a", start=0, end=8, rows=3, p_value=0.001, worst="w1"),
         Incident(place="a", start=9, end=9, rows=1, p_value=0.01, worst="w3"),
     ]
 
 
-def test_a_stream_closes_what_it_has_passed_and_holds_few_places() -> None:
+def test_a_stream_closes_what_is_over_and_holds_few_places() -> None:
     group = Incidents(gap=2, places=2)
     assert group.add(alarm(0, "a", 0, 5)) == []
-    assert group.passed("a", 7) is None
-    assert group.passed("b", 99) is None
-    over = group.passed("a", 7.5)
-    assert over is not None
+    [over] = group.add(alarm(1, "a", 8, 9))
     assert over.end == 5
-    assert group.passed("a", 99) is None
+    assert [one.end for one in group.close()] == [9]
     for number, place in enumerate("bcd"):
         closed = group.add(alarm(number, place, 0, 1))
     assert [one.place for one in closed] == ["b"]

@@ -16,7 +16,7 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import Reduction
-from seqmlm.engine.scoring import window_scores
+from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.engine.windows import central_windows, windows
 from seqmlm.errors import UsageError
@@ -196,7 +196,7 @@ def test_scores_of_windows_cover_every_base_once(tokenizer):
     encoding, stub = tokenizer.encode(raw), Stub(tokenizer, product(SHARES))
     parts = central_windows(encoding, tokenizer.space, 30)
     assert len(parts) > 2
-    scores = list(window_scores(stub, parts, tokenizer.units))  # type: ignore[arg-type]
+    scores = list(Scorer(stub, tokenizer.units).windows(parts))  # type: ignore[arg-type]
     groups = np.concatenate([score.groups for score in scores])
     assert sorted(groups.tolist()) == [i for i, base in enumerate(raw) if base != "N"]
     bits = -sum(score.pll for score in scores) / math.log(2)
