@@ -232,6 +232,12 @@ def calibrate_trained(
     background, rest = calibrator.background(level, normal, train)
     if background is not None:
         store_backgrounds(folder, {level.name: background}, private=private)
+    if not rest.records:
+        notify(
+            "not calibrated: too few records were set aside; "
+            "'seqmlm calibrate' makes up for it with normal data"
+        )
+        return
     try:
         modes, rest = calibrator.default_modes(rest)
         made = calibrator.calibrate(level, modes, rest, background)

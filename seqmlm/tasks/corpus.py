@@ -29,7 +29,7 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
 from seqmlm.data.store import Prepared
-from seqmlm.domains.base import Domain, Sample
+from seqmlm.domains.base import Domain, Sample, plural
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
@@ -391,7 +391,7 @@ def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], Non
 def _announce(name: str, prepared: Prepared, reader: CorpusReader, say: Callable[[str], None]) -> None:
     facts = redact_small_counts(prepared.statistics, reader.config.data.sensitive)
     train, validation = _count(facts["train"]["records"]), _count(facts["validation"]["records"])
-    unit = reader.domain.unit if facts["units"] == 1 else f"{reader.domain.unit}s"
+    unit = reader.domain.unit if facts["units"] == 1 else plural(reader.domain.unit)
     aside = facts["calibration"]["records"]
     say(f"{name}: {_count(facts['units'])} {unit} in {train} training and {validation} validation records")
     if aside:

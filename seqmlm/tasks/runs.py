@@ -162,7 +162,8 @@ def _notes(runs: Sequence[RunInfo], params: Mapping[str, Sequence[str | None]]) 
     notes = []
     unlike = [key for key in _YARDSTICK if key in params]
     if unlike:
-        notes.append(f"{', '.join(unlike)} differ: the eval/ metrics are not comparable")
+        differ = "differs" if len(unlike) == 1 else "differ"
+        notes.append(f"{', '.join(unlike)} {differ}: the eval/ metrics are not comparable")
     unfinished = [f"{run.name} ({run.status})" for run in runs if run.status != "FINISHED"]
     if unfinished:
         notes.append(f"not finished: {', '.join(unfinished)}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from seqmlm.anomaly.values import Doubles, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
+from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.detector import JudgedRow
@@ -211,7 +212,7 @@ class ScoreSummary:
     def sentence(self) -> str:
         """For stderr: a line for each reason, and one for the whole."""
         reasons = "".join(f"{count} x {reason}\n" for reason, count in self.problems.items())
-        bad = f", {self.bad} bad records left out" if self.bad else ""
+        bad = f", {self.bad} bad {'record' if self.bad == 1 else 'records'} left out" if self.bad else ""
         if self.bad and self.quarantine is not None:
             bad += f" ({self.quarantine})"
         alarms = ""
@@ -219,8 +220,8 @@ class ScoreSummary:
             alarms = f", {self.alarms} alarms in {self.incidents} incidents"
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
-            f"{reasons}scored {self.records:,} records, {self.units:,} {self.unit}s in {self.seconds:.1f} s"
-            f" ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
+            f"{reasons}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
+            f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
 
 

@@ -188,7 +188,7 @@ LARGE = 64 << 20
 _CORRECTED = {
     "none": "by nothing",
     "derived": "as the masking of the training implies, which is exact for a model that learnt it perfectly",
-    "fitted": "as fitted to exact answers: an approximation",
+    "fitted": "by a fit to exact answers, which is an approximation",
 }
 
 EXPECTED = top(3)
@@ -345,8 +345,9 @@ def _alpha(
     fitted = stored.fitted
     if alpha < fitted.smallest_rate and not fitted.has_tail:
         raise UsageError(
-            f"{option} asks for a rate of {alpha:.3g}, but {fitted.rows:,} calibration rows allow rates down "
-            f"to {fitted.smallest_rate:.3g}: ask for that, or give more normal data to 'seqmlm calibrate'"
+            f"{option} asks for a rate of {alpha:.3g}, but the calibration is too small for rates "
+            f"below {fitted.smallest_rate:.3g} (rows: {fitted.rows:,}): ask for that, or give more normal "
+            "data to 'seqmlm calibrate'"
         )
     return alpha
 

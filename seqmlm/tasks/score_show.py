@@ -1,4 +1,7 @@
-"""Alarms as findings: told apart from those of a baseline, and written as SARIF."""
+"""What a scoring shows beside its rows: findings as SARIF, a report, a track, and the run that keeps them.
+
+All of it is written at the end, from what is collected in bounded memory while rows pass.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,6 @@ class Findings:
             return
         gone = [] if self._baseline is None else self._baseline.absent(self._looked_at)
         write_sarif(self._out, [*self._found, *gone], version=__version__, private=self._private)
-
-
-# What a scoring shows beside its rows: a report, a track, and the MLflow run that keeps them.
 
 
 class ScoreReporter:
