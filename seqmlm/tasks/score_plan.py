@@ -315,7 +315,8 @@ def choose_mode(sources: Sequence[str], model: LoadedModel, level: Level) -> tup
     size = input_bytes(sources)
     if size is not None and size < LARGE:
         return str(EXACT), f"the input has less than {LARGE >> 20} MiB"
-    large = "the input is a stream" if size is None else f"the input has {LARGE >> 20} MiB or more"
+    unknown = "the size of the input is not known"
+    large = unknown if size is None else f"the input has {LARGE >> 20} MiB or more"
     if stored_calibration(model, level, CASCADE) is None:
         return str(EXACT), f"{large}, but the model has no cascade calibrated for the level {level.name}"
     return CASCADE, large

@@ -368,14 +368,18 @@ def _faults(source: str) -> Iterator[None]:
         raise _explained(error, source) from error
 
 
+# The hub knows no such name; a path that does not exist cannot even be a name there.
+_MISSING = ("RepositoryNotFoundError", "HFValidationError")
+
+
 def _explained(error: Exception, source: str) -> DataError:
     """The sentence for what `datasets` raises."""
     said, kind = " ".join(str(error).split()), type(error)
     if isinstance(error, ConnectionError) or kind.__module__.startswith("httpx"):
         reason, remedy = "the hub cannot be reached", "check the network, or name a folder: hf:FOLDER"
-    elif isinstance(error, FileNotFoundError) or kind.__name__ == "RepositoryNotFoundError":
+    elif isinstance(error, FileNotFoundError) or kind.__name__ in _MISSING:
         reason = "there is no such data set, or no data in it"
-        remedy = "check the name (https://huggingface.co/datasets); log in if it is private"
+        remedy = "check the folder, or the name (https://huggingface.co/datasets); log in if it is private"
     elif isinstance(error, RuntimeError) and "script" in said:
         reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
     elif said.startswith("Bad split"):

@@ -145,6 +145,7 @@ def test_every_field_makes_its_own_of_a_row(tmp_path: Path) -> None:
         ),
         ("hf:{}/set", r"field 'text': no column of this name \(there are: review, stars; choose one with"),
         ("hf:{}/empty", "no such data set, or no data in it"),
+        ("hf:{}/not/there", "no such data set, or no data in it"),
         ("hf:{}/program", "made by a program, which is not run"),
     ],
 )
