@@ -197,6 +197,7 @@ def upgrade() -> tuple[str, str | None, str]:
 HOST = "127.0.0.1"
 # MLflow's job workers are seven more processes that we do not use; its start-up messages are noise.
 _DEFAULTS = {
+    "PYTHONSAFEPATH": "1",  # for the processes it starts: no module is taken from the folder it is started in
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -231,7 +232,7 @@ def plan_ui(port: int) -> UiCommand:
     tracker.ensure()
     tracker.mark_killed()
     command = (
-        *(sys.executable, "-m", "mlflow", "ui"),
+        *(sys.executable, "-P", "-m", "mlflow", "ui"),
         *("--artifacts-destination", home.artifacts.as_uri()),
         *("--host", HOST, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"),
     )

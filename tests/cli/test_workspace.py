@@ -27,7 +27,7 @@ Cli = Callable[..., Any]
 def test_the_store_is_the_workspaces_and_no_secret_is_an_argument(tracked_workspace: Path) -> None:
     plan = plan_ui(0)
     assert plan.command is not None
-    assert plan.command[:4] == (sys.executable, "-m", "mlflow", "ui")
+    assert plan.command[:4] == (sys.executable, "-P", "-m", "mlflow")
     assert plan.environment["MLFLOW_BACKEND_STORE_URI"] == Workspace.locate().tracking_uri
     assert not any(Workspace.locate().tracking_uri in argument for argument in plan.command)
     assert f"http://127.0.0.1:{plan.command[plan.command.index('--port') + 1]}" == plan.address
