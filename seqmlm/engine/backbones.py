@@ -149,7 +149,15 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
     name = str(path_or_hub_id)
     try:
         model, missing = _read(path_or_hub_id)
-    except (OSError, ValueError, TypeError, ArithmeticError, LookupError, RuntimeError, AssertionError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        LookupError,
+        RuntimeError,
+        AssertionError,
+    ) as error:
         lines = str(error).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         raise StateError(

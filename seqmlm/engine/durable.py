@@ -136,12 +136,20 @@ def write_bytes(path: Path, data: bytes) -> dict[str, int | str]:
     return file.entry()
 
 
+def entry_of(path: Path) -> dict[str, int | str]:
+    """The manifest entry {size, sha256} of a file that is there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as handle:
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        return {"size": os.fstat(handle.fileno()).st_size, "sha256": digest}
+
+
 def matches(path: Path, entry: Mapping[str, int | str]) -> bool:
     """Whether a file has the size and SHA-256 of its manifest entry."""
-    if not path.is_file() or path.stat().st_size != entry["size"]:
-        return False
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest() == entry["sha256"]
+    return path.is_file() and path.stat().st_size == entry["size"] and entry_of(path) == dict(entry)
 
 
 @contextmanager

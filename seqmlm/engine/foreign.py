@@ -38,11 +38,23 @@ _REFUSED = {
     "fusion_config": "replaces parts of the model",
 }
 # Settings of earlier versions of transformers, which the architectures still read.
-_EARLIER = {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "rope_theta", "rope_scaling"}
+_EARLIER = {
+    "global_attn_every_n_layers",
+    "global_rope_theta",
+    "local_rope_theta",
+    "rope_theta",
+    "rope_scaling",
+}
 # Fields of a config that no masked LM reads, or that say how, and not what, is computed.
 _NOT_READ = {
     *("base_config_key", "sub_configs_defaults", "attribute_map", "extra_files", "extra_config_files"),
-    *("base_model_tp_plan", "base_model_fsdp_plan", "base_model_pp_plan", "base_model_ep_plan", "_auto_class"),
+    *(
+        "base_model_tp_plan",
+        "base_model_fsdp_plan",
+        "base_model_pp_plan",
+        "base_model_ep_plan",
+        "_auto_class",
+    ),
     *("model_type", "transformers_version", "output_hidden_states", "return_dict", "dtype", "id2label"),
     *("label2id", "problem_type", "esmfold_config", "is_folding_model", "vocab_list"),
 }
@@ -185,7 +197,8 @@ class Weights:
             if path is None:
                 raise StateError(f"{reference} has no {name}, which {INDEX} names; copy or download it again")
             self._files.append(path)
-            self.shapes |= shapes_of(path)
+            with refusing(path):
+                self.shapes |= shapes_of(path)
 
     def read(self) -> dict[str, Tensor]:
         """All tensors by name, on the CPU; views of the mapped files.
@@ -206,8 +219,8 @@ def _weight_files(reference: str | Path) -> list[str]:
     index = settings(reference, INDEX)
     if index is None:
         raise StateError(
-            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: convert "
-            "them once with AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...) where you trust them"
+            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: where "
+            "you trust them, convert them once (AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...))"
         )
     table = index.get("weight_map")
     names = sorted(set(map(str, table.values()))) if isinstance(table, dict) else []
@@ -223,12 +236,12 @@ def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors in a safetensors file, by name, from its header.
 
     Raises:
-        StateError: the file is damaged, or its header larger than `LARGEST_HEADER`.
+        ValueError: its header is larger than `LARGEST_HEADER`.
+        OSError, SafetensorError: the file is damaged, or cannot be read.
     """
-    with refusing(path):
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-        if length > LARGEST_HEADER:
-            raise ValueError(f"its header would have {length} bytes: it is no safetensors file, or damaged")
-        with safe_open(path, framework="pt") as opened:
-            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        raise ValueError(f"its header would have {length} bytes: it is no safetensors file, or damaged")
+    with safe_open(path, framework="pt") as opened:
+        return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118

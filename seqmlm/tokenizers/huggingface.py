@@ -83,7 +83,14 @@ def imported(reference: str | Path) -> Tokenizer:
 
 
 # What a tokenizer of a checkpoint is read from, beside its config.
-_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model")
+_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 _CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _LARGEST = 256 << 20
 
@@ -92,7 +99,13 @@ _LARGEST = 256 << 20
 _SETTINGS = {
     *("tokenizer_class", "model_max_length", "do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("do_basic_tokenize", "never_split", "add_prefix_space", "trim_offsets", "keep_accents", "remove_space"),
-    *("errors", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "split_special_tokens"),
+    *(
+        "errors",
+        "added_tokens_decoder",
+        "additional_special_tokens",
+        "extra_special_tokens",
+        "split_special_tokens",
+    ),
     *("clean_up_tokenization_spaces", "model_specific_special_tokens", "backend"),
 }
 _CLASS = re.compile(r"\w*Tokenizer(Fast)?|TokenizersBackend")
