@@ -12,6 +12,9 @@ from seqmlm.errors import UsageError, nearest
 
 T = TypeVar("T")
 
+_LARGEST_YAML = 64 << 20
+_MOST_VALUES = 2_000_000
+
 
 def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Build the dataclass `cls` from nested mappings.
@@ -118,16 +121,60 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a regular file")
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST_YAML + 1)
+        if len(data) > _LARGEST_YAML:
+            raise ValueError(f"it has more than {_LARGEST_YAML} bytes")
+        values = _safe_yaml(data.decode("utf-8"))
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"config file {path} is not readable YAML: {error}") from None
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"config file {path} is not readable YAML: {reason}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise UsageError(f"config file {path} must hold keys and values at its top")
     return values
+
+
+def _safe_yaml(text: str) -> Any:
+    """Read YAML whose aliases do not multiply: ten lines of them can stand for a billion values.
+
+    Raises:
+        ValueError: it is nested too deep, or stands for more than `_MOST_VALUES` values.
+        yaml.YAMLError: it is not YAML, or names objects of Python.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values_of(node, {}) > _MOST_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MOST_VALUES} values")
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    finally:
+        loader.dispose()
+
+
+def _values_of(node: Any, known: dict[int, int]) -> int:
+    """How many values a node of YAML stands for once its aliases are spelled out; each is counted once.
+
+    Args:
+        known: by node, what was counted; a node within itself has infinitely many.
+    """
+    if id(node) not in known:
+        known[id(node)] = _MOST_VALUES + 1
+        parts = node.value if isinstance(node.value, list) else ()
+        inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+        known[id(node)] = 1 + sum(_values_of(one, known) for one in inner)
+    return known[id(node)]
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:

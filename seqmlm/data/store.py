@@ -9,7 +9,6 @@ splits only once all are on disk: a chronological split cannot know its parts ea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt, write_trained_on
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
+from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.errors import StateError
@@ -453,7 +453,7 @@ class Prepared:
             StateError: the folder is not a complete entry.
         """
         try:
-            statistics = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            statistics = read_json(folder / MANIFEST)
             counts = np.load(folder / TOKEN_COUNTS)
             train, validation, calibration = (EncodedDataset(folder, part) for part in PARTS)
         except (OSError, ValueError) as error:

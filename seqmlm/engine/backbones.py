@@ -6,8 +6,7 @@ architecture that is not in it is refused, because packing it would give wrong n
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
+    CONFIG_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedModel,
 )
 
+from seqmlm.engine import foreign
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError, nearest
 
@@ -133,7 +133,7 @@ def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
 
 
 def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrainedModel:
-    """A masked LM from a folder or the hub, its weights from safetensors alone.
+    """A masked LM from a folder or the hub, its weights from safetensors alone; see `seqmlm.engine.foreign`.
 
     Args:
         path_or_hub_id: folder written by `save_pretrained`, or a hub id.
@@ -144,26 +144,28 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
 
     Raises:
         UsageError: an architecture that is not supported, or a vocabulary that does not fit.
-        StateError: no such model, or weights stored as pickle.
+        StateError: no such model, a damaged one, one that needs code of its own, or weights stored as pickle.
     """
     name = str(path_or_hub_id)
-    folder = Path(name)
-    if folder.is_dir():
-        _check_folder(folder)
     try:
-        config = AutoConfig.from_pretrained(name)
-        check_supported(config.model_type, name)
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-        )
-    except (OSError, ValueError, json.JSONDecodeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        model, missing = _read(path_or_hub_id)
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        LookupError,
+        RuntimeError,
+        AssertionError,
+    ) as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
         raise StateError(
             f"cannot load a masked language model from {name!r}: {reason}; give a folder with config.json "
             "and model.safetensors, or a hub id that has safetensors weights"
         ) from error
-    unused = HEADS[config.model_type].unused
-    absent = sorted(key for key in report["missing_keys"] if not set(key.split(".")) & set(unused))
+    unused = HEADS[model.config.model_type].unused
+    absent = sorted(key for key in missing if not set(key.split(".")) & set(unused))
     if absent:
         raise StateError(
             f"{name!r} is not a trained masked language model: it has no weights for {absent[0]!r}; give a "
@@ -174,18 +176,45 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
         raise UsageError(
             f"the tokenizer has {space.size} ids but the model {name!r} only {rows}: use its own tokenizer"
         )
-    assert isinstance(model, PreTrainedModel)
     return model
 
 
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise StateError(f"{folder} has no config.json: it is not a saved model")
-    if not any(folder.glob("*.safetensors")) and any(folder.glob("*.bin")):
+def _read(reference: str | Path) -> tuple[PreTrainedModel, Collection[str]]:
+    """The model, and the names of parameters that its file does not have.
+
+    Transformers gets the settings and the tensors, not the folder. The model is made without memory first:
+    sizes that the file does not have are refused before they are allocated.
+    """
+    values = foreign.settings(reference)
+    if values is None:
+        raise StateError(f"{reference} has no {foreign.CONFIG}: it is not a saved model")
+    if foreign.file_of(reference, foreign.ADAPTER) is not None:
         raise StateError(
-            f"{folder} stores its weights as pickle, which can run code when read; convert it once with "
-            "AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...) where you trust it"
+            f"{reference} has an adapter ({foreign.ADAPTER}), which is not applied here: merge it into the "
+            "weights and save the model again"
         )
+    model_type = values.get("model_type")
+    if not isinstance(model_type, str):
+        raise StateError(f"{reference}: {foreign.CONFIG} names no model_type: it is not a saved model")
+    check_supported(model_type, str(reference))
+    weights = foreign.Weights(reference)
+    foreign.check_counts(values, weights.shapes)
+    config = foreign.model_config(CONFIG_MAPPING[model_type], values)
+    kind = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
+    with torch.device("meta"):
+        foreign.check_shapes(kind(config), weights.shapes)
+    config.name_or_path = str(reference)
+    model, report = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=weights.read(),
+        dtype=torch.float32,
+        output_loading_info=True,
+        trust_remote_code=False,
+        local_files_only=True,
+    )
+    assert isinstance(model, PreTrainedModel)
+    return model, report["missing_keys"]
 
 
 def position_capacity(model: PreTrainedModel) -> int | None:

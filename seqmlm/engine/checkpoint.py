@@ -247,7 +247,7 @@ def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | Non
 def problem(path: Path) -> str | None:
     """Why a checkpoint folder is unusable, or None."""
     try:
-        manifest = json.loads((path / _MANIFEST).read_text())
+        manifest = durable.read_json(path / _MANIFEST)
         files = manifest["files"]
         if manifest["format"] != FORMAT:
             return f"its format is {manifest['format']}, this version reads {FORMAT}"
@@ -273,8 +273,10 @@ def read(path: Path, *, verify: bool = True) -> Checkpoint:
     reason = problem(path) if verify else None
     if reason is not None:
         raise StateError(f"{path}: unusable checkpoint: {reason}; name another one or train again")
-    state = json.loads((path / _STATE).read_text())
-    return Checkpoint(path, step_of(path), state)
+    try:
+        return Checkpoint(path, step_of(path), dict(durable.read_json(path / _STATE)))
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError(f"{path / _STATE} cannot be read: {error}; name another checkpoint") from None
 
 
 @dataclass(kw_only=True)

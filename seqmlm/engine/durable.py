@@ -1,4 +1,5 @@
-"""Writing that survives a kill or a power cut, in one place, so that a test can stop at each operation.
+"""Writing that survives a kill or a power cut, in one place, so that a test can stop at each operation; and
+reading JSON that may be damaged or hostile.
 
 Every file that must never be seen half-written goes through here: checkpoints, run records, cursors, reports.
 Nothing heavy is imported, so that any part of the package can use it.
@@ -8,15 +9,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+LARGEST_JSON = 256 << 20
+"""Bytes of a JSON file of a model, a run or a workspace; a vocabulary of a million words has about 50 MiB."""
+DEEPEST_JSON = 64
+_LONGEST_NUMBER = 300  # digits: the largest float has 309
 
 
 class Disk:
@@ -52,7 +60,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mode: int = 0o644) -> None:
+def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mode: int = 0o666) -> None:
     """Give a file new contents at once: whenever the process dies, the old file or the new one is there.
 
     The contents go to a file beside it, which is synced and renamed; then the folder is synced. A kill may
@@ -128,9 +136,94 @@ def write_bytes(path: Path, data: bytes) -> dict[str, int | str]:
     return file.entry()
 
 
+def entry_of(path: Path) -> dict[str, int | str]:
+    """The manifest entry {size, sha256} of a file that is there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as handle:
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        return {"size": os.fstat(handle.fileno()).st_size, "sha256": digest}
+
+
 def matches(path: Path, entry: Mapping[str, int | str]) -> bool:
     """Whether a file has the size and SHA-256 of its manifest entry."""
-    if not path.is_file() or path.stat().st_size != entry["size"]:
-        return False
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest() == entry["sha256"]
+    return path.is_file() and path.stat().st_size == entry["size"] and entry_of(path) == dict(entry)
+
+
+@contextmanager
+def owner_only(private: bool = True) -> Iterator[None]:
+    """Within it, files and folders that this process makes are readable by their owner alone.
+
+    The process's umask: it also holds for files that libraries make, for other threads, and for processes
+    that are started within it.
+
+    Args:
+        private: False changes nothing.
+    """
+    if not private:
+        yield
+        return
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def read_json(path: Path, *, largest: int = LARGEST_JSON, finite: bool = False) -> Any:
+    """Read a JSON file that may be damaged, or made to do harm, in bounded memory.
+
+    Args:
+        path: the file.
+        largest: bytes; a larger file is not read.
+        finite: refuse NaN and infinity, which Python reads and JSON does not have.
+
+    Raises:
+        ValueError: it is not UTF-8, not JSON, too large, nested more than `DEEPEST_JSON` deep, or holds a
+            number that is none; the message says which.
+        OSError: it cannot be read, or is no regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open(path, "rb") as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"it has more than {largest} bytes")
+    return parse_json(data, finite=finite)
+
+
+def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
+    """Parse JSON as `read_json` does.
+
+    Raises:
+        ValueError: as `read_json`.
+    """
+
+    def constant(name: str) -> float:
+        if finite:
+            raise ValueError(f"it holds {name}, which is no number")
+        return float(name)
+
+    def real(text: str) -> float:
+        value = float(text)
+        return value if math.isfinite(value) else constant(text[:20])
+
+    def integer(text: str) -> int:
+        if len(text) > _LONGEST_NUMBER:
+            raise ValueError(f"it holds a number of {len(text)} digits")
+        return int(text)
+
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        value = json.loads(text, parse_constant=constant, parse_float=real, parse_int=integer)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST_JSON} deep") from None
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(DEEPEST_JSON):
+        if not level:
+            return value
+        inner = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))
+        level = [one for one in inner if isinstance(one, (dict, list))]
+    raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")

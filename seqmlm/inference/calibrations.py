@@ -22,14 +22,16 @@ from safetensors.numpy import save
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
+from seqmlm.engine.durable import parse_json
+from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
-from seqmlm.inference.model_folder import LoadedModel, put_file
+from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
+from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.inference.one_pass import correction_identity
 
-CALIBRATION, BACKGROUND = "calibration.safetensors", "background.safetensors"
-TRAINED_ON = "trained_on.safetensors"
+BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 CASCADE = "cascade"
 
 _HEADER = "seqmlm"
@@ -89,7 +91,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         return {}
     arrays, header = _read(file)
     try:
-        facts = json.loads(header.get(_HEADER, "{}"))
+        facts = parse_json(header.get(_HEADER, "{}"), finite=True)
         if facts.get("format") != _FORMAT:
             raise ValueError(f"format {facts.get('format')}; this version of seqmlm reads {_FORMAT}")
         return {
@@ -98,7 +100,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         }
     except StateError as error:
         raise StateError(f"{file}: {error} ('seqmlm calibrate')") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise _broken(file, error) from None
 
 
@@ -172,27 +174,34 @@ def store(
     folder: Path,
     made: Mapping[tuple[str, str], Stored],
     *,
-    others: Mapping[tuple[str, str], Stored] | None = None,
     private: bool = False,
 ) -> None:
-    """Replace the calibrations of a model by these, by level and mode.
+    """Put calibrations, by level and mode, in the place of those a model has; its others stay.
+
+    The others are those there are at this moment: two processes that calibrate at once keep both.
 
     Args:
         folder: of the model.
         made: with the correction that stands in the folder now.
-        others: made before; those of `made` take their place.
         private: only the owner may read them.
 
     Raises:
         StateError: the folder cannot be written; the calibrations it had are untouched.
     """
-    arrays: Arrays = {}
-    facts = []
     current = {
         (level, mode): replace(one, correction=correction_identity(folder, one.asked(mode)))
         for (level, mode), one in made.items()
     }
-    for (level, mode), one in {**(others or {}), **current}.items():
+    with changing(folder, private=private) as put:
+        others = kept_calibrations(folder, lambda text: None)  # who calibrates was told before
+        put(CALIBRATION, _content({**others, **current}))
+
+
+def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
+    """The file of some calibrations."""
+    arrays: Arrays = {}
+    facts = []
+    for (level, mode), one in stored.items():
         state, own = one.fitted.to_state()
         arrays |= {f"{level}/{mode}/{name}": values for name, values in own.items()}
         facts.append(
@@ -210,20 +219,23 @@ def store(
                 "state": state,
             }
         )
-    header = {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})}
-    _write(folder / CALIBRATION, arrays, private, header)
+    return _saved(arrays, {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
 def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, private: bool = False) -> None:
-    """Replace what the levels, by name, know of normal data.
+    """Put what levels, by name, know of normal data in the place of what they knew; that of others stays.
 
     Raises:
         StateError: the folder cannot be written.
     """
+    file = folder / BACKGROUND
     arrays: Arrays = {}
     for level, background in backgrounds.items():
         arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
-    _write(folder / BACKGROUND, arrays, private)
+    with changing(folder, private=private) as put:
+        there = _read(file)[0] if file.is_file() else {}
+        others = {name: values for name, values in there.items() if name.partition("/")[0] not in backgrounds}
+        put(BACKGROUND, _saved({**others, **arrays}))
 
 
 def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = False) -> None:
@@ -232,7 +244,7 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
     Raises:
         StateError: the folder cannot be written.
     """
-    _write(folder / TRAINED_ON, trained_on.to_arrays(), private)
+    put_file(folder / TRAINED_ON, _saved(trained_on.to_arrays()), private=private)
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
@@ -251,16 +263,20 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
 
 def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
     try:
+        shapes_of(file)
         with safe_open(file, framework="numpy") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            header = opened.metadata() or {}
+    except (OSError, ValueError, SafetensorError) as error:
         raise _broken(file, error) from None
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            raise _broken(file, ValueError(f"{name} holds NaN"))
+    return arrays, header
 
 
-def _write(file: Path, arrays: Arrays, private: bool, header: dict[str, str] | None = None) -> None:
-    """Replace a file of arrays, whole or not at all."""
-    plain = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
-    put_file(file, save(plain, metadata=header), private=private)
+def _saved(arrays: Arrays, header: dict[str, str] | None = None) -> bytes:
+    return save({name: np.ascontiguousarray(values) for name, values in arrays.items()}, metadata=header)
 
 
 def _under(arrays: Arrays, prefix: str) -> Arrays:

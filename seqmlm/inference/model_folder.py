@@ -5,16 +5,23 @@ The card names tokenizer, domain and masking; here these names become objects.
 config.json  model.safetensors  tokenizer.json  tokenizer_config.json   what transformers loads
 channels.safetensors                                                    further inputs, where it reads any
 seqmlm_tokenizer.json                                                   which of our tokenizers it is
-seqmlm.json                                                             the card: masking, data, origin
+seqmlm.json                                                             the card: masking, data, origin,
+                                                                        and SHA-256 of all other files
+
+A file that was damaged is an error when the model is loaded, not another score. Against who changes files on
+purpose the checksums are no protection: they can be computed again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,22 +30,43 @@ from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.channels import InputChannels
-from seqmlm.engine.durable import replace_file
+from seqmlm.engine.durable import DISK, entry_of, owner_only, read_json, replace_file
+from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
 from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.base import read_card as tokenizer_card
 from seqmlm.tokenizers.huggingface import imported
+from seqmlm.workspace import FileLock, InUseError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-CARD = "seqmlm.json"
+CARD, CALIBRATION = "seqmlm.json", "calibration.safetensors"
+LOCK = ".seqmlm.lock"
+"""Held while files of a folder are replaced; it has no content and is not exported."""
+
+_LARGEST_CARD = 64 << 20
+_LONGEST = 1 << 24  # tokens of a window
+_CHECKSUM = "checksum"
+_COPY = "copy the model again from where it is whole, or train it again"
+_CALIBRATE = "copy it again from where it is whole, or calibrate the model again ('seqmlm calibrate')"
+_ELSEWHERE = "free space, or copy the model to a folder of your own"
+_PATIENCE = 60.0  # seconds to wait for another process that replaces files
+
+# Files that change a model where they are found: a card that lists files must list these.
+_READ_BY_NAME = (
+    *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", TOKENIZER_CARD, CALIBRATION),
+    *("background.safetensors", "trained_on.safetensors", "one_pass.json"),
+    *("one_pass_head.safetensors", "one_pass_head.json"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +90,9 @@ class Card:
     steps: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     version: str = __version__
+    files: Mapping[str, Any] = field(default_factory=dict)
+    """By name of each other file what may be there: one {size, sha256}; while it is replaced the old one and
+    the new one, None for no file. Empty in the folders of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,68 +114,186 @@ class LoadedModel:
 
 
 def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -> None:
-    """Write a model folder; the card goes last, so a folder with a card is complete."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with _no_bars():
-        rows.model.save_pretrained(directory)
-    if rows.channels is not None:
-        rows.channels.save(directory)
-    tokenizer.save(directory)
-    (directory / CARD).write_text(json.dumps(to_dict(card), indent=2) + "\n", encoding="utf-8")
+    """Write a model folder; the card goes last, so a folder with a card is complete.
+
+    Files of a sensitive model are readable by their owner alone, others as the process's umask says.
+    """
+    with owner_only(card.sensitive):
+        directory.mkdir(parents=True, exist_ok=True)
+        with _no_bars():
+            rows.model.save_pretrained(directory)
+        if rows.channels is not None:
+            rows.channels.save(directory)
+        tokenizer.save(directory)
+        usual = (directory / "config.json").stat().st_mode & 0o777
+        for path in directory.glob("*.safetensors"):
+            path.chmod(usual)  # safetensors makes its files for the owner alone
+        seal(directory, card)
 
 
-def put_file(path: Path, content: bytes, *, private: bool) -> None:
-    """Put a file into a model folder: a kill at any moment leaves the old one or the new.
+def seal(folder: Path, card: Card) -> None:
+    """Write the card of a folder, with the checksums of all files that are there.
+
+    Raises:
+        OSError: the folder cannot be read or written.
+    """
+    found = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in (CARD, LOCK))
+    _write_card(folder, replace(card, files={path.name: [entry_of(path)] for path in found}))
+
+
+def _write_card(folder: Path, card: Card) -> None:
+    values = to_dict(card)
+    text = json.dumps({**values, _CHECKSUM: _digest(values)}, indent=2) + "\n"
+    replace_file(folder / CARD, text.encode(), mode=0o600 if card.sensitive else 0o666)
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """SHA-256, in hex, of what a card says besides it."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | None], None]]:
+    """Replace files of a model folder while no other process does.
+
+    A kill at any moment leaves each file as it was or as it shall be, and a card that accepts it: the card
+    first lists both, then the file is replaced, then the card lists the new one.
 
     Args:
-        path: the file.
-        content: all of it.
-        private: whether only its owner may read it, from its first byte on.
+        folder: the model's.
+        private: whether only their owner may read the files, from their first byte on.
+
+    Yields:
+        put(name, content): replaces a file by all of its content, or removes it for None.
+
+    Raises:
+        StateError: the folder cannot be written (the old files are still there), or another process has been
+            replacing files in it for a minute.
+    """
+
+    lock = FileLock(folder / LOCK, wait=_PATIENCE, holder=f"the model in {folder}")
+    try:
+        lock.acquire()
+    except InUseError:
+        raise
+    except StateError as error:  # its remedy is for a workspace
+        raise StateError(f"{str(error).partition(';')[0]}; {_ELSEWHERE}") from None
+    try:
+        yield partial(_put, folder, private)
+    finally:
+        lock.release()
+
+
+def _put(folder: Path, private: bool, name: str, content: bytes | None) -> None:
+    path, card = folder / name, read_card(folder)
+    files = {} if card is None else dict(card.files)
+    new = None if content is None else {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    try:
+        if card is not None and files:
+            _write_card(folder, replace(card, files={**files, name: [*files.pop(name, [None]), new]}))
+        if content is None:
+            path.unlink(missing_ok=True)
+            DISK.sync(folder)
+        else:
+            replace_file(path, content, mode=0o600 if private else 0o666)
+        if card is not None and card.files:
+            _write_card(folder, replace(card, files=files if new is None else {**files, name: [new]}))
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror}; {_ELSEWHERE}") from None
+
+
+def put_file(path: Path, content: bytes | None, *, private: bool) -> None:
+    """Put one file into a model folder, or remove it for None; see `changing`.
 
     Raises:
         StateError: it cannot be written; the old one is still there.
     """
-    try:
-        replace_file(path, content, mode=0o600 if private else 0o644)
-    except OSError as error:
+    with changing(path.parent, private=private) as put:
+        put(path.name, content)
+
+
+def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str | None = None) -> None:
+    """Refuse a folder one of whose files is not what its card says.
+
+    Args:
+        folder: of the model.
+        card: its card; one without checksums checks nothing.
+        weights: False checks all but tensors.
+        replaced: a file that will be replaced, whatever it is.
+
+    Raises:
+        StateError: a file is damaged or missing, or one that would be read is not on the card.
+    """
+    for name, accepted in card.files.items():
+        if name == replaced or (name.endswith(".safetensors") and not weights):
+            continue
+        remedy = _CALIBRATE if name == CALIBRATION else _COPY
+        path = file_of(folder, name)
+        try:
+            found = None if path is None else entry_of(path)
+        except OSError as error:
+            raise StateError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
+        if found not in accepted:
+            what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
+            raise StateError(f"{folder / name} {what}: {remedy}")
+    added = [name for name in _READ_BY_NAME if name not in card.files and file_of(folder, name) is not None]
+    if card.files and added:
         raise StateError(
-            f"cannot write {path}: {error.strerror}; free space, or copy the model to a folder of your own"
-        ) from None
+            f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"
+        )
 
 
 def load_tokenizer(reference: str | Path) -> Tokenizer:
     """Load the tokenizer of a folder or hub id: ours by its card, else a Hugging Face fast tokenizer.
 
     Raises:
-        StateError: there is none, or its card is broken.
+        UsageError: one that cannot be used here.
+        StateError: there is none, or its files are damaged.
     """
     directory = Path(reference)
-    if (directory / TOKENIZER_CARD).is_file():
+    card = read_card(directory)
+    if card is not None:
+        check_files(directory, card, weights=False)
+    return _tokenizer(reference)
+
+
+def _tokenizer(reference: str | Path) -> Tokenizer:
+    directory = Path(reference)
+    if not (directory / TOKENIZER_CARD).is_file():
+        return imported(reference)
+    try:
         return plugins.tokenizer_class(tokenizer_card(directory)["name"]).load(directory)
-    return imported(reference)
+    except SeqmlmError:
+        raise
+    except Exception as error:  # each tokenizer has its own files, and they may hold anything
+        raise StateError(
+            f"the tokenizer in {directory} cannot be read: {type(error).__name__}: {error}; copy it again"
+        ) from error
 
 
-def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
+def load(reference: str | Path, *, domain: str | None = None, replaced: str | None = None) -> LoadedModel:
     """Load a model folder, ours or any Hugging Face masked LM with its tokenizer.
 
     Args:
         reference: a folder, or a Hugging Face hub id.
         domain: needed for a folder without our card; for one with it, must agree.
+        replaced: a file of the folder that will be replaced, so that it may be damaged.
 
     Raises:
         UsageError: the domain is missing or another one.
-        StateError: the folder is incomplete.
+        StateError: the folder is incomplete or damaged.
     """
     path = Path(reference)
-    card = read_card(path)
+    card = _checked_card(path, replaced)
     if card is not None and domain is not None and domain != card.domain:
         raise UsageError(f"{reference} is a {card.domain} model; it cannot be used with --domain {domain}")
     name = card.domain if card is not None else domain
     if name is None:
         raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
     found = plugins.domain(name)
-    tokenizer = load_tokenizer(reference)
-    model = load_weights(reference, tokenizer.space)
+    tokenizer = _tokenizer(reference)
+    model = _weights(reference, tokenizer.space)
     if card is None:
         limit = min(
             found.defaults.max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
@@ -162,8 +311,26 @@ def load(reference: str | Path, *, domain: str | None = None) -> LoadedModel:
     return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
 
 
+def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
+    """The card, once all files are what it says; one line on stderr where it does not say."""
+    card = read_card(folder)
+    if card is not None:
+        check_files(folder, card, replaced=replaced)
+        if not card.files:
+            logging.getLogger("seqmlm").warning(
+                f"{folder} is of an earlier version of seqmlm, without checksums: damage to its files would "
+                f"go unnoticed; 'seqmlm models export {folder} --out NEW' writes a copy that has them"
+            )
+    return card
+
+
 def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
-    """The masked LM of a folder or hub id; see `seqmlm.engine.backbones.load`."""
+    """The masked LM of a folder or hub id, its files checked; see `seqmlm.engine.backbones.load`."""
+    _checked_card(Path(reference))
+    return _weights(reference, space)
+
+
+def _weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
     with _no_bars():
         return load_backbone(str(reference), space)
 
@@ -184,16 +351,36 @@ def read_card(folder: Path) -> Card | None:
     """The card of a model folder, or None where it has none (an imported Hugging Face folder).
 
     Raises:
-        StateError: the card is broken.
+        StateError: the card is broken, or asks for what a card may not.
     """
     path = folder / CARD
     if not path.is_file():
         return None
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return from_dict(Card, values)
-    except (json.JSONDecodeError, UnicodeDecodeError, UsageError, TypeError) as error:
-        raise StateError(f"{path} is not a model card ({error}); export the model again") from None
+        values = read_json(path, largest=_LARGEST_CARD)
+        if not isinstance(values, dict):
+            raise ValueError("it does not hold keys and values")
+        stated = values.pop(_CHECKSUM, None)
+        if stated != _digest(values) and (stated is not None or values.get("files")):
+            raise ValueError("its content is not that of its checksum")
+        card = from_dict(Card, values)
+        _check_card(card)
+    except (OSError, ValueError, UsageError, TypeError) as error:
+        raise StateError(f"{path} is not a model card ({error}); export or copy the model again") from None
+    return card
+
+
+def _check_card(card: Card) -> None:
+    """Raise ValueError for values that no model of ours has, and that would lead out of the folder."""
+    if "words_file" in (card.masking.get("options") or {}):
+        raise ValueError(
+            "masking.options.words_file names a file elsewhere: a card holds the words themselves"
+        )
+    if not 3 <= card.max_length <= _LONGEST:
+        raise ValueError(f"max_length is {card.max_length}")
+    for name, accepted in card.files.items():
+        if Path(name).name != name or not isinstance(accepted, list):
+            raise ValueError(f"files: {name!r} is no file of a model folder")
 
 
 @contextmanager

@@ -21,6 +21,8 @@ import numpy as np
 from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
+from seqmlm.engine.durable import read_json
+from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.one_pass import Fit, fit
 from seqmlm.engine.types import Encoding, Floats, Sequences
@@ -151,7 +153,7 @@ def keep(model: LoadedModel, found: Fit) -> None:
         StateError: the folder cannot be written.
     """
     if nearer(model, found).kind != "fitted":
-        _remove(model, FIT)
+        put_file(Path(model.path) / FIT, None, private=model.card.sensitive)
         return
     assert found.correction.seen is not None
     values = np.unique(found.correction.seen[model.tokenizer.space.ordinary])
@@ -209,8 +211,9 @@ def head_for(model: LoadedModel) -> HeadRows:
     if not path.is_file():
         raise UsageError(f"{model.path} has no one-pass head ({HEAD}): ask with --mode one-pass or exact")
     try:
+        shapes_of(path)
         return restored(model.rows, load_file(path))
-    except (SafetensorError, RuntimeError, KeyError, OSError) as error:
+    except (SafetensorError, RuntimeError, KeyError, ValueError, OSError) as error:
         raise StateError(f"{path} is not a one-pass head of this model ({error}); train it again") from None
 
 
@@ -232,7 +235,7 @@ def _stored(model: LoadedModel) -> Correction | None:
         return None
     space = model.tokenizer.space
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: Mapping[str, Any] = read_json(path, finite=True)
         seen = np.zeros(space.size, dtype=np.float32)
         seen[space.ordinary] = _of(space.size, content["seen"])[space.ordinary]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -251,17 +254,6 @@ def _of(size: int, seen: float | Iterable[float]) -> Floats:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _remove(model: LoadedModel, name: str) -> None:
-    """Remove an earlier file of the model's folder, if there is one."""
-    path = Path(model.path) / name
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StateError(
-            f"cannot replace {path}: {error.strerror}; copy the model to your own folder"
-        ) from None
 
 
 def _write(model: LoadedModel, name: str, content: bytes) -> None:

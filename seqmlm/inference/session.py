@@ -83,6 +83,7 @@ class Session:
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
         folder: bool = False,
+        replaced: str | None = None,
         shown: bool = False,
         remedy: str = "",
     ) -> Session:
@@ -93,6 +94,7 @@ class Session:
             domain: needed for a model without our card; for one with it, must agree.
             tokens_per_batch, precision: as for the class.
             folder: something is to be kept with the model, so that it must be a folder here.
+            replaced: a file of the model that will be replaced, so that it may be damaged.
             shown: results for single records will be shown on the console: refused for a sensitive model.
             remedy: what to do instead, for the message of that refusal.
 
@@ -106,7 +108,7 @@ class Session:
             raise StateError(
                 f"{reference} is on the Hugging Face hub: download it to a folder, then name that folder"
             )
-        model = model_folder.load(found.location, domain=domain)
+        model = model_folder.load(found.location, domain=domain, replaced=replaced)
         if shown and model.card.sensitive:
             raise UsageError(
                 f"scores of sensitive data are not shown on the console{remedy and ': '}{remedy}"

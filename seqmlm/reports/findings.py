@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from seqmlm.anomaly.findings import CONTENT, PLACE, Finding
-from seqmlm.engine.durable import replace_file
+from seqmlm.engine.durable import parse_json, replace_file
 from seqmlm.errors import DataError, StateError
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -165,7 +165,7 @@ def _key(finding: Finding) -> str:
 def _of_sarif(text: str, path: Path) -> list[Finding] | None:
     """The results of a SARIF log that are not absent from it; None where the text is none."""
     try:
-        log = json.loads(text)
+        log = parse_json(text)
     except ValueError:
         return None
     if not isinstance(log, dict) or "runs" not in log:
@@ -201,7 +201,7 @@ def _of_rows(text: str, path: Path) -> list[Finding]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             marks = row.get("fingerprints")
         except (ValueError, AttributeError):
             raise DataError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import is_reference
-from seqmlm.engine.durable import replace_file
+from seqmlm.engine.durable import parse_json, replace_file
 from seqmlm.errors import StateError
 from seqmlm.streams.sinks import unwritable
 
@@ -84,7 +84,7 @@ class Cursor:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            found: dict[str, Any] = json.loads(text)
+            found: dict[str, Any] = parse_json(text)
             if found["version"] == _VERSION and {"request", "position"} <= found.keys():
                 return found
         except (ValueError, KeyError, TypeError):

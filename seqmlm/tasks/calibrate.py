@@ -32,6 +32,7 @@ from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgeme
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Encoded, batches, encoded
 from seqmlm.inference.calibrations import (
+    CALIBRATION,
     CASCADE,
     Stored,
     kept_calibrations,
@@ -132,6 +133,7 @@ def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> C
         tokens_per_batch=config.tokens_per_batch,
         precision=config.precision,
         folder=True,
+        replaced=CALIBRATION,
     )
     model, sensitive = session.model, session.card.sensitive
     level = model.domain.level(config.level)
@@ -178,16 +180,10 @@ def _replaced(
     if not made:
         raise DataError("too few normal records for sensitive data", remedy="give at least eleven")
     if learnt:
-        store_backgrounds(folder, {**_other_backgrounds(model, level), **learnt}, private=private)
+        store_backgrounds(folder, learnt, private=private)
     calibrator.keep_correction()
-    store(folder, made, others=stored, private=private)
+    store(folder, made, private=private)
     return made
-
-
-def _other_backgrounds(model: LoadedModel, level: Level) -> dict[str, Background]:
-    """The backgrounds that the model's folder has of other levels."""
-    found = {one.name: stored_background(model, one) for one in model.domain.levels if one.name != level.name}
-    return {name: one for name, one in found.items() if one is not None}
 
 
 def calibrate_trained(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
-from seqmlm.engine.durable import move_into_place
+from seqmlm.engine.durable import move_into_place, read_json
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.tracking import TrackedRun, Tracker
@@ -255,7 +254,7 @@ def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry
 
 def _card(folder: Path) -> dict[str, Any]:
     try:
-        values = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        values = read_json(folder / CARD)
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -27,7 +27,7 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import move_into_place, replace_file
+from seqmlm.engine.durable import move_into_place, read_json, replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
@@ -431,8 +431,15 @@ def finished_result(plan: Plan) -> PretrainResult | None:
     path = plan.directory / FINISHED
     if not plan.resume or not path.exists():
         return None
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    return PretrainResult(**saved["result"]) if saved["limits"] == _limits(plan) else None
+    try:
+        saved = read_json(path)
+        result = PretrainResult(**saved["result"])
+        return result if saved["limits"] == _limits(plan) else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} is not the result of a training ({error}); remove it, then --resume {plan.name} writes it "
+            "again from the last checkpoint"
+        ) from None
 
 
 def keep_result(plan: Plan, result: PretrainResult) -> None:

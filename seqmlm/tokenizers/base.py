@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows
@@ -250,7 +251,7 @@ def read_card(directory: Path, expected: str | None = None) -> dict[str, Any]:
     """
     path = directory / CARD
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = read_json(path)
         found = card["name"]
     except FileNotFoundError:
         raise StateError(f"{directory} has no saved tokenizer ({CARD} is missing)") from None

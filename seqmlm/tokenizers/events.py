@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.durable import read_json
 from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
@@ -253,7 +254,7 @@ class EventsTokenizer(Tokenizer):
         card = read_card(directory, expected=cls.name)
         path = directory / VOCABULARY
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
             vocabulary = Vocabulary.from_dict(values)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             what = type(error).__name__  # the error itself may quote a code of sensitive data

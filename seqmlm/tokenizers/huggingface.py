@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import tokenizers
 
+from seqmlm.engine import foreign
+from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
@@ -75,13 +82,93 @@ def imported(reference: str | Path) -> Tokenizer:
     return HuggingFaceTokenizer(found)
 
 
+# What a tokenizer of a checkpoint is read from, beside its config.
+_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+_CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_LARGEST = 256 << 20
+
+# Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates
+# of chats, files elsewhere, other classes' arguments) are not read.
+_SETTINGS = {
+    *("tokenizer_class", "model_max_length", "do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+    *("do_basic_tokenize", "never_split", "add_prefix_space", "trim_offsets", "keep_accents", "remove_space"),
+    *(
+        "errors",
+        "added_tokens_decoder",
+        "additional_special_tokens",
+        "extra_special_tokens",
+        "split_special_tokens",
+    ),
+    *("clean_up_tokenization_spaces", "model_specific_special_tokens", "backend"),
+}
+_CLASS = re.compile(r"\w*Tokenizer(Fast)?|TokenizersBackend")
+
+
 def _auto(reference: str) -> Any:
+    """What transformers makes of a tokenizer's files, in a folder that holds nothing else.
+
+    Raises:
+        StateError: there is no tokenizer, it needs code of its own, or its files are damaged.
+    """
     from transformers import AutoTokenizer
 
-    try:
-        return AutoTokenizer.from_pretrained(reference)
-    except Exception as error:  # transformers raises OSError, ValueError, KeyError and more
-        raise StateError(f"no tokenizer could be read from {reference}: {error}") from None
+    with TemporaryDirectory(prefix="seqmlm-tokenizer-") as folder:
+        try:
+            _copy_known(reference, Path(folder))
+            found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except StateError:
+            raise
+        except Exception as error:  # transformers raises OSError, ValueError, KeyError and more
+            reason = " ".join(str(error).replace(folder, reference).split())
+            raise StateError(
+                f"no tokenizer could be read from {reference}: {reason}; give a folder or hub id with a "
+                "tokenizer.json"
+            ) from None
+    found.name_or_path = reference
+    return found
+
+
+def _copy_known(reference: str, folder: Path) -> None:
+    """Put a tokenizer's files into an empty folder, its configs without anything but known settings."""
+    for name in _FILES:
+        path = foreign.file_of(reference, name)
+        if path is not None:
+            if path.stat().st_size > _LARGEST:
+                raise StateError(f"{path} has more than {_LARGEST} bytes: it is no tokenizer")
+            if path.suffix == ".json":
+                with foreign.refusing(path):
+                    read_json(path)
+            shutil.copyfile(path, folder / name)
+    for name in _CONFIGS:
+        values = foreign.settings(reference, name)
+        if values is not None:
+            own = name == "added_tokens.json"  # a table of tokens, not of settings
+            kept = values if own else {key: values[key] for key in values if _is_setting(key)}
+            _write(folder / name, kept)
+    config = foreign.settings(reference)
+    if config is not None:
+        _write(folder / foreign.CONFIG, {key: config[key] for key in _WANTED if key in config})
+
+
+_WANTED = ("model_type", "tokenizer_class")
+
+
+def _is_setting(key: str) -> bool:
+    return key in _SETTINGS or key.endswith("_token")
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    named = values.get("tokenizer_class")
+    if named is not None and not (isinstance(named, str) and _CLASS.fullmatch(named)):
+        raise StateError(f"{path.name} names {named!r} as its tokenizer_class, which is no tokenizer")
+    path.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
 
 
 def _space(fast: Any, backend: tokenizers.Tokenizer) -> TokenSpace:

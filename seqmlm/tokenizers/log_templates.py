@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
@@ -264,7 +265,7 @@ class TemplateTokenizer(Tokenizer):
     def load(cls, directory: Path) -> Self:
         card = read_card(directory, expected=cls.name)
         try:
-            content = json.loads((directory / FILE).read_text(encoding="utf-8"))
+            content = read_json(directory / FILE)
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']!r} is not known")
             options = options_of(TemplateOptions, card["options"], cls.name)

@@ -12,6 +12,7 @@ between sending and storing the offset sends the same points again, which change
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqmlm.engine.durable import replace_file
+from seqmlm.engine.durable import parse_json, read_json, replace_file
 from seqmlm.errors import StateError
 from seqmlm.tracking.store import Point, RunInfo, Store, now, plain
 
@@ -34,6 +35,15 @@ _POINTS = 10_000
 _NOT_METRICS = {"step", "time"}
 # What differs when a step is run again and computes the same.
 _WALL_CLOCK = {"time", "seconds", "tokens_per_second"}
+
+
+# What a ledger's fields hold at their top; a damaged one is refused before it is used.
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("name", "experiment", "tracking_uri", "status"), str),
+    **dict.fromkeys(("params", "tags", "tags_sent"), dict),
+    **dict.fromkeys(("datasets", "artifacts", "models", "metric_keys"), list),
+    **dict.fromkeys(("started", "offset"), int),
+}
 
 
 @dataclass(kw_only=True)
@@ -74,13 +84,16 @@ class Ledger:
         """
         path = directory / LEDGER
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
             if "gaps" in values:
                 _convert_live(values, directory)
+            for name, kind in _KINDS.items():
+                if not isinstance(values.get(name, kind()), kind):
+                    raise ValueError(f"{name} is {values[name]!r}")
             return cls(**values)
         except FileNotFoundError:
             raise StateError(f"{directory} is not a run: it has no {LEDGER}") from None
-        except (ValueError, TypeError, KeyError, OSError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
             raise StateError(f"{path} is damaged ({error}); remove it and start the run again") from None
 
     def write(self, directory: Path) -> None:
@@ -155,10 +168,16 @@ def _convert_live(values: dict[str, Any], directory: Path) -> None:
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a metrics.jsonl file that are whole; see `_lines`."""
+    return ((end, line) for end, line in _lines(path, offset) if line is not None)
+
+
+def _lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """The lines of a metrics.jsonl file, each with the offset in bytes where it ends.
 
     Args:
-        path: the file; nothing is yielded where it is missing. It ends before a line torn by a kill.
+        path: the file; nothing is yielded where it is missing. It ends before a line torn by a kill; a line
+            that was damaged otherwise is None.
         offset: where to begin; the start of a line.
     """
     if not path.is_file():
@@ -166,14 +185,20 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any
     with path.open("rb") as file:
         file.seek(offset)
         for text in file:
-            try:
-                line = json.loads(text)
-            except ValueError:
-                return
             if not text.endswith(b"\n"):
                 return
             offset += len(text)
-            yield offset, line
+            yield offset, _line(text)
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """A line of a metrics.jsonl file; None where it is damaged."""
+    try:
+        line = parse_json(text)
+    except ValueError:
+        return None
+    known = isinstance(line, dict) and all(isinstance(line.get(key, 0), int) for key in _NOT_METRICS)
+    return line if known and "step" in line else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -218,8 +243,11 @@ class MetricsFile:
         """
         if not self.path.is_file():
             return
-        end, kept, later = 0, list[dict[str, Any]](), False
-        for line_end, line in read_lines(self.path):
+        end, kept, later, damaged = 0, list[dict[str, Any]](), False, 0
+        for line_end, line in _lines(self.path):
+            if line is None:  # it stays in the file, where a person may still read it
+                damaged, end = damaged + 1, end if later else line_end
+                continue
             later = later or (step is not None and line["step"] > step)
             if later:
                 same_step = self._cut.setdefault(line["step"], [])
@@ -228,6 +256,8 @@ class MetricsFile:
             else:
                 kept.append(line)
                 end = line_end
+        if damaged:
+            logging.getLogger("seqmlm").warning(f"{self.path}: {damaged} damaged line(s) are not read")
         if later:
             self._keep_cut(kept[-1]["step"] if kept else 0)
         with _disk_errors(self.path):

@@ -92,7 +92,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     written = (folder / CALIBRATION).read_bytes()
     older = written.replace(b'\\"format\\": 3', b'\\"format\\": 2')
     assert older != written
-    (folder / CALIBRATION).write_bytes(older)
+    model_folder.put_file(folder / CALIBRATION, older, private=False)
     refused = seqmlm("score", "mine", normal, "--fpr", "0.2")
     assert refused.code == 4
     assert f"{CALIBRATION}: the calibration has format 2" in refused.err

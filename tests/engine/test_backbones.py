@@ -134,12 +134,21 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "{", json.dumps({"model_type": "bert"})])
-def test_a_folder_that_is_no_model(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"config\.json cannot be read"),
+        ("{", r"config\.json cannot be read"),
+        ("[" * 100_000, r"config\.json cannot be read: it is nested"),
+        ("{}", "no model_type"),
+        (json.dumps({"model_type": "bert"}), r"no model\.safetensors"),
+    ],
+)
+def test_a_folder_that_is_no_model(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(StateError, match=r"config\.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(StateError, match=r"cannot load .* give a folder"):
+    with pytest.raises(StateError, match=message):
         load(tmp_path)
 
 

@@ -1,0 +1,247 @@
+"""A model folder that anybody may have made: which of its files are read, and what of them is believed.
+
+Nothing in such a folder may run, lead to another place, or cost more memory than its weights. So transformers
+is never given the folder: it is given the settings that are named here, of an architecture that is supported,
+and tensors that were read here. All other keys and files (code, kernels, adapters, templates) are left alone,
+or refused where the model would be another one without them.
+
+The trade-off: a checkpoint that needs code of its own cannot be used, even by who trusts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from seqmlm.engine.durable import read_json
+from seqmlm.errors import StateError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+
+LARGEST_CONFIG = 4 << 20
+LARGEST_HEADER = 16 << 20
+"""Bytes of the JSON at the beginning of a safetensors file; 100,000 tensors take about 10 MiB."""
+
+# Keys of a config that name code, or without which the weights would mean something else.
+_REFUSED = {
+    "auto_map": "names code to run",
+    "quantization_config": "says that its weights are quantized",
+    "transformers_weights": "names another file of weights",
+    "fusion_config": "replaces parts of the model",
+}
+# Settings of earlier versions of transformers, which the architectures still read.
+_EARLIER = {
+    "global_attn_every_n_layers",
+    "global_rope_theta",
+    "local_rope_theta",
+    "rope_theta",
+    "rope_scaling",
+}
+# Fields of a config that no masked LM reads, or that say how, and not what, is computed.
+_NOT_READ = {
+    *("base_config_key", "sub_configs_defaults", "attribute_map", "extra_files", "extra_config_files"),
+    *(
+        "base_model_tp_plan",
+        "base_model_fsdp_plan",
+        "base_model_pp_plan",
+        "base_model_ep_plan",
+        "_auto_class",
+    ),
+    *("model_type", "transformers_version", "output_hidden_states", "return_dict", "dtype", "id2label"),
+    *("label2id", "problem_type", "esmfold_config", "is_folding_model", "vocab_list"),
+}
+# Settings that say how often something is built: each time it takes tensors from the file.
+_COUNTS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
+_MISSING = 1 << 20  # parameters of a head that need not be there: what is missing is said later
+_MOST_SHARED = 1024  # layers of an architecture whose layers share their weights
+
+# The name of a file in the hub's cache, which the files of a downloaded model are links to.
+_BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@contextmanager
+def refusing(path: Path | str, remedy: str = "copy or download it again") -> Iterator[None]:
+    """Turn what reading a damaged file raises into one sentence.
+
+    Raises:
+        StateError: naming the file, what is wrong with it, and the remedy.
+    """
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise StateError(f"{path} cannot be read: {reason}; {remedy}") from error
+
+
+def file_of(reference: str | Path, name: str) -> Path | None:
+    """A file of a model folder, or of a hub id, which is downloaded; None where there is none.
+
+    Raises:
+        StateError: it is no regular file, or a link that leaves the folder.
+        OSError: the hub cannot be reached.
+    """
+    folder = Path(reference)
+    if not folder.is_dir():
+        from transformers.utils import cached_file
+
+        found = cached_file(str(reference), name, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else Path(found)
+    path = folder / name
+    if not path.exists() and not path.is_symlink():
+        return None
+    real, home = path.resolve(), folder.resolve()
+    # A snapshot of the hub's cache holds links to ../../blobs/<hash>.
+    in_cache = real.parent == home.parent.parent / "blobs" and _BLOB.fullmatch(real.name)
+    if not (real.is_relative_to(home) or in_cache):
+        raise StateError(
+            f"{path} is a link to {real}, outside the model's folder: put the file itself into the folder"
+        )
+    if not real.is_file():
+        raise StateError(f"{path} is not a regular file; copy or download the model again")
+    return path
+
+
+def settings(reference: str | Path, name: str = CONFIG) -> dict[str, Any] | None:
+    """The keys and values of a JSON file of a folder or hub id; None where there is none.
+
+    Raises:
+        StateError: it is damaged, or a key names code or asks for other weights than those beside it.
+    """
+    path = file_of(reference, name)
+    if path is None:
+        return None
+    with refusing(path):
+        values = read_json(path, largest=LARGEST_CONFIG, finite=True)
+        if not isinstance(values, dict):
+            raise ValueError("it does not hold keys and values")
+    for key, why in _REFUSED.items():
+        if values.get(key):
+            raise StateError(
+                f"{path}: {key!r} {why}, which is never done here: use a model that needs none, saved with "
+                "its own architecture in safetensors"
+            )
+    return values
+
+
+def model_config(kind: Any, values: Mapping[str, Any]) -> Any:
+    """A config of transformers with those of the values that its architecture has.
+
+    Args:
+        kind: the config's class.
+        values: of config.json.
+    """
+    fields = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map, *_EARLIER} - _NOT_READ
+    return kind.from_dict({key: value for key, value in values.items() if key in fields})
+
+
+def check_counts(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a config that asks for more layers than there are tensors, before anything is built.
+
+    Args:
+        values: of config.json.
+        shapes: of the tensors in the file, by name.
+
+    Raises:
+        ValueError: it does, or a count is no integer.
+    """
+    for key in _COUNTS:
+        count = values.get(key, 1)
+        most = _MOST_SHARED if "num_hidden_groups" in values and key == "num_hidden_layers" else len(shapes)
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= most:
+            raise ValueError(f"{key} is {count}, and its weights are {len(shapes)} tensors")
+    types = values.get("layer_types")
+    if isinstance(types, list) and len(types) > max(_MOST_SHARED, len(shapes)):
+        raise ValueError(f"layer_types has {len(types)} entries, and its weights are {len(shapes)} tensors")
+
+
+def check_shapes(empty: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a model of other sizes than its tensors, before anything is allocated.
+
+    Args:
+        empty: the model, without memory (on the device "meta").
+        shapes: of the tensors in the file, by name.
+
+    Raises:
+        ValueError: a parameter has another shape, or all together are far larger than what is there.
+    """
+    wanted = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
+    for name, shape in wanted.items():
+        if shapes.get(name, shape) != shape:
+            raise ValueError(f"{CONFIG} makes {name!r} of shape {shape}, and the weights have {shapes[name]}")
+    total, there = (sum(map(prod, found.values())) for found in (wanted, shapes))
+    if total > 2 * there + _MISSING:
+        raise ValueError(f"{CONFIG} asks for {total} parameters, and the weights have {there}")
+
+
+class Weights:
+    """The tensors of a folder or hub id, from safetensors alone; nothing is read but headers until `read`.
+
+    Raises:
+        StateError: there are none, or they are damaged.
+        OSError: the hub cannot be reached.
+    """
+
+    def __init__(self, reference: str | Path) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._files: list[Path] = []
+        for name in _weight_files(reference):
+            path = file_of(reference, name)
+            if path is None:
+                raise StateError(f"{reference} has no {name}, which {INDEX} names; copy or download it again")
+            self._files.append(path)
+            with refusing(path):
+                self.shapes |= shapes_of(path)
+
+    def read(self) -> dict[str, Tensor]:
+        """All tensors by name, on the CPU; views of the mapped files.
+
+        Raises:
+            StateError: a file is damaged.
+        """
+        found: dict[str, Tensor] = {}
+        for path in self._files:
+            with refusing(path), safe_open(path, framework="pt") as opened:
+                found |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        return found
+
+
+def _weight_files(reference: str | Path) -> list[str]:
+    if file_of(reference, WEIGHTS) is not None:
+        return [WEIGHTS]
+    index = settings(reference, INDEX)
+    if index is None:
+        raise StateError(
+            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: convert "
+            "them once with AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...) where you trust it"
+        )
+    table = index.get("weight_map")
+    names = sorted(set(map(str, table.values()))) if isinstance(table, dict) else []
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise StateError(f"{reference}: {INDEX} names {name!r}, which is no safetensors file beside it")
+    if not names:
+        raise StateError(f"{reference}: {INDEX} names no files; copy or download the model again")
+    return names
+
+
+def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in a safetensors file, by name, from its header.
+
+    Raises:
+        ValueError: its header is larger than `LARGEST_HEADER`.
+        OSError, SafetensorError: the file is damaged, or cannot be read.
+    """
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        raise ValueError(f"its header would have {length} bytes: it is no safetensors file, or damaged")
+    with safe_open(path, framework="pt") as opened:
+        return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
