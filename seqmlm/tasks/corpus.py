@@ -30,13 +30,14 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample, plural
+from seqmlm.engine.durable import FileLock
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.workspace import FileLock, Workspace
+from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
 
