@@ -173,7 +173,7 @@ def _remove_unheld(file: str) -> None:
 
 
 def _hold(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file until it is closed everywhere; False where another has it, or the disk has no locks."""
+    """Lock an open file until it is closed everywhere; False where another has it, or it cannot be locked."""
     if sys.platform == "win32":
         return False
     import fcntl

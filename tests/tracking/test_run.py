@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
+from seqmlm.engine.durable import FileLock
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tracking import Ledger, Tracker, read_metrics, store
 from seqmlm.tracking.run import TrackedRun
