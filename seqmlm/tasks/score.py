@@ -41,7 +41,8 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
         progress.message(note)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        output = output_of(config, plan, stdout, plan.request(config))
+        request = None if config.out is None else plan.request(config)
+        output = output_of(config, plan, stdout, request)
         stack.callback(output.close)
         output.claim()
         problems = stack.enter_context(problems_of(config, plan))

@@ -263,7 +263,7 @@ class ScoringPlan:
 
     def request(self, config: ScoreConfig) -> dict[str, Any]:
         """What decides the rows: settings, inputs and the files of the model."""
-        files: dict[str, list[int]] = {}
+        files: dict[str, str] = {}
         if config.latency is None and "-" not in config.sources:
             domain = self.session.domain
             files = file_facts(domain.files(config.sources, format=config.format, options=config.options))
