@@ -86,7 +86,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise UsageError(f"setting {key}: {text!r} is not a YAML value ({error})") from None
+            raise UsageError(f"setting {key}: {text!r} is not a YAML value ({_one_line(error)})") from None
         for part in reversed(key.split(".")):
             value = {part: value}
         merged = merge(merged, value)
@@ -131,8 +131,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
     except (yaml.YAMLError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"config file {path} is not readable YAML: {reason}") from None
+        raise UsageError(f"config file {path} is not readable YAML: {_one_line(error)}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -245,3 +244,7 @@ def _coerce_scalar(hint: Any, value: Any, path: str) -> Any:
         return value
     name = getattr(hint, "__name__", str(hint))
     raise UsageError(f"config key {path!r} must be {name}; got {value!r}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -6,20 +6,47 @@
     |-- StateError              4   a name already taken, a checkpoint gone bad, a model that is not there
     `-- TrainingError           5   the numbers went wrong: NaN in a row, out of memory at the smallest batch
 
-A message says what happened, where (file:line, field) and what to do about it, in one sentence or two.
+A message says what happened, where (file:line, field) and what to do about it, in one sentence or two. What
+it quotes of data, names of files among it, is harmless to look at: see `printable`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
+
+# Control characters of both sets, separators of lines, what turns the direction of writing, and half
+# surrogates, which no encoding has.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: object, *, lines: bool = False) -> str:
+    """A text as a terminal or a page may show it: what would act on either is shown as an escape.
+
+    Args:
+        text: of any origin.
+        lines: ends of lines and tabs stay.
+
+    >>> printable("a\\x1b[2J\\u202eb"), printable("a\\nb", lines=True) == "a\\nb"
+    ('a\\\\x1b[2J\\\\u202eb', True)
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        kept = lines and found[0] in "\n\t"
+        return found[0] if kept else found[0].encode("unicode_escape").decode("ascii")
+
+    return _UNPRINTABLE.sub(escape, str(text))
 
 
 class SeqmlmError(Exception):
     """Base of all errors that seqmlm raises on purpose; the CLI prints the message without a traceback."""
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UsageError(SeqmlmError):

@@ -1,4 +1,4 @@
-"""Where a user's runs, stores and caches are, and the file locks that keep processes apart there.
+"""Where a user's runs, stores and caches are.
 
 A workspace is one folder: `$SEQMLM_HOME`, else the current directory.
 
@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from seqmlm.errors import StateError, UsageError
+from seqmlm.engine.durable import FileLock
+from seqmlm.errors import UsageError
 
 # A name is a folder, an MLflow run and a registered model at once, and part of references such as NAME@ALIAS.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -92,96 +89,6 @@ def check_name(name: str, what: str = "run") -> str:
             "beginning with a letter or digit"
         )
     return name
-
-
-class InUseError(StateError):
-    """Another process holds the lock of what was asked for."""
-
-
-class FileLock:
-    """An exclusive lock on a file, held by one process (and one thread of it) at a time.
-
-    A POSIX record lock: the kernel drops it when the process dies, however it dies, and forked loader workers
-    do not inherit it, so a run killed with its workers still alive can be resumed at once.
-
-    Args:
-        path: the lock file; made where missing, never removed (or two processes could lock two files).
-        wait: seconds to try for; None means for ever.
-        holder: what the file stands for, for the message.
-    """
-
-    _held: set[str] = set()  # noqa: RUF012 - one set for the process: record locks do not exclude threads
-    _guard = threading.Lock()
-
-    def __init__(self, path: Path, *, wait: float | None = None, holder: str = "") -> None:
-        self.path, self.wait, self.holder = path, wait, holder or str(path)
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            InUseError: another process holds it for longer than `wait`.
-            StateError: the file cannot be made.
-        """
-        deadline = None if self.wait is None else time.monotonic() + self.wait
-        while not self._try():
-            if deadline is not None and time.monotonic() >= deadline:
-                raise InUseError(f"{self.holder} is in use by another process; wait for it or stop it")
-            time.sleep(0.05)
-
-    def release(self) -> None:
-        """Give the lock back; nothing happens where it is not held."""
-        if self._descriptor is not None:
-            with self._guard:
-                os.close(self._descriptor)
-                self._held.discard(str(self.path))
-            self._descriptor = None
-
-    def _try(self) -> bool:
-        with self._guard:
-            if str(self.path) in self._held:
-                return False
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except OSError as error:
-                raise StateError(
-                    f"cannot write {self.path}: {error.strerror}; point SEQMLM_HOME at a writable folder"
-                ) from None
-            if not _lock(descriptor):
-                os.close(descriptor)
-                return False
-            self._descriptor = descriptor
-            self._held.add(str(self.path))
-            return True
-
-    def __enter__(self) -> FileLock:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-def _lock(descriptor: int) -> bool:
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl
-
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

@@ -46,8 +46,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database without runs, made once for all test processes: that takes MLflow seconds."""
+    from seqmlm.engine.durable import FileLock
     from seqmlm.tracking import Tracker
-    from seqmlm.workspace import FileLock, Workspace
+    from seqmlm.workspace import Workspace
 
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "empty-mlflow-store"

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "reports": {"errors", "data", "anomaly", "engine.durable"},
     "domains": FIELDS,
     "streams": {"errors", "data", "config", "engine.durable"},
-    "workspace": {"errors", "config"},
+    "workspace": {"errors", "config", "engine.durable"},
     "tracking": {"errors", "workspace", "engine.durable"},
     "registry": {"errors", "workspace", "engine.durable"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import tell
 
 if TYPE_CHECKING:
     from seqmlm.tasks.calibrate import CalibrateResult
@@ -45,13 +46,11 @@ def calibrate(
     Example: seqmlm calibrate web-logs last-week.log --alpha 1e-4
     """
     given = locals()
-    import sys
-
     from seqmlm.cli.output import print_json
     from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 
     config = opt.configured(CalibrateConfig, given)
-    result = calibrate_files(config, lambda text: print(text, file=sys.stderr))
+    result = calibrate_files(config, tell)
     if json_output:
         print_json(result)
     else:
@@ -59,14 +58,12 @@ def calibrate(
 
 
 def _show(result: CalibrateResult, alpha: float | None) -> None:
-    import sys
-
     from seqmlm.cli.output import number, print_table
 
     for reason, count in result.problems.items():
-        print(f"{count} x {reason}", file=sys.stderr)
+        tell(f"{count} x {reason}")
     if result.left_out:
-        print(f"left out: {result.left_out} records the model was trained on", file=sys.stderr)
+        tell(f"left out: {result.left_out} records the model was trained on")
     print_table(
         ["level", "mode", "rows", "smallest rate", "below it", "rows a day"],
         [
@@ -83,16 +80,11 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
     )
     for name, facts in result.modes.items():
         if facts.get("correction") == "fitted":
-            print(
-                f"mode {name} is an approximation: its correction is fitted to normal data", file=sys.stderr
-            )
+            tell(f"mode {name} is an approximation: its correction is fitted to normal data")
         if "alpha" in facts:
             rests = {
                 "ranks": "guaranteed by ranks",
                 "tail": "extrapolated by a fitted tail",
                 "nothing": "too small for this number of rows",
             }
-            print(
-                f"false positive rate {alpha:g} in mode {name}: {rests[facts['alpha']['rests_on']]}",
-                file=sys.stderr,
-            )
+            tell(f"false positive rate {alpha:g} in mode {name}: {rests[facts['alpha']['rests_on']]}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,12 +18,25 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from seqmlm.cli.output import tell
+from seqmlm.errors import printable
+
 if TYPE_CHECKING:
     from seqmlm.tasks.observers import StepReport
 
 
 SECONDS_BETWEEN_LINES = 5.0
 _REFRESH = 0.1  # seconds between two updates of the live line
+
+
+class _Stderr(RichConsole):
+    """Standard error; where nobody listens any more, the work goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class _Console:
@@ -43,14 +56,15 @@ class _Console:
 
     def message(self, text: str) -> None:
         """Print one line above the progress display."""
-        self._rich.print(text, markup=False, soft_wrap=True)
+        with suppress(OSError):
+            self._rich.print(printable(text, lines=True), markup=False, soft_wrap=True)
 
 
 class TrainingConsole(_Console):
     """Shows the progress of a training; implements `seqmlm.tasks.observers.Console`."""
 
     def __init__(self) -> None:
-        self._rich = RichConsole(stderr=True, highlight=False)
+        self._rich = _Stderr()
         self._live = self._rich.is_terminal
         self._last_line = 0.0
         self._progress = Progress(
@@ -73,11 +87,9 @@ class TrainingConsole(_Console):
         elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             of = f"/{total:.0f}" if total else ""
-            print(
+            tell(
                 f"step {report.step}{of}  loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
-                f"  {_eta(report, total)}",
-                file=sys.stderr,
-                flush=True,
+                f"  {_eta(report, total)}"
             )
 
     def _show(self, report: StepReport, total: float | None) -> None:
@@ -101,7 +113,7 @@ class ScoringConsole(_Console):
     """Shows the progress of a scoring; implements `seqmlm.tasks.score.Console`."""
 
     def __init__(self) -> None:
-        self._rich = RichConsole(stderr=True, highlight=False)
+        self._rich = _Stderr()
         self._live = self._rich.is_terminal
         self._progress = Progress(
             SpinnerColumn(),

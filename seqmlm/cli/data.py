@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import say, tell
 
 _SHOWN = 12  # file name endings listed per format
 
@@ -45,14 +46,14 @@ def formats(
     for one in found:
         shown = [*one.suffixes[:_SHOWN], *(["..."] if len(one.suffixes) > _SHOWN else [])]
         known_by = ", ".join(shown) or ("a folder" if one.folder else "--format alone")
-        typer.echo(f"{one.name} ({known_by}{', a folder' if one.folder and one.suffixes else ''})")
+        say(f"{one.name} ({known_by}{', a folder' if one.folder and one.suffixes else ''})")
         if one.options == listed:
             continue  # the same as of the previous format
         listed = one.options
-        typer.echo(textwrap.fill(one.reads, 96, initial_indent="  ", subsequent_indent="  "))
+        say(textwrap.fill(one.reads, 96, initial_indent="  ", subsequent_indent="  "))
         for option in one.options:
             line = f"{option.name}={option.default}  {option.meaning}"
-            typer.echo(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="        "))
+            say(textwrap.fill(line, 96, initial_indent="    ", subsequent_indent="        "))
 
 
 @app.command("export")
@@ -92,10 +93,10 @@ def export(
         print_json(found)
         return
     for name, count in found.splits.items():
-        typer.echo(f"{name:<26} {count:,}")
-    typer.echo(f"{'columns':<26} {', '.join(found.columns)}")
+        say(f"{name:<26} {count:,}")
+    say(f"{'columns':<26} {', '.join(found.columns)}")
     for reason, count in found.problems.items():
-        typer.echo(f"{count:,} x {reason}", err=True)
+        tell(f"{count:,} x {reason}")
 
 
 @app.command("inspect")
@@ -140,15 +141,15 @@ def inspect(
         print_json(found)
         return
     if not found["records"]:
-        typer.echo("no record could be read: see the problems below", err=True)
+        tell("no record could be read: see the problems below")
     for key, value in found.items():
         if isinstance(value, dict):
             if value:
-                typer.echo(f"{key.replace('_', ' ')}:")
+                say(f"{key.replace('_', ' ')}:")
             for name, item in value.items():
-                typer.echo(f"  {name!s:<24} {_shown(item)}")
+                say(f"  {name!s:<24} {_shown(item)}")
         else:
-            typer.echo(f"{key.replace('_', ' '):<26} {_shown(value)}")
+            say(f"{key.replace('_', ' '):<26} {_shown(value)}")
 
 
 def _shown(value: object) -> str:
@@ -178,4 +179,4 @@ def sample(
         print_json({"files": [str(path) for path in drawn.files], "truth": str(drawn.truth)})
     else:
         for path in (*drawn.files, drawn.truth):
-            typer.echo(str(path))
+            say(str(path))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import say, tell
 
 if TYPE_CHECKING:
     from seqmlm.tasks.evaluate import Evaluation
@@ -96,8 +97,6 @@ def evaluate(
 
 
 def _show(result: Evaluation) -> None:
-    import sys
-
     from seqmlm.cli.output import escape, number, print_table
     from seqmlm.tasks.evaluate import alarm_table, notes, ranking_table
 
@@ -107,10 +106,10 @@ def _show(result: Evaluation) -> None:
         [[escape(cell) for cell in row] for row in rows],
         title=f"{result.rows} rows, {result.positives} positive",
     )
-    print()
+    say()
     print_table(*alarm_table(result))
     if result.differences:
-        print()
+        say()
         print_table(
             [f"{result.rankings[0].name} minus {result.rankings[1].name}", "difference", "95 %"],
             [
@@ -118,4 +117,4 @@ def _show(result: Evaluation) -> None:
                 for measure, one in result.differences.items()
             ],
         )
-    print(notes(result), file=sys.stderr)
+    tell(notes(result))

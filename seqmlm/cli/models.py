@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import say, tell
 
 app = typer.Typer(no_args_is_help=True, help="List, show, alias and export registered models.")
 
@@ -26,7 +26,7 @@ def list_(json_output: opt.Json = False) -> None:
         print_json([model.to_dict() for model in models])
         return
     if not models:
-        print("no models in this workspace; to train one: seqmlm train --domain protein", file=sys.stderr)
+        tell("no models in this workspace; to train one: seqmlm train --domain protein")
         return
     print_table(
         ["model", "aliases", "domain", "bits/unit", "unigram", "from", "created"],
@@ -77,7 +77,7 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
             "data fingerprint": found["dataset"]["fingerprint"],
         }
     )
-    print("\nmetrics")
+    say("\nmetrics")
     print_facts({f"  {key}": number(value) for key, value in sorted(found["metrics"].items())})
 
 
@@ -94,11 +94,11 @@ def alias(
     from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import alias_model
 
-    entry = alias_model(model, alias, lambda text: print(f"warning: {text}", file=sys.stderr))
+    entry = alias_model(model, alias, lambda text: tell(f"warning: {text}"))
     if json_output:
         print_json({"name": entry.name, "version": entry.version, "alias": alias})
         return
-    print(f"{entry.name}@{alias} is now version {entry.version}")
+    say(f"{entry.name}@{alias} is now version {entry.version}")
 
 
 @app.command("export")
@@ -119,4 +119,4 @@ def export(
         print_json({"out": str(out), "files": [path.name for path in files]})
         return
     for path in files:
-        print(path)
+        say(path)

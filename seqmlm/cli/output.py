@@ -1,14 +1,32 @@
-"""Printing results: tables for people, tab-separated text for pipes, JSON for machines; all on stdout."""
+"""Printing: tables for people, tab-separated text for pipes, JSON for machines; on stderr what happens.
+
+No other module of the command line prints, so that nothing of the data reaches a terminal as it is: whatever
+would act on one is shown as an escape.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from seqmlm.errors import printable
+
+
+def say(text: object = "", *, end: str = "\n") -> None:
+    """Print text of one or several lines on stdout."""
+    print(printable(text, lines=True), end=end, flush=True)
+
+
+def tell(text: object) -> None:
+    """Print a message of one or several lines on stderr; where nobody listens, the work goes on."""
+    with suppress(OSError):
+        print(printable(text, lines=True), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -33,14 +51,15 @@ def print_table(
 
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            print("\t".join(_one_line(Text.from_markup(str(cell)).plain) for cell in row))
+            print("\t".join(printable(_one_line(Text.from_markup(str(cell)).plain)) for cell in row))
         return
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    heading = None if title is None else printable(title)
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         # The first column is a name that people copy: only the others may wrap on a narrow terminal.
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
+        table.add_column(printable(column), overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*map(printable, row))
     Console().print(table)
 
 
@@ -49,7 +68,7 @@ def print_facts(facts: dict[str, object]) -> None:
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
         if value is not None and value != "":
-            print(f"{name:<{width}}  {value}")
+            print(f"{name:<{width}}  {printable(value)}")
 
 
 def escape(text: object) -> str:

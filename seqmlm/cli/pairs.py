@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import tell
 
 if TYPE_CHECKING:
     from seqmlm.tasks.pairs import PairsResult
@@ -69,8 +70,6 @@ def pairs(
 
 
 def _show(result: PairsResult) -> None:
-    import sys
-
     from seqmlm.cli.output import escape, number, print_table
 
     metrics = {result.metric: result.overall, **result.beside}
@@ -96,8 +95,7 @@ def _show(result: PairsResult) -> None:
     )
     macro = f"mean over {len(result.groups)} groups {result.macro:.1%}; " if result.groups else ""
     unknown = f"; {result.unknown:,} unknown tokens were not scored" if result.unknown else ""
-    print(
+    tell(
         f"{macro}{result.computed:,} of {result.copies:,} masked copies computed, {result.seconds:.1f} s"
-        f"{unknown}",
-        file=sys.stderr,
+        f"{unknown}"
     )

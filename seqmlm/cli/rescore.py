@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import say, tell
 
 if TYPE_CHECKING:
     from seqmlm.tasks.rescore import RescoreResult
@@ -54,7 +55,6 @@ def rescore(
     """
     given = locals()
     import json
-    import sys
 
     from seqmlm.cli.output import print_json
     from seqmlm.errors import UsageError
@@ -73,32 +73,28 @@ def rescore(
         return
     if out is None:
         for line in lines:
-            print(json.dumps(line, ensure_ascii=False))
+            say(json.dumps(line))
     _print_errors(result, unit)
-    print(
+    tell(
         f"rescored {result.hypotheses:,} hypotheses of {result.lists:,} lists"
-        + (f"; {result.unknown:,} unknown tokens were not scored" if result.unknown else ""),
-        file=sys.stderr,
+        + (f"; {result.unknown:,} unknown tokens were not scored" if result.unknown else "")
     )
 
 
 def _print_errors(result: RescoreResult, unit: str) -> None:
     """Error rates on stderr: stdout has the lists."""
-    import sys
 
     for heading, part in (("lists that chose the weight", result.dev), ("reported", result.test)):
         if part and (result.dev or heading == "reported"):
-            print(f"{heading}:", file=sys.stderr)
+            tell(f"{heading}:")
         for row in part:
-            print(
+            tell(
                 f"  {row.name:<12} {unit} error rate {row.error_rate:.2%}, exact {row.exact:.1%}, "
-                f"{row.changed} changed",
-                file=sys.stderr,
+                f"{row.changed} changed"
             )
     if result.gain is not None:
         gain = result.gain
-        print(
+        tell(
             f"weight {result.weight:g} compared with the first pass: {-gain.value:+.2%} "
-            f"(95 %: {-gain.high:+.2%} to {-gain.low:+.2%})",
-            file=sys.stderr,
+            f"(95 %: {-gain.high:+.2%} to {-gain.low:+.2%})"
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from seqmlm.cli.options import Json
+from seqmlm.cli.output import say, tell
 
 app = typer.Typer(no_args_is_help=True, help="List, show and compare runs; synchronise them with MLflow.")
 
@@ -26,7 +26,7 @@ def list_(json_output: Json = False) -> None:
         print_json(runs)
         return
     if not runs:
-        print("no runs in this workspace; to start one: seqmlm train --domain protein", file=sys.stderr)
+        tell("no runs in this workspace; to start one: seqmlm train --domain protein")
         return
     print_table(
         ["name", "status", "started", "took", "loss", "bits/unit", "unigram", "tokens/s"],
@@ -72,7 +72,7 @@ def show(run: Annotated[str, typer.Argument(help="Name or id of a run.")], json_
         }
     )
     for title in ("params", "metrics", "tags"):
-        print(f"\n{title}")
+        say(f"\n{title}")
         shown = {f"  {key}": value for key, value in sorted(found[title].items())}
         print_facts({k: number(v) for k, v in shown.items()} if title == "metrics" else shown)
 
@@ -105,9 +105,9 @@ def compare(
         rows.append(["metric", escape(key), *cells])
     print_table(["", "", *names], rows)
     if any(any(marks) for marks in found.best.values()):
-        print("* best", file=sys.stderr)
+        tell("* best")
     for note in found.notes:
-        print(f"note: {note}", file=sys.stderr)
+        tell(f"note: {note}")
 
 
 @app.command("sync")
@@ -124,13 +124,13 @@ def sync(json_output: Json = False) -> None:
         print_json(uploaded)
         return
     for name, count in uploaded.items():
-        print(f"{name}: {count:,} metric values uploaded")
+        say(f"{name}: {count:,} metric values uploaded")
     if not uploaded:
-        print("nothing to do: MLflow is complete for every run that has ended", file=sys.stderr)
+        tell("nothing to do: MLflow is complete for every run that has ended")
 
 
 def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
+    tell(f"warning: {text}")
 
 
 def _status(status: str, tracked: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import tell
 
 
 def score(
@@ -118,10 +119,10 @@ def score(
     else:
         with ScoringConsole() as console:
             summary = score_files(config, sys.stdout, console)
-    print(summary.sentence(), file=sys.stderr)
+    tell(summary.sentence())
     if json_output:
         print_json(summary)
     if summary.stopped is not None:
         if out is not None and max_latency is None:
-            print(f"stopped; run the same command with --resume to complete {out}", file=sys.stderr)
+            tell(f"stopped; run the same command with --resume to complete {out}")
         sys.exit(128 + summary.stopped)

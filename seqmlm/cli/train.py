@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm.cli import options as opt
+from seqmlm.cli.output import say
 
 
 def train(
@@ -120,7 +121,7 @@ def train(
     if print_config:
         import yaml
 
-        typer.echo(yaml.safe_dump(request_config(request), sort_keys=False), nl=False)
+        say(yaml.safe_dump(request_config(request), sort_keys=False), end="")
         return
     with TrainingConsole() as console:
         if dry_run:
@@ -128,7 +129,7 @@ def train(
         else:
             result = pretrain(request, console)
     if dry_run:
-        print_json(report) if json_output else typer.echo("\n".join(f"{k:24} {v}" for k, v in report.items()))
+        print_json(report) if json_output else say("\n".join(f"{k:24} {v}" for k, v in report.items()))
         return
     if json_output and result.is_main:
         print_json(result.to_dict())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from seqmlm.cli.options import Json
+from seqmlm.cli.output import say, tell
 
 db = typer.Typer(
     no_args_is_help=True, help="Manage the registry's database; needed only when it is on a server."
@@ -31,13 +31,13 @@ def doctor(json_output: Json = False) -> None:
     else:
         for topic, facts in found.items():
             if topic != "problems":
-                print(topic)
+                say(topic)
                 print_facts({f"  {key.replace('_', ' ')}": _text(value) for key, value in facts.items()})
-                print()
+                say()
         for problem in problems:
-            print(f"problem: {problem}", file=sys.stderr)
+            tell(f"problem: {problem}")
         if not problems:
-            print("no problems found")
+            say("no problems found")
     if problems:
         raise typer.Exit(4)
 
@@ -65,9 +65,9 @@ def upgrade(json_output: Json = False) -> None:
     if json_output:
         print_json({"url": url, "before": before, "after": after})
     elif before == after:
-        print(f"{url} is already at schema {after}")
+        say(f"{url} is already at schema {after}")
     else:
-        print(f"{url}: schema {before or 'none'} -> {after}")
+        say(f"{url}: schema {before or 'none'} -> {after}")
 
 
 @db.command("current")
@@ -96,9 +96,9 @@ def ui(
     from seqmlm.tasks.doctor import become, plan_ui
 
     plan = plan_ui(port)
-    print(plan.address, flush=True)
+    say(plan.address)
     if plan.command is None:
-        print("MLFLOW_TRACKING_URI names a server: open that address", file=sys.stderr)
+        tell("MLFLOW_TRACKING_URI names a server: open that address")
         return
-    print(f"runs and models of {plan.folder}; Ctrl-C stops the server", file=sys.stderr, flush=True)
+    tell(f"runs and models of {plan.folder}; Ctrl-C stops the server")
     become(plan)

@@ -2,7 +2,9 @@
 reading JSON that may be damaged or hostile.
 
 Every file that must never be seen half-written goes through here: checkpoints, run records, cursors, reports.
-Nothing heavy is imported, so that any part of the package can use it.
+Only a regular file is ever replaced: a link, a pipe or a device under its name stays what it is. The locks
+that keep two processes from writing the same thing are here too. Nothing heavy is imported, so that any part
+of the package can use it.
 """
 
 from __future__ import annotations
@@ -12,12 +14,20 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
+import stat
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
+
+from seqmlm.errors import StateError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -64,32 +74,123 @@ def replace_file(path: Path, data: bytes | Callable[[IO[bytes]], object], *, mod
     """Give a file new contents at once: whenever the process dies, the old file or the new one is there.
 
     The contents go to a file beside it, which is synced and renamed; then the folder is synced. A kill may
-    leave that file, `<name>.<8 hexadecimal digits>.tmp`, behind.
+    leave that file, `<name>.<8 hexadecimal digits>.tmp`, behind; the next process that writes the same file
+    removes it.
 
     Args:
-        path: the file, in a folder that exists.
+        path: the file, in a folder that exists; absent or a regular file.
         data: its contents, or a function that writes them to the open binary file it is given.
         mode: permissions of the file from its first byte on; the process's umask takes away from them.
 
     Raises:
-        OSError: the disk is full or cannot be written; the old file is intact.
+        OSError: the disk is full or cannot be written, or the path is a link, a pipe, a device or a folder;
+            what was there is intact.
     """
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        if callable(data):
-            with open(descriptor, "wb") as file:
-                data(file)
-        else:
-            with open(descriptor, "wb", buffering=0) as file:
-                DISK.write(file, data)
-        DISK.sync(unfinished)
-        DISK.rename(unfinished, path)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
+    refuse_irregular(path)
+    _remove_left_behind(path)
+    with _unfinished(path, mode) as (descriptor, unfinished):
+        try:
+            if callable(data):
+                with open(descriptor, "wb") as file:
+                    data(file)
+            else:
+                with open(descriptor, "wb", buffering=0) as file:
+                    DISK.write(file, data)
+            DISK.sync(unfinished)
+            DISK.rename(unfinished, path)
+        except BaseException:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
     DISK.sync(path.parent)
+
+
+def refuse_irregular(path: Path) -> None:
+    """Refuse a path under which there is something else than a regular file.
+
+    Raises:
+        FileExistsError: a link (wherever it leads), a pipe, a socket, a device or a folder.
+    """
+    what = irregular(path)
+    if what is not None:
+        raise FileExistsError(errno.EEXIST, f"there is {what} of this name, not a regular file", str(path))
+
+
+def irregular(path: Path) -> str | None:
+    """What is under a path instead of a regular file, such as "a symbolic link"; None for nothing.
+
+    Raises:
+        OSError: the path cannot be looked at.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return None if stat.S_ISREG(mode) else next(what for kind, what in _KINDS if kind(mode))
+
+
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (lambda mode: True, "a device"),
+)
+
+
+@contextmanager
+def _unfinished(path: Path, mode: int) -> Iterator[tuple[int, Path]]:
+    """A new, open file beside `path`, which other processes see to be in use as long as the context lasts."""
+    while True:
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        _hold(descriptor, wait=True)
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # another process took it for one left behind, before it was locked
+    held = os.dup(descriptor)  # shares the lock: that of a closed file is gone
+    try:
+        yield descriptor, unfinished
+    finally:
+        os.close(held)
+
+
+_LOOKED_AFTER: set[str] = set()  # files whose left-behind ones this process has removed
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove unfinished files of this name that no process holds; once in a process, for a long folder."""
+    if str(path) in _LOOKED_AFTER:
+        return
+    _LOOKED_AFTER.add(str(path))
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.tmp")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if name.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    _remove_unheld(entry.path)
+
+
+def _remove_unheld(file: str) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if _hold(descriptor):
+            os.unlink(file)
+    finally:
+        os.close(descriptor)
+
+
+def _hold(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file until it is closed everywhere; False where another has it, or it cannot be locked."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
 
 
 def move_into_place(finished: Path, target: Path) -> None:
@@ -97,11 +198,16 @@ def move_into_place(finished: Path, target: Path) -> None:
 
     Args:
         finished: it, under another name of the same file system.
-        target: its name. A file there is replaced; a folder there must be empty.
+        target: its name. A regular file there is replaced by a file, an empty folder by a folder.
 
     Raises:
-        OSError: the disk refuses it; `finished` is still there, unless only the last sync was refused.
+        OSError: the disk refuses it, or something else is there; `finished` is still there, unless only the
+            last sync was refused.
     """
+    if (
+        not finished.is_dir()
+    ):  # a folder takes the place of nothing but an empty folder: the system sees to it
+        refuse_irregular(target)
     for path in finished.rglob("*"):
         DISK.sync(path)
     DISK.sync(finished)
@@ -227,3 +333,117 @@ def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
         inner = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))
         level = [one for one in inner if isinstance(one, (dict, list))]
     raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")
+
+
+# Locks
+
+
+class InUseError(StateError):
+    """Another process holds the lock of what was asked for."""
+
+
+class FileLock:
+    """An exclusive lock on a file, held by one process (and one thread of it) at a time.
+
+    A POSIX record lock: the kernel drops it when the process dies, however it dies, and forked loader workers
+    do not inherit it, so a run killed with its workers still alive can be resumed at once.
+
+    Args:
+        path: the lock file; made where missing.
+        wait: seconds to try for; None means for ever.
+        holder: what the file stands for, for the message.
+        remedy: what to do where the file cannot be made.
+        passing: the file goes when the lock is given back.
+    """
+
+    _held: set[str] = set()  # noqa: RUF012 - one set for the process: record locks do not exclude threads
+    _guard = threading.Lock()
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wait: float | None = None,
+        holder: str = "",
+        remedy: str = "point SEQMLM_HOME at a writable folder",
+        passing: bool = False,
+    ) -> None:
+        self.path, self.wait, self.holder = path, wait, holder or str(path)
+        self._remedy, self._passing, self._name = remedy, passing, os.path.realpath(path)
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            InUseError: another process holds it for longer than `wait`.
+            StateError: the file cannot be made.
+        """
+        deadline = None if self.wait is None else time.monotonic() + self.wait
+        while not self._try():
+            if deadline is not None and time.monotonic() >= deadline:
+                raise InUseError(f"{self.holder} is in use by another process; wait for it or stop it")
+            time.sleep(0.05)
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens where it is not held."""
+        if self._descriptor is not None:
+            with self._guard:
+                if self._passing:
+                    with suppress(OSError):
+                        os.unlink(
+                            self.path
+                        )  # before it is unlocked: whoever waits for it sees that it is gone
+                os.close(self._descriptor)
+                self._held.discard(self._name)
+            self._descriptor = None
+
+    def _try(self) -> bool:
+        with self._guard:
+            if self._name in self._held:
+                return False
+            while True:
+                descriptor = self._opened()
+                if not _lock(descriptor):
+                    os.close(descriptor)
+                    return False
+                if os.fstat(descriptor).st_nlink:
+                    break
+                os.close(descriptor)  # its holder has removed it meanwhile
+            self._descriptor = descriptor
+            self._held.add(self._name)
+            return True
+
+    def _opened(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise StateError(f"cannot write {self.path}: {error.strerror}; {self._remedy}") from None
+
+    def __enter__(self) -> FileLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _lock(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -38,13 +38,14 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TextIO, TypeVar
 
 from seqmlm.data.problems import Problems
+from seqmlm.engine.durable import FileLock
 from seqmlm.engine.signals import Stopped, StopSignals
-from seqmlm.errors import SeqmlmError, StateError
+from seqmlm.errors import DataError, SeqmlmError, StateError
 from seqmlm.inference import batches
 from seqmlm.inference.batches import Batch, Budget, Encoded, input_batches
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position
-from seqmlm.streams.sinks import Fields, Schema, Sink, is_stream, open_sink, unwritable
+from seqmlm.streams.sinks import Fields, Schema, Sink, open_sink, partial_of, unwritable
 
 COMMIT_RECORDS = 1 << 16
 """Records after which a commit is made, where the budget of forward tokens is not used up before."""
@@ -72,17 +73,22 @@ class NoProgress:
 
 
 class Counts:
-    """What a run counts, rows at least; a task that counts more extends it."""
+    """What a run counts, rows at least; a task that counts more extends it.
 
-    rows = alarms = 0
+    Attributes:
+        asked: records that the model was asked about: those read without the ones that were left out.
+        rows, alarms: of them.
+    """
+
+    asked = rows = alarms = 0
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         """Continue from what `snapshot` gave at the last commit; empty at the beginning."""
-        self.rows = int(counts.get("rows", 0))
+        self.asked, self.rows = int(counts.get("asked", 0)), int(counts.get("rows", 0))
 
     def snapshot(self) -> dict[str, Any]:
         """What a cursor remembers; JSON can hold it."""
-        return {"rows": self.rows}
+        return {"asked": self.asked, "rows": self.rows}
 
 
 class Runner(Generic[Item, Answers]):
@@ -101,7 +107,7 @@ class Runner(Generic[Item, Answers]):
         signals: ask for a stop; None for a run that ends as any program does.
 
     Attributes:
-        records: of the input, done so far, those of earlier processes included.
+        records: of the input, done so far, those of earlier processes and those left out included.
     """
 
     def __init__(
@@ -159,7 +165,8 @@ class Runner(Generic[Item, Answers]):
                 and every batch is committed. None: the sources are read as files.
 
         Raises:
-            DataError: a bad record, where `problems` raises; the rows before it are written.
+            DataError: a bad record, where `problems` raises; the rows before it are written. Or no record at
+                all could be read: then the output is what it was.
             StateError: rows that cannot be written, or an unfinished output that cannot be continued.
         """
         with (
@@ -180,6 +187,19 @@ class Runner(Generic[Item, Answers]):
                 self._over(found)
             else:
                 self._over_live(found)
+            if self.stopped is None and not self.counts.asked:
+                raise self._nothing(sources)
+
+    def _nothing(self, sources: Sequence[str]) -> DataError:
+        """The error for an input of which no record could be read; of sensitive data without a count."""
+        bad = self.problems.bad_count
+        told = "; ".join(list(self.problems.counts)[:3])
+        some = "all" if self.problems.sensitive else f"all {bad:,}"
+        return DataError(
+            f"no record could be read{f' ({some} were left out: {told})' if bad else ''}",
+            source=", ".join(sources[:3]) + (" ..." if len(sources) > 3 else ""),
+            remedy="look at the data with 'seqmlm data inspect'",
+        )
 
     def run_items(self, items: Iterable[Item], *, most: int = batches.BATCH_RECORDS) -> None:
         """Run over whatever else is asked about, such as pairs of strings; such a run is not resumed.
@@ -189,17 +209,13 @@ class Runner(Generic[Item, Answers]):
             most: of them in a batch.
 
         Raises:
-            DataError: what the items or `answers` raise; the rows before it are written.
+            DataError: what the items or `answers` raise; a file that was there before stays as it was.
             StateError: rows that cannot be written.
         """
         stream = iter(items)
         parts = iter(lambda: list(islice(stream, most)), [])
         with self._written():
-            try:
-                self._over(Batch(part, read=len(part)) for part in parts)
-            except SeqmlmError:
-                self.output.keep()
-                raise
+            self._over(Batch(part, read=len(part)) for part in parts)
 
     @contextmanager
     def _written(self) -> Iterator[None]:
@@ -214,6 +230,10 @@ class Runner(Generic[Item, Answers]):
             yield
             if self._finished:
                 self.output.finish()
+        except SeqmlmError:
+            if not self.counts.asked:
+                self.output.forget(self.problems)
+            raise
         finally:
             self.output.close()
 
@@ -246,7 +266,8 @@ class Runner(Generic[Item, Answers]):
                 answers = self._answers(batch)
             self.output.write(self._rows(answers))
         self.records += batch.read
-        self._progress.progress(self.records, self.counts.rows, self.counts.alarms)
+        self.counts.asked += len(batch)
+        self._progress.progress(self.counts.asked, self.counts.rows, self.counts.alarms)
 
     def _due(self) -> bool:
         tokens = self.session.forward_tokens
@@ -260,8 +281,9 @@ class Runner(Generic[Item, Answers]):
 class Output:
     """The rows of one run on their way to a file or stream.
 
-    A regular file has a cursor beside it from the beginning to the end of the run, so that one that was
-    killed can be continued. `begin` comes first.
+    A file has a cursor beside it from the beginning to the end of the run, so that one that was killed can be
+    continued, and a lock, so that two runs do not write it at once. One without a `request` is there when it
+    is complete; a file that was there before stays until then. `begin` comes first.
 
     Args:
         path: the file; None for `stdout`.
@@ -288,23 +310,44 @@ class Output:
         self.path, self._columns, self._format = path, columns, format
         self._resume, self._private, self._stdout = resume, private, stdout
         self._cursor: Cursor | None = None
-        if path is not None and request is not None and not is_stream(path):
+        self._lock: FileLock | None = None
+        if path is not None and request is not None:
             self._cursor = Cursor(path, request, private=private)
         self._sink: Sink | None = None
         self._rows = 0
+        self._anew = False  # this run has begun it, and has committed nothing
         self._quarantined = 0  # bytes of the quarantine file that are of earlier runs
         self.notes: list[str] = []
+
+    def claim(self) -> None:
+        """Keep other runs from this output until `close`; `begin` does so where nobody did before.
+
+        Raises:
+            StateError: another run writes it, or its folder is a file or cannot be written.
+        """
+        if self.path is None or self._lock is not None:
+            return
+        for above in self.path.parents:
+            if above.exists() and not above.is_dir():
+                raise StateError(f"cannot write {self.path}: {above} is a file; name another --out")
+        lock = FileLock(
+            self.path.with_name(f"{self.path.name}.lock"),
+            wait=0,
+            holder=str(self.path),
+            remedy="choose a place you may write to",
+            passing=True,
+        )
+        lock.acquire()
+        self._lock = lock
 
     def begin(self, problems: Problems) -> Position:
         """Open the output, where it was left or anew; says where to continue.
 
         Raises:
-            StateError: it cannot be continued: the request, an input or the output is not what it was; or the
-                folder of the output is a file.
+            StateError: it cannot be continued: the request, an input or the output is not what it was; or as
+                `claim` does.
         """
-        for above in self.path.parents if self.path is not None else ():
-            if above.exists() and not above.is_dir():
-                raise StateError(f"cannot write {self.path}: {above} is a file; name another --out")
+        self.claim()
         position = self._left(problems)
         self._rows = position.rows
         if self.path is not None or self._stdout is not None:
@@ -315,6 +358,7 @@ class Output:
                 private=self._private,
                 mark=position.output or None,
                 stdout=self._stdout,
+                resumable=self._cursor is not None,
             )
         return position
 
@@ -336,10 +380,13 @@ class Output:
                     f"an unfinished scoring of {self.path} is started over (--resume would continue it)"
                 )
             problems.cut_quarantine(int(unfinished.counts.get("quarantined_before", 0)))
+            assert self.path is not None
+            partial_of(self.path).unlink(missing_ok=True)  # it may have been in another format
         self._cursor.remove()
         self._quarantined = problems.quarantined
         # From here on there is something to continue; the output itself is not touched yet.
         self._save(Position(), problems)
+        self._anew = True
         return Position()
 
     def write(self, rows: Sequence[Fields]) -> None:
@@ -359,6 +406,7 @@ class Output:
             StateError: the disk refuses it; the last commit stays.
         """
         mark = {} if self._sink is None else self._sink.commit()
+        self._anew = False
         self._save(Position(records=records, rows=self._rows, output=mark, counts=counts), problems)
 
     def _save(self, position: Position, problems: Problems) -> None:
@@ -391,8 +439,16 @@ class Output:
         if self._sink is not None:
             self._sink.commit()
 
+    def forget(self, problems: Problems) -> None:
+        """A run ends before anything is done: what it has begun itself needs not be continued."""
+        if self._cursor is not None and self._anew and problems.quarantined == self._quarantined:
+            self._cursor.remove()
+
     def close(self) -> None:
         """Close the output; rows since the last commit are in the file where the disk took them."""
         if self._sink is not None:
             self._sink.close()
             self._sink = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -50,7 +50,7 @@ def write_sarif(path: Path, findings: Iterable[Finding], *, version: str, privat
     Raises:
         StateError: it cannot be written.
     """
-    text = json.dumps(sarif(list(findings), version=version), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(sarif(list(findings), version=version), indent=2) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode(), mode=0o600 if private else 0o666)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from seqmlm.engine.durable import replace_file
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, printable
 from seqmlm.reports import drawing
 from seqmlm.reports.drawing import SCALE, coloured_text, legend
 
@@ -198,10 +198,10 @@ class Page:
         self._figure(heading, legend(scale) + drawn, note, len(bits))
 
     def html(self) -> str:
-        """The whole file."""
+        """The whole file; control characters, and what turns the direction of text, are shown as escapes."""
         style, script = _resource("style.css"), _resource("script.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        return (
+        made = (
             _environment()
             .from_string(_resource("page.html.jinja"))
             .render(
@@ -213,6 +213,7 @@ class Page:
                 script_hash=Markup(f"sha256-{digest}"),
             )
         )
+        return printable(made, lines=True)
 
     def write(self, path: Path, private: bool = False) -> None:
         """Write the file, whole or not at all.

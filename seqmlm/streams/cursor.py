@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import is_reference
+from seqmlm.data.prepare import file_fingerprint
 from seqmlm.engine.durable import parse_json, replace_file
 from seqmlm.errors import StateError
 from seqmlm.streams.sinks import unwritable
 
 SUFFIX = ".resume.json"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +113,21 @@ class Cursor:
         self.path.unlink(missing_ok=True)
 
 
-def file_facts(paths: Iterable[str | Path]) -> dict[str, list[int]]:
-    """Path to [bytes, time of the last change in ns] of every file: what a changed file differs in.
+def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
+    """Path to the fingerprint of the content, of every file: what a changed file differs in.
 
-    A data set (hf:NAME@COMMIT) differs in its name.
+    All bytes count, so that a change that keeps size and time is seen, and a copy with another time goes on;
+    reading them takes far less than scoring them. A data set (hf:NAME@COMMIT) differs in its name, and what
+    can be read only once (a pipe) in nothing.
+
+    Raises:
+        DataError: a file cannot be read.
     """
-    facts: dict[str, list[int]] = {}
-    for path in map(str, paths):
-        if is_reference(path):
-            facts[path] = []
-            continue
-        about = os.stat(path)
-        facts[path] = [about.st_size, about.st_mtime_ns]
-    return facts
+    return {path: file_fingerprint([path], whole=True) if _is_file(path) else "" for path in map(str, paths)}
+
+
+def _is_file(path: str) -> bool:
+    return not is_reference(path) and (os.path.isfile(path) or not os.path.exists(path))
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -2,8 +2,8 @@
 
 Only JSON lines are committed: such a file can be cut back to its last commit, so that a scoring that is
 killed and resumed loses no row and doubles none. CSV and Parquet are made, once all rows are there, from such
-a file beside them, `OUT.partial.jsonl`. The price is that the rows are on the disk twice for a moment, and
-that a table is not there before it is complete.
+a file beside them, `OUT.partial.jsonl`, and so is any output that cannot be resumed. The price is that the
+rows are on the disk twice for a moment, and that a table is not there before it is complete.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import json
 import math
 import os
-import stat
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal, TextIO
 
-from seqmlm.engine.durable import DISK, replace_file
+from seqmlm.engine.durable import DISK, move_into_place, refuse_irregular, replace_file
 from seqmlm.errors import StateError, UsageError, nearest
 
 Fields = Mapping[str, Any]
@@ -131,23 +131,16 @@ def format_of(path: Path | None, asked: str | None = None) -> str:
     """The format of an output: the one asked for, else what its name says, else JSON lines.
 
     Raises:
-        UsageError: an unknown format, or Parquet on standard output, a pipe or a device.
+        UsageError: an unknown format, or Parquet on standard output.
     """
     if asked is not None and asked not in FORMATS:
         raise UsageError(f"results cannot be written as {asked!r}{nearest(asked, FORMATS)}")
     suffix = path.suffix.lower() if path is not None else ""
     by_name = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), "jsonl")
     chosen = asked or by_name
-    if chosen == "parquet" and (path is None or is_stream(path)):
-        raise UsageError(
-            "a parquet file cannot go to standard output, a pipe or a device; name a file with --out"
-        )
+    if chosen == "parquet" and path is None:
+        raise UsageError("a parquet file cannot go to standard output; name a file with --out")
     return chosen
-
-
-def is_stream(path: Path) -> bool:
-    """Whether a path is a pipe or a device: rows can be sent there, but not found again."""
-    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
 def open_sink(
@@ -158,11 +151,12 @@ def open_sink(
     private: bool = False,
     mark: Mark | None = None,
     stdout: TextIO | None = None,
+    resumable: bool = True,
 ) -> Sink:
     """The sink for a file, or for standard output where `path` is None.
 
-    A file of JSON lines that is there is replaced when the first row comes, or the first commit; a table when
-    the sink is finished.
+    A file of JSON lines that is there is replaced when the first row comes, or the first commit; a table, and
+    any output that is not resumable, when the sink is finished.
 
     Args:
         path: of the output.
@@ -171,22 +165,17 @@ def open_sink(
         private: only the owner may read it.
         mark: continue behind what was committed at this mark; None: begin.
         stdout: the stream, where `path` is None.
+        resumable: what was committed is to be found again when the sink is closed before it is finished.
 
     Raises:
-        StateError: the output is no longer what it was at the mark, or a pipe or device cannot be opened.
+        StateError: the output is no longer what it was at the mark.
     """
-    if path is None or is_stream(path):
-        encode = _csv_lines(schema) if format == "csv" else json_lines
-        if path is None:
-            assert stdout is not None
-            return StreamSink(stdout, encode)
-        try:
-            return StreamSink(path.open("w", encoding="utf-8", newline=""), encode, owned=True)
-        except OSError as error:
-            raise unwritable(path, error) from None
-    if format == "jsonl":
+    if path is None:
+        assert stdout is not None
+        return StreamSink(stdout, _csv_lines(schema) if format == "csv" else json_lines)
+    if format == "jsonl" and resumable:
         return LinesSink(path, private=private, mark=mark)
-    return TableSink(path, schema, format=format, private=private, mark=mark)
+    return WholeSink(path, schema, format=format, private=private, mark=mark, resumable=resumable)
 
 
 class LinesSink(Sink):
@@ -196,13 +185,16 @@ class LinesSink(Sink):
         path: replaced when the first row or commit comes.
         private: only the owner may read it.
         mark: {"bytes", "tail"}: the length to cut the file back to, and a checksum of what stands before it.
+        resumable: for the messages.
 
     Raises:
         StateError: the file is not the one of the mark.
     """
 
-    def __init__(self, path: Path, *, private: bool = False, mark: Mark | None = None) -> None:
-        self._path, self._private = path, private
+    def __init__(
+        self, path: Path, *, private: bool = False, mark: Mark | None = None, resumable: bool = True
+    ) -> None:
+        self._path, self._private, self._resumable = path, private, resumable
         self._handle: int | None = None
         self._held: list[bytes] = []
         self._waiting = self._size = 0
@@ -211,11 +203,12 @@ class LinesSink(Sink):
 
     def _reopen(self, mark: Mark) -> None:
         try:
-            handle = os.open(self._path, os.O_RDWR)
+            refuse_irregular(self._path)
+            handle = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             raise changed(self._path) from None
         except OSError as error:
-            raise unwritable(self._path, error) from None
+            raise unwritable(self._path, error, resumable=self._resumable) from None
         size = mark["bytes"]
         if os.fstat(handle).st_size < size or _tail(handle, size) != mark["tail"]:
             os.close(handle)
@@ -228,12 +221,14 @@ class LinesSink(Sink):
         if self._handle is None:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
+                refuse_irregular(self._path)
                 mode = 0o600 if self._private else 0o666
-                self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)
+                flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._handle = os.open(self._path, flags, mode)
                 if self._private:
                     os.fchmod(self._handle, 0o600)  # also when the file was there before
             except OSError as error:
-                raise unwritable(self._path, error) from None
+                raise unwritable(self._path, error, resumable=self._resumable) from None
         return self._handle
 
     def write(self, rows: Sequence[Fields]) -> None:
@@ -259,7 +254,7 @@ class LinesSink(Sink):
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(handle, self._size)
-            raise unwritable(self._path, error) from None
+            raise unwritable(self._path, error, resumable=self._resumable) from None
         self._size += len(data)
 
     def commit(self) -> Mark:
@@ -267,7 +262,7 @@ class LinesSink(Sink):
         try:
             DISK.sync(self._path)
         except OSError as error:
-            raise unwritable(self._path, error) from None
+            raise unwritable(self._path, error, resumable=self._resumable) from None
         return {"bytes": self._size, "tail": _tail(self._open(), self._size)}
 
     def finish(self) -> None:
@@ -279,45 +274,64 @@ class LinesSink(Sink):
             self._handle = None
 
 
-class TableSink(Sink):
-    """A CSV or Parquet file that is made from a committed file of JSON lines beside it.
+class WholeSink(Sink):
+    """A file that is made, once all rows are there, from a committed file of JSON lines beside it.
 
     Args:
         path: replaced, as a whole, when the sink is finished.
         schema: its columns.
-        format: "csv" or "parquet".
+        format: "jsonl", "csv" or "parquet".
         private: only the owner may read the file and the lines.
         mark: that of the lines, see `LinesSink`.
+        resumable: the lines stay when the sink is closed before it is finished, if any were committed.
 
     Raises:
         StateError: the lines are not those of the mark.
     """
 
     def __init__(
-        self, path: Path, schema: Schema, *, format: str, private: bool = False, mark: Mark | None = None
+        self,
+        path: Path,
+        schema: Schema,
+        *,
+        format: str,
+        private: bool = False,
+        mark: Mark | None = None,
+        resumable: bool = True,
     ) -> None:
         self._path, self._schema, self._format, self._private = path, schema, format, private
-        self._partial = path.with_name(path.name + PARTIAL)
-        self._lines = LinesSink(self._partial, private=private, mark=mark)
-        self._resumable = mark is not None
+        self._partial = partial_of(path)
+        self._resumable, self._kept = resumable, mark is not None
+        self._lines = LinesSink(self._partial, private=private, mark=mark, resumable=resumable)
 
     def write(self, rows: Sequence[Fields]) -> None:
         self._lines.write(rows)
 
     def commit(self) -> Mark:
         mark = self._lines.commit()
-        self._resumable = True
+        self._kept = self._resumable
         return mark
 
     def finish(self) -> None:
         self._lines.commit()
-        convert(self._partial, self._path, self._schema, format=self._format, private=self._private)
-        self._resumable = False
+        try:
+            if self._format == "jsonl":
+                move_into_place(self._partial, self._path)
+            else:
+                convert(self._partial, self._path, self._schema, format=self._format, private=self._private)
+        except OSError as error:
+            raise unwritable(self._path, error, resumable=self._resumable) from None
+        self._kept = False
 
     def close(self) -> None:
         self._lines.close()
-        if not self._resumable:
+        if not self._kept:
             self._partial.unlink(missing_ok=True)
+
+
+def partial_of(path: Path) -> Path:
+    """The file of JSON lines that an output is made from."""
+    return path.with_name(path.name + PARTIAL)
 
 
 class StreamSink(Sink):
@@ -326,14 +340,10 @@ class StreamSink(Sink):
     Args:
         stream: written to.
         encode: rows to lines; the first call also gives what a table begins with.
-        owned: `close` closes the stream.
     """
 
-    def __init__(
-        self, stream: TextIO, encode: Callable[[Sequence[Fields]], bytes], *, owned: bool = False
-    ) -> None:
-        self._stream, self._encode, self._owned = stream, encode, owned
-        self._name = stream.name if owned else "standard output"
+    def __init__(self, stream: TextIO, encode: Callable[[Sequence[Fields]], bytes]) -> None:
+        self._stream, self._encode = stream, encode
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
@@ -344,7 +354,7 @@ class StreamSink(Sink):
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours
         except OSError as error:
-            raise unwritable(self._name, error) from None
+            raise unwritable(None, error, resumable=False) from None
 
     def commit(self) -> Mark:
         return {}
@@ -354,14 +364,7 @@ class StreamSink(Sink):
             self.write([])
 
     def close(self) -> None:
-        if not self._owned:
-            return
-        try:
-            self._stream.close()  # tries once more to write what a device has refused
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise unwritable(self._name, error) from None
+        """The stream is whoever opened it's to close."""
 
 
 def json_lines(rows: Sequence[Fields]) -> bytes:
@@ -398,7 +401,8 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         private: only the owner may read the table.
 
     Raises:
-        StateError: it cannot be written; an old file is still there.
+        OSError: it cannot be written; an old file is still there.
+        StateError: a line does not fit the schema.
     """
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pa_parquet
@@ -411,11 +415,7 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
             for rows in _batches(lines):
                 out.write_batch(table.batch(rows))
 
-    try:
-        # A name that is a link goes on being one.
-        replace_file(path.resolve(), fill, mode=0o600 if private else 0o666)
-    except OSError as error:
-        raise unwritable(path, error) from None
+    replace_file(path, fill, mode=0o600 if private else 0o666)
 
 
 def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
@@ -453,8 +453,9 @@ class _Table:
     def __init__(self, schema: Schema, *, nested: bool) -> None:
         import pyarrow as pa  # only where a table is asked for: it takes time to load
 
-        self._rows_of, self._record_batch = schema, pa.RecordBatch
+        self._rows_of, self._arrow = schema, pa
         kinds = schema.flat_columns
+        self._texts = set() if nested else {name for name, kind in kinds.items() if kind == "text"}
         self._as_json = {
             name for name, kind in kinds.items() if kind == "json" or (kind == "units" and not nested)
         }
@@ -479,18 +480,56 @@ class _Table:
         self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
 
     def batch(self, rows: Sequence[Fields]) -> Any:
-        """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`."""
+        """The rows, whose numbers are finite, as a `pyarrow.RecordBatch`.
+
+        Raises:
+            StateError: a value that its column cannot hold.
+        """
         flat = [self._flat(row) for row in rows]
         try:
-            return self._record_batch.from_pylist(flat, schema=self.schema)
-        except UnicodeEncodeError:
-            return self._record_batch.from_pylist(_encodable(flat), schema=self.schema)
+            try:
+                return self._arrow.RecordBatch.from_pylist(flat, schema=self.schema)
+            except UnicodeEncodeError:
+                return self._arrow.RecordBatch.from_pylist(_encodable(flat), schema=self.schema)
+        except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
+            raise self._unfit(flat) from None
+
+    def _unfit(self, flat: Sequence[Fields]) -> StateError:
+        """The error for rows of which a value does not fit its column; the value is not told."""
+        for field in self.schema:
+            try:
+                self._arrow.array(_encodable([row[field.name] for row in flat]), type=field.type)
+            except (self._arrow.ArrowException, OverflowError, TypeError, ValueError):
+                return StateError(
+                    f"a value of the column {field.name!r} is no {field.type}, as the table has it: write "
+                    "JSON lines (--format-out jsonl), which take any value"
+                )
+        return StateError("rows do not fit the table: write JSON lines (--format-out jsonl)")
 
     def _flat(self, row: Fields) -> dict[str, Any]:
-        return {
-            name: json.dumps(value) if name in self._as_json and value is not None else value
-            for name, value in self._rows_of.flat(row).items()
-        }
+        return {name: self._cell(name, value) for name, value in self._rows_of.flat(row).items()}
+
+    def _cell(self, name: str, value: Any) -> Any:
+        if name in self._as_json and value is not None:
+            return json.dumps(value)
+        return harmless(value) if name in self._texts and isinstance(value, str) else value
+
+
+_FORMULA = re.compile("'*[=+@\\t\\r-].", re.DOTALL)  # "-" alone, as standard input is called, is none
+
+
+def harmless(text: str) -> str:
+    """A text as a cell of a CSV file that no spreadsheet takes for a formula; `unescaped` gives it back.
+
+    >>> harmless("=1+1"), harmless("a=1"), harmless("'-x")
+    ("'=1+1", 'a=1', "''-x")
+    """
+    return "'" + text if _FORMULA.match(text) else text
+
+
+def unescaped(cell: str) -> str:
+    """The text that `harmless` made a cell of."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _encodable(value: Any) -> Any:
@@ -502,11 +541,20 @@ def _encodable(value: Any) -> Any:
     return [_encodable(one) for one in value] if isinstance(value, list) else value
 
 
-def unwritable(path: Path | str, error: OSError) -> StateError:
-    """The error for output that the system refuses."""
+def unwritable(path: Path | None, error: OSError, *, resumable: bool = True) -> StateError:
+    """The error for output that the system refuses.
+
+    Args:
+        path: of the output; None for standard output.
+        error: what the system said.
+        resumable: what was committed before can be continued.
+    """
+    if path is None:
+        return StateError(f"cannot write to standard output: {error.strerror or error}; name a file for it")
+    remedy = "free space or choose a place you may write to, then run the same command"
     return StateError(
-        f"cannot write {path}: {error.strerror or error}; the rows committed before are kept: free space or "
-        "choose a place you may write to, then run the same command with --resume"
+        f"cannot write {path}: {error.strerror or error}; "
+        + (f"the rows committed before are kept: {remedy} with --resume" if resumable else f"{remedy} again")
     )
 
 

@@ -30,13 +30,14 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample, plural
+from seqmlm.engine.durable import FileLock
 from seqmlm.engine.types import Sequences
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
-from seqmlm.workspace import FileLock, Workspace
+from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
 
@@ -263,7 +264,7 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
         say: receives progress messages.
 
     Raises:
-        DataError: an input that cannot be read.
+        DataError: an input that cannot be read, or holds too few records to divide.
         UsageError: settings that make no sense together.
     """
     tokenizer = _tokenizer(reader, say)
@@ -273,10 +274,10 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
         _announce(name, prepared[name], reader, say)
     parts = list(prepared.values())
     if not any(len(part.validation) for part in parts):
-        raise UsageError(
-            "no record is left for validation: give more data, raise data.validation, or divide the input "
-            "into smaller records (for the readers' options: "
-            f"seqmlm data formats --domain {reader.domain.name})"
+        raise DataError(
+            "no record is left for validation",
+            remedy="give more data, raise data.validation, or divide the input into smaller records (for the "
+            f"readers' options: seqmlm data formats --domain {reader.domain.name})",
         )
     counts = np.sum([part.token_counts for part in parts], axis=0)
     train: Sequences = parts[0].train

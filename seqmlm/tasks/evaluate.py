@@ -25,6 +25,7 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.detection import Confusion, Curve, Detection, Measure, compare, confusion, f1_of_alarms
 from seqmlm.evaluation.intervals import Difference, Rate
 from seqmlm.reports.page import Cell, Page
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.labels import Columns, Labelled, aligned, is_column, read_labelled
 
 FALSE_POSITIVE_RATES = (1e-2, 1e-3)
@@ -151,10 +152,13 @@ def evaluate_scores(config: EvaluateConfig) -> Evaluated:
         config: which, and how.
 
     Raises:
-        UsageError: settings that exclude each other.
+        UsageError: settings that exclude each other, or a report that is no file of its own.
         DataError: files that cannot be read or joined, one class only, or fewer than 11 rows of a class of
             sensitive data.
     """
+    named = [config.labels, config.baseline]
+    read_too = [path for path in named if path is not None and not is_column(path)]
+    check_outputs({"--report": config.report}, inputs=[*config.paths, *read_too])
     own = config.baseline is not None and is_column(config.baseline)
     columns = replace(config.columns, baseline=config.baseline) if own else config.columns
     read = read_labelled(

@@ -6,8 +6,6 @@ mode, is made to be taken elsewhere.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,8 +19,8 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS
 from seqmlm.domains.base import Domain
-from seqmlm.engine.durable import move_into_place
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, UsageError
+from seqmlm.streams.outputs import new_folder
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.launch import complete
@@ -99,10 +97,11 @@ def export(config: ExportConfig) -> Exported:
             f"records of sensitive data are not exported, only aggregates leave the workspace: "
             f"'seqmlm data inspect --domain {domain.name}' gives those"
         )
-    if not config.out.name:
-        raise UsageError(f"--out {config.out} cannot be replaced by a new folder; name one in it")
-    if config.out.exists() and (not config.out.is_dir() or any(config.out.iterdir())):
-        raise StateError(f"{config.out} is there already; choose another folder, or remove it")
+    with new_folder(config.out) as building:
+        return _exported(config, domain, building)
+
+
+def _exported(config: ExportConfig, domain: Domain, building: Path) -> Exported:
     workspace = Workspace.locate()
     data: dict[str, Any] = {
         "paths": list(config.paths),
@@ -114,10 +113,10 @@ def export(config: ExportConfig) -> Exported:
     settings = complete(resolve_config(domain, {"data": data, "seed": config.seed}, tokenizer), workspace)
     reader = CorpusReader(settings, domain, workspace)
     problems = Problems(config.on_error)
-    with _built(config.out) as building:
+    with _reading(config):
         spelled = load_or_train(settings, reader.texts)
-        counts = _write(reader, spelled, problems, building)
-        spelled.save(building / TOKENIZER)
+    counts = _write(reader, spelled, problems, building, config)
+    spelled.save(building / TOKENIZER)
     return Exported(
         out=str(config.out),
         splits={part: counts[part] for part in PARTS if counts[part]},
@@ -126,7 +125,33 @@ def export(config: ExportConfig) -> Exported:
     )
 
 
-def _write(reader: CorpusReader, tokenizer: Tokenizer, problems: Problems, folder: Path) -> Counter[str]:
+@contextmanager
+def _reading(config: ExportConfig) -> Iterator[None]:
+    """What the system says of an input is no fault of the output.
+
+    Raises:
+        DataError: an input cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot be read: {error.strerror or error}",
+            source=str(error.filename or ", ".join(config.paths)),
+            remedy="check the path",
+        ) from None
+
+
+def _divided(reader: CorpusReader, problems: Problems, config: ExportConfig) -> Iterator[tuple[Record, int]]:
+    """All records with the numbers of their parts."""
+    with _reading(config):
+        for name in reader.sources:
+            yield from reader.divided(name, problems)
+
+
+def _write(
+    reader: CorpusReader, tokenizer: Tokenizer, problems: Problems, folder: Path, config: ExportConfig
+) -> Counter[str]:
     """Write the splits into a folder; gives the records of each."""
     import pyarrow as pa
 
@@ -137,7 +162,7 @@ def _write(reader: CorpusReader, tokenizer: Tokenizer, problems: Problems, folde
         writers = {
             part: stack.enter_context(pa.ipc.new_stream(str(path), schema)) for part, path in streams.items()
         }
-        divided = (pair for name in reader.sources for pair in reader.divided(name, problems))
+        divided = _divided(reader, problems, config)
         while batch := list(islice(divided, _BATCH)):
             kept = [pair for pair in batch if reader.domain.check(pair[0], tokenizer, problems)]
             for number, part in enumerate(PARTS):
@@ -189,17 +214,3 @@ def _save(streams: Mapping[str, Path], folder: Path) -> None:
     finally:
         if bars:
             datasets.enable_progress_bars()
-
-
-@contextmanager
-def _built(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to build in, which becomes `out` at the end."""
-    building = out.with_name(f".{out.name}.{os.getpid()}.building")
-    try:
-        building.mkdir(parents=True)
-        yield building
-        move_into_place(building, out)
-    except OSError as error:
-        raise StateError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(building, ignore_errors=True)

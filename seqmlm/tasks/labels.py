@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from seqmlm import plugins
+from seqmlm.data.files import stem_suffix
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.base import Domain
 from seqmlm.errors import DataError
+from seqmlm.streams.sinks import unescaped
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
 _LISTED = 5
@@ -104,7 +106,7 @@ def read_labelled(
     known = None if labels is None or planted is not None else _labels(labels, columns, sensitive)
     found, absent, seen = Labelled(sensitive=sensitive), Counter[str](), set[str]()
     for path in paths:
-        for line, row in read_rows(path):
+        for line, row in _scored(path):
             name = str(required(row, "id", path, line))
             found.sensitive = found.sensitive or _truth(row.get("sensitive")) is True
             if planted is not None:
@@ -145,7 +147,7 @@ def aligned(
     """
     scores: dict[Key, float] = {}
     alarms: dict[Key, bool | None] = {}
-    for line, row in read_rows(path):
+    for line, row in _scored(path):
         key = _key(row, str(required(row, "id", path, line)))
         if key in scores:
             raise DataError("duplicate row", source=path, line=line, remedy="keep one of them")
@@ -156,6 +158,13 @@ def aligned(
         raise _without(absent, "rows have no such score", path, sensitive)
     raised = [alarm for alarm in (alarms[key] for key in keys) if alarm is not None]
     return [scores[key] for key in keys], raised if len(raised) == len(keys) else None
+
+
+def _scored(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file of scores, ids as the records have them: CSV has some escaped."""
+    escaped = stem_suffix(path) == ".csv"
+    for line, row in read_rows(path):
+        yield line, {**row, "id": unescaped(row["id"])} if escaped and "id" in row else row
 
 
 def number_of(row: Mapping[str, Any], name: str, path: str, line: int) -> float:

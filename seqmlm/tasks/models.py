@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
-from seqmlm.engine.durable import move_into_place, read_json
+from seqmlm.engine.durable import read_json
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
+from seqmlm.streams.outputs import new_folder
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
@@ -214,29 +214,10 @@ def export_model(reference: str, out: Path) -> list[Path]:
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
     target = out.expanduser().absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise StateError(f"{target} exists and is not an empty folder; choose another --out")
-    _copy_whole(files, target)
-    return [target / path.name for path in files]
-
-
-def _copy_whole(files: Iterable[Path], target: Path) -> None:
-    temporary: Path | None = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    with new_folder(target) as building:
         for path in files:
-            shutil.copyfile(path, temporary / path.name)
-        temporary.chmod(0o755)
-        if target.exists():
-            target.rmdir()
-        move_into_place(temporary, target)
-    except OSError as error:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise StateError(
-            f"cannot write {target}: {error.strerror}; free space or choose another --out"
-        ) from None
+            shutil.copyfile(path, building / path.name)
+    return [target / path.name for path in files]
 
 
 def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry | None:

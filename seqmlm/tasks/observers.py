@@ -16,6 +16,7 @@ from seqmlm.engine.loop import Observer, StepReport
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.reductions import TopIds
 from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.errors import printable
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tracking import TrackedRun
 
@@ -148,7 +149,7 @@ def sample_predictions(
             continue
         answer = next(conditionals.ask([query], [TopIds(1)]))
         best = answer.values[TopIds.name][:, 0].astype(np.int32)
-        blocks.append(domain.show(tokenizer, raw, encoding, query.asked, best))
+        blocks.append(printable(domain.show(tokenizer, raw, encoding, query.asked, best), lines=True))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -18,12 +18,13 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.device import Precision
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding
 from seqmlm.engine.units import EXACT, Mode, Units
-from seqmlm.errors import UsageError
+from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.pairs import Accuracy, accuracy, by_group, macro, outcomes
 from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Schema
 from seqmlm.tokenizers.base import Tokenizer
 
@@ -145,9 +146,7 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
     """
     mode, began = Mode.parse(config.mode), time.monotonic()
     names = [*config.paths, *(() if config.paths else filter(None, (config.good, config.bad)))]
-    inputs = {Path(path).resolve() for path in expand(names)}
-    if config.out is not None and config.out.resolve() in inputs:
-        raise UsageError(f"--out {config.out} is one of the inputs; choose another file")
+    check_outputs({"--out": config.out}, inputs=expand(names))
     session = Session.open(
         config.model,
         domain=config.domain,
@@ -156,6 +155,7 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
         shown=True,
     )
 
+    check_outputs({"--out": config.out}, folder=session.model.path)
     scorer = PairScorer(session, mode=mode, metric=config.metric)
 
     def raw(text: str, fields: Mapping[str, Any]) -> Any:
@@ -171,8 +171,21 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
         return [one.to_dict(config.metric) for one in scored]
 
     output = Output(config.out, Schema(columns={}), format="jsonl")
-    Runner(session, scorer.scored, rows, output, Problems()).run_items(read)
+    Runner(session, scorer.scored, rows, output, Problems()).run_items(_some(read, names))
     return _summary(found, config, scorer, time.monotonic() - began)
+
+
+def _some(read: Iterator[Pair], names: Sequence[str]) -> Iterator[Pair]:
+    """The pairs.
+
+    Raises:
+        DataError: there are none.
+    """
+    first = next(read, None)
+    if first is None:
+        raise DataError("no pairs", source=", ".join(names), remedy="give a file that contains pairs")
+    yield first
+    yield from read
 
 
 class PairScorer:

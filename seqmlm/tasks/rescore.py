@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from seqmlm.inference.batches import encoded_texts, unknown_tokens
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Fields, Schema
 
 Part = Sequence["Rescored"]
@@ -181,11 +182,11 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
     Raises:
         UsageError: a model that takes no text, `dev` without references, an output that is the input.
         DataError: lists that cannot be read or spelled; a part without lists.
-        StateError: no such model.
+        StateError: no such model, or lines that cannot be written.
     """
     mode = Mode.parse(config.mode)
-    if config.out is not None and config.out.resolve() == Path(config.path).resolve():
-        raise UsageError(f"--out {config.out} is the input; choose another file")
+    inputs = [config.path, *(() if config.references is None else (config.references,))]
+    check_outputs({"--out": config.out}, inputs=inputs, streams=True)
     lists = read_nbest(config.path, config.references)
     if config.dev is not None and any(one.reference is None for one in lists):
         raise UsageError("--dev chooses a weight by its errors, which needs references: name them with --ref")
@@ -197,6 +198,7 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
         shown=True,
     )
     session.check_text()
+    check_outputs({"--out": config.out}, folder=session.model.path)
     scorer, found, unknown = RecordScorer(session), list[Rescored](), 0
 
     def answers(batch: Sequence[NBest]) -> list[Rescored]:
@@ -211,14 +213,13 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
         found.extend(scored)
         return []  # the weight that lists are ranked by is known when all are scored
 
-    Runner(session, answers, rows, Output(None, Schema(columns={})), Problems()).run_items(lists)
-    result = _result(found, config, unknown, session.precision)
-    if config.out is not None:
-        config.out.parent.mkdir(parents=True, exist_ok=True)
-        with config.out.open("w", encoding="utf-8") as file:
-            file.writelines(
-                json.dumps(one.to_dict(result.weight), ensure_ascii=False) + "\n" for one in found
-            )
+    with closing(Output(config.out, Schema(columns={}))) as output:
+        output.claim()
+        Runner(session, answers, rows, Output(None, Schema(columns={})), Problems()).run_items(lists)
+        result = _result(found, config, unknown, session.precision)
+        output.begin(Problems())
+        output.write([one.to_dict(result.weight) for one in found])
+        output.finish()
     return result, (one.to_dict(result.weight) for one in found)
 
 

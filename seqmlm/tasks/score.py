@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, TextIO
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.signals import StopSignals
 from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, choose
 from seqmlm.tasks.score_show import ScoreReporter
@@ -41,6 +41,10 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
         progress.message(note)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
+        request = None if config.out is None else plan.request(config)
+        output = output_of(config, plan, stdout, request)
+        stack.callback(output.close)
+        output.claim()
         problems = stack.enter_context(problems_of(config, plan))
         reporter = stack.enter_context(ScoreReporter(config, plan, Workspace.locate(), progress.message))
         counts, detector = ScoreCounts(), plan.detector()
@@ -48,7 +52,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
             plan.session,
             detector.encoded,
             lines(config, plan, counts, reporter.add),
-            output_of(config, plan, stdout, plan.request(config)),
+            output,
             problems,
             counts=counts,
             budget=plan.budget,
@@ -65,9 +69,10 @@ def opened(config: ScoreConfig) -> Session:
     """The model of a scoring.
 
     Raises:
-        UsageError, StateError: as `Session.open`.
+        UsageError: as `Session.open`; or an output in the model's folder.
+        StateError: as `Session.open`.
     """
-    return Session.open(
+    session = Session.open(
         config.model,
         domain=config.domain,
         tokens_per_batch=config.tokens_per_batch,
@@ -75,12 +80,13 @@ def opened(config: ScoreConfig) -> Session:
         shown=config.out is None,
         remedy="name a file with --out, which only you can read",
     )
+    check_outputs(config.outputs, folder=session.model.path)
+    return session
 
 
 def problems_of(config: ScoreConfig, plan: ScoringPlan) -> Problems:
     """What receives bad records: a file beside the output, under `on_error` "quarantine"."""
-    aside = Path(f"{config.out or 'score'}.quarantine.jsonl")
-    return Problems(config.on_error, quarantine=aside, sensitive=plan.sensitive)
+    return Problems(config.on_error, quarantine=config.quarantine, sensitive=plan.sensitive)
 
 
 def output_of(

@@ -180,7 +180,7 @@ class ScoreSummary:
 
     Args:
         records, rows, units: scored, those before a `--resume` included.
-        bad: records left out.
+        bad: records left out; with `records`, all that were read.
         problems: bad records and oddities, by reason.
         seconds: of this process.
         rate: records a second of this process.
@@ -287,7 +287,7 @@ def summarized(
         return redacted_count(number) if plan.sensitive else number
 
     return ScoreSummary(
-        records=runner.records,
+        records=counts.asked,
         rows=counts.rows,
         units=counts.units,
         bad=problems.bad_count,

@@ -27,6 +27,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import file_facts
+from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
 
@@ -113,6 +114,18 @@ class ScoreConfig:
         """
         return format_of(self.out, self.format_out)
 
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        """The files that are written, by the option that names each."""
+        named = {"--out": self.out, "--report": self.report, "--track": self.track, "--sarif": self.sarif}
+        aside = {"--on-error quarantine": self.quarantine} if self.on_error == "quarantine" else {}
+        return {**named, **aside}
+
+    @property
+    def quarantine(self) -> Path:
+        """Where bad records go, if they are kept."""
+        return Path(f"{self.out or 'score'}.quarantine.jsonl")
+
     def decisive(self) -> dict[str, Any]:
         """The settings that decide what is written, for a resumed scoring to be held to."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -137,17 +150,11 @@ class ScoreConfig:
             )
 
     def _check_output(self) -> None:
-        inputs = {Path(path).resolve() for path in expand(self.sources) if path != "-"}
-        for name, path in (
-            ("--out", self.out),
-            ("--report", self.report),
-            ("--track", self.track),
-            ("--sarif", self.sarif),
-        ):
-            if path is not None and path.resolve() in inputs:
-                raise UsageError(f"{name} {path} is one of the inputs; choose another file")
-        if self.out is not None and self.out.is_dir():
-            raise UsageError(f"--out {self.out} is a folder; name a file")
+        check_outputs(self.outputs, inputs=expand(self.sources), streams=True)
+        check_outputs(self.outputs, inputs=[] if self.diff is None else [self.diff])
+        if self.baseline is not None:  # SARIF may take the place of its own baseline, which is read before
+            others = {name: path for name, path in self.outputs.items() if name != "--sarif"}
+            check_outputs(others, inputs=[self.baseline])
         _ = self.output_format
 
     def _check_resume(self) -> None:
@@ -256,7 +263,7 @@ class ScoringPlan:
 
     def request(self, config: ScoreConfig) -> dict[str, Any]:
         """What decides the rows: settings, inputs and the files of the model."""
-        files: dict[str, list[int]] = {}
+        files: dict[str, str] = {}
         if config.latency is None and "-" not in config.sources:
             domain = self.session.domain
             files = file_facts(domain.files(config.sources, format=config.format, options=config.options))

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import psutil
 
+from seqmlm.engine.durable import FileLock, InUseError
 from seqmlm.errors import StateError, nearest
 from seqmlm.tracking.push import LEDGER, METRICS, SYSTEM, Ledger, MetricsFile, open_run, push
 from seqmlm.tracking.store import (
@@ -33,7 +34,7 @@ from seqmlm.tracking.store import (
     public,
     quiet,
 )
-from seqmlm.workspace import FileLock, InUseError, Workspace
+from seqmlm.workspace import Workspace
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 

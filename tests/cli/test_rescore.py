@@ -110,7 +110,7 @@ def _references(folder: Path) -> Path:
         (("--dev", "0.001"), 3, "leaves 0 to choose by"),
         (("--norm", "wrong"), 2, "norm"),
         (("--mode", "fast"), 2, "unknown mode"),
-        (("--out", "lists.jsonl"), 2, "is the input"),
+        (("--out", "lists.jsonl"), 2, "is one of the inputs"),
         (("--ref", "none.tsv"), 3, "no such file"),
     ],
 )

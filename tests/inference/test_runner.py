@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -18,13 +19,13 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, StateError
 from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.runner import Counts, Output, Runner
 from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import SUFFIX
-from seqmlm.streams.sinks import Schema
+from seqmlm.streams.sinks import Schema, partial_of
 
 COLUMNS = Schema(columns={"id": "text", "length": "integer"})
 
@@ -148,7 +149,8 @@ def test_a_signal_ends_answers_but_never_rows(session: Session, fasta: Path, tmp
             return lines(found)
 
         with StopSignals() as signals:
-            one = Runner(session, answers, rows, Output(out, COLUMNS), Problems(), signals=signals)
+            output = Output(out, COLUMNS, request={})
+            one = Runner(session, answers, rows, output, Problems(), signals=signals)
             one.run([str(fasta)])
         assert one.stopped == signal.SIGTERM
         assert len(out.read_text().splitlines()) == one.records
@@ -172,18 +174,136 @@ def test_scores_are_forgotten_at_each_commit(session: Session, fasta: Path, tmp_
     assert [caches.index(one) for one in caches] == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
 
 
-def test_items_are_written_batch_by_batch_up_to_the_error(session: Session, tmp_path: Path) -> None:
-    def items() -> Any:
-        yield from ("a", "b", "c")
-        raise DataError("no more", source="x")
+def items_up_to_an_error() -> Any:
+    yield from ("a", "b", "c")
+    raise DataError("no more", source="x")
 
+
+def named(found: list[str]) -> list[dict[str, Any]]:
+    return [{"id": name} for name in found]
+
+
+def test_a_file_that_cannot_be_resumed_is_whole_or_the_old_one(session: Session, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("old")
+    one = Runner(session, list[str], named, Output(out, COLUMNS), Problems())
+    with pytest.raises(DataError, match="no more"):
+        one.run_items(items_up_to_an_error(), most=2)
+    assert out.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+    Runner(session, list[str], named, Output(out, COLUMNS), Problems()).run_items(iter("ab"))
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["a", "b"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_on_standard_output_items_come_batch_by_batch_up_to_the_error(session: Session) -> None:
+    stdout = io.StringIO()
+    one = Runner(session, list[str], named, Output(None, COLUMNS, stdout=stdout), Problems())
+    with pytest.raises(DataError, match="no more"):
+        one.run_items(items_up_to_an_error(), most=2)
+    assert [json.loads(line)["id"] for line in stdout.getvalue().splitlines()] == ["a", "b"]
+
+
+def test_two_runs_do_not_write_one_file(session: Session, fasta: Path, tmp_path: Path) -> None:
+    """The second is refused at once and touches nothing, not even what says how far the first has come."""
+    out = tmp_path / "out.jsonl"
+    tried: list[dict[str, bytes]] = []
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def answers(batch: Sequence[Encoded]) -> list[tuple[str, int]]:
+        if seen == 12:
+            before = files()
+            for resume in (False, True):
+                other = Output(tmp_path / "." / "out.jsonl", COLUMNS, request={}, resume=resume)
+                second = Runner(session, lengths, lines, other, Problems())
+                with pytest.raises(StateError, match=r"out\.jsonl is in use by another process") as caught:
+                    second.run([str(fasta)])
+                assert caught.value.exit_code == 4
+            assert files() == before
+            tried.append(before)
+        return lengths(batch)
+
+    def rows(found: list[tuple[str, int]]) -> list[dict[str, Any]]:
+        nonlocal seen
+        seen += len(found)
+        return lines(found)
+
+    seen = 0
+    Runner(session, answers, rows, Output(out, COLUMNS, request={}), Problems()).run([str(fasta)])
+    assert len(tried) == 1
+    assert tried[0].keys() == {"p.fasta", "out.jsonl", "out.jsonl.lock", f"out.jsonl{SUFFIX}"}
+    assert len(out.read_text().splitlines()) == 40
+    assert {path.name for path in tmp_path.iterdir()} == {"p.fasta", "out.jsonl"}
+
+
+@pytest.mark.parametrize("text", ["", ">a\nM1\n>b\nM2\n"])
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+def test_an_input_of_which_nothing_could_be_read_is_an_error(
+    session: Session, tmp_path: Path, text: str, on_error: Any
+) -> None:
+    source, out, aside = tmp_path / "p.fasta", tmp_path / "out.jsonl", tmp_path / "aside"
+    source.write_text(text)
+    out.write_text("old")
+    with Problems(on_error, quarantine=aside) as problems:
+        one = Runner(session, lengths, lines, Output(out, COLUMNS, request={}), problems)
+        with pytest.raises(DataError, match="no record could be read") as caught:
+            one.run([str(source)])
+    assert (problems.bad_count, caught.value.exit_code) == (2 if text else 1, 3)
+    assert out.read_text() == "old"
+    if on_error == "skip":
+        assert {path.name for path in tmp_path.iterdir()} == {"p.fasta", "out.jsonl"}
+
+
+@pytest.mark.parametrize("stop", [None, 3])
+def test_what_is_asked_and_what_is_left_out_add_up(
+    session: Session, fasta: Path, tmp_path: Path, stop: int | None
+) -> None:
+    """Bad for the reader (no sequence) or for the tokenizer (a digit): left out, and not asked about."""
+    text = fasta.read_text().replace(">p5\n", ">bad\nM1\n>p5\n")
+    fasta.write_text(text.replace(">p20\n", ">none\n>worse\nM2\n>p20\n"))
     out = tmp_path / "out.jsonl"
 
-    def rows(found: list[str]) -> list[dict[str, Any]]:
-        return [{"id": name} for name in found]
+    def run(stop: int | None, resume: bool) -> tuple[int, int, int]:
+        counts, problems, done = Counts(), Problems("skip"), 0
 
-    one = Runner(session, list[str], rows, Output(out, COLUMNS), Problems())
-    with pytest.raises(DataError, match="no more"):
-        one.run_items(items(), most=2)
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["a", "b"]
-    assert list(tmp_path.iterdir()) == [out], "it has no cursor: it cannot be continued"
+        def answers(batch: Sequence[Encoded]) -> list[tuple[str, int]]:
+            nonlocal done
+            if done == stop:
+                raise KeyboardInterrupt
+            done += 1
+            return lengths(batch)
+
+        output = Output(out, COLUMNS, request={}, resume=resume)
+        Runner(session, answers, lines, output, problems, counts=counts).run([str(fasta)])
+        return counts.asked, problems.bad_count, len(out.read_text().splitlines())
+
+    if stop is not None:
+        with pytest.raises(KeyboardInterrupt):
+            run(stop, False)
+    records = fasta.read_text().count(">")
+    asked, bad, rows = run(None, stop is not None)
+    assert (asked + bad, rows) == (records, asked)
+    assert bad == 3
+
+
+def test_an_unfinished_table_goes_when_another_format_is_begun(
+    session: Session, fasta: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def run(format: str, stop: bool) -> None:
+        def answers(batch: Sequence[Encoded]) -> list[tuple[str, int]]:
+            if stop and batch[0].record.id == "p12":
+                raise KeyboardInterrupt
+            return lengths(batch)
+
+        output = Output(out, COLUMNS, format=format, request={"format": format})
+        Runner(session, answers, lines, output, Problems()).run([str(fasta)])
+
+    with pytest.raises(KeyboardInterrupt):
+        run("csv", True)
+    assert partial_of(out).exists()
+    run("jsonl", False)
+    assert {path.name for path in tmp_path.iterdir()} == {"p.fasta", "out"}

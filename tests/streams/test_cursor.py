@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from seqmlm.errors import StateError
+from seqmlm.data import prepare
+from seqmlm.errors import DataError, StateError
 from seqmlm.streams.cursor import Cursor, Position, file_facts
 
 POSITION = Position(records=7, rows=9, output={"bytes": 100}, counts={"units": 5}, problems={"bad": {"x": 1}})
@@ -55,8 +56,35 @@ def test_what_differs_is_named(folder: Path) -> None:
     fewer = file_facts([folder / "a.txt"])
     assert f"input {folder / 'b.txt'} is missing" in refused(_request(folder, input=fewer))
     os.utime(folder / "a.txt", (1, 1))
+    assert Cursor(out, _request(folder)).load() == POSITION, "the same content with another time"
+    (folder / "a.txt").write_text("z")
+    os.utime(folder / "a.txt", (1, 1))
     assert f"input {folder / 'a.txt'} has changed" in refused(_request(folder))
     assert Cursor(out, _request(folder)).unfinished() == POSITION
+
+
+def test_every_byte_of_a_large_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(prepare, "_SAMPLE", 10)
+    path = tmp_path / "a"
+    data = bytearray(range(250)) * 8
+    path.write_bytes(data)
+    os.utime(path, (1, 1))
+    before = file_facts([path])
+    data[777] ^= 1  # between two samples
+    path.write_bytes(data)
+    os.utime(path, (1, 1))
+    assert file_facts([path]) != before
+    data[777] ^= 1
+    path.write_bytes(data)
+    assert file_facts([path]) == before
+
+
+def test_what_is_read_once_is_not_read_for_its_fingerprint(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert file_facts([tmp_path / "pipe", "hf:x@1"]) == {str(tmp_path / "pipe"): "", "hf:x@1": ""}
+    with pytest.raises(DataError, match="cannot be read"):
+        file_facts([tmp_path / "none"])
 
 
 def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path) -> None:

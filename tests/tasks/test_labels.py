@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqmlm.errors import DataError
+from seqmlm.streams.sinks import Schema, open_sink
 from seqmlm.tasks.labels import Columns, aligned, read_labelled
 
 ROWS = [
@@ -42,6 +43,18 @@ def test_labels_of_a_file_are_joined_by_id(scores: str, tmp_path: Path) -> None:
     assert again.labels == found.labels
     assert again.scores == [-0.5, -0.01, -1.0]
     assert again.baseline == [-0.9, -0.01, -1.0]
+
+
+def test_ids_of_a_table_are_those_of_the_records(tmp_path: Path) -> None:
+    ids, path = ["-1", "=x", "'=x", "plain", "'a"], tmp_path / "scores.csv"
+    sink = open_sink(path, Schema(columns={"id": "text", "score": "number"}), format="csv")
+    sink.write([{"id": name, "score": 1.0} for name in ids])
+    sink.finish()
+    sink.close()
+    labels = _write(tmp_path / "labels.jsonl", [{"id": name, "label": 1} for name in ids])
+    assert read_labelled([str(path)], Columns(), labels=labels).groups == ids
+    keys = [(name, "", "") for name in ids]
+    assert aligned(str(path), "score", keys, False)[0] == [1.0] * 5
 
 
 def test_ids_without_a_partner_are_counted(scores: str, tmp_path: Path) -> None:

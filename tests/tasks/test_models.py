@@ -193,7 +193,7 @@ def test_export_writes_over_nothing(make: Make, tmp_path: Path) -> None:
     make("a")
     (tmp_path / "out").mkdir()
     export_model("a", tmp_path / "out")
-    with pytest.raises(StateError, match="not an empty folder"):
+    with pytest.raises(StateError, match="is there already"):
         export_model("a", tmp_path / "out")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tiny_models import protein_model, residues
 
+from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.detector import Detector
@@ -177,7 +178,9 @@ def test_rows_before_a_bad_record_are_kept_and_gone_on_with(
         _score(model, fasta, out=out)
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [f"p{n}" for n in range(21)]
     summary = _score(model, fasta, out=out, resume=True, on_error="skip")
-    assert (summary.records - summary.bad, summary.bad) in {(40, 1), (39, 1)}
+    assert (summary.records, summary.rows, summary.bad) == (40, 40, 1)
+    assert "scored 40 records" in summary.sentence()
+    assert "1 bad record left out" in summary.sentence()
     whole = tmp_path / "whole.jsonl"
     _score(model, fasta, out=whole, on_error="skip")
     assert out.read_bytes() == whole.read_bytes()
@@ -217,6 +220,76 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
         with pytest.raises(UsageError, match=f"--{name}"):
             _score(model, fasta, **{name: fasta})
     assert fasta.read_bytes() == before
+
+
+def test_the_same_content_goes_on_and_another_of_the_same_size_and_time_does_not(
+    model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    _score(model, fasta, out=whole)
+    about, text = fasta.stat(), fasta.read_text()
+
+    def stop(batch: int) -> None:
+        with monkeypatch.context() as patched:
+            _stop_after(patched, batch, KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                _score(model, fasta, out=out)
+
+    stop(5)
+    os.utime(fasta, (1, 1))
+    _score(model, fasta, out=out, resume=True)
+    assert out.read_bytes() == whole.read_bytes()
+    stop(5)
+    fasta.write_text(text.replace("L", "I"))
+    os.utime(fasta, ns=(about.st_atime_ns, about.st_mtime_ns))
+    with pytest.raises(StateError, match=r"cannot continue .*input .*p\.fasta has changed"):
+        _score(model, fasta, out=out, resume=True)
+
+
+def test_outputs_that_are_one_file_or_no_file_are_refused_before_any_work(
+    model: str, fasta: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(fasta)
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    for settings, said in (
+        ({"out": tmp_path / "x", "report": tmp_path / "." / "x"}, "the same file"),
+        ({"out": tmp_path / "link"}, "leave out --out: rows go to standard output"),
+        ({"report": tmp_path / "pipe"}, "--report .* is a pipe"),
+        ({"track": Path("/dev/null")}, "--track /dev/null is a device"),
+        ({"out": Path("/dev/stdout")}, "--out /dev/stdout is a symbolic link"),
+        ({"out": Path(model) / "scores.jsonl"}, "in the folder of the model"),
+        ({"report": Path(model) / "config.json"}, "in the folder of the model"),
+        ({"out": tmp_path / "b", "baseline": tmp_path / "b", "fpr": 0.1}, "one of the inputs"),
+        (
+            {"out": tmp_path / "x", "on_error": "quarantine", "report": tmp_path / "x.quarantine.jsonl"},
+            "--report and --on-error quarantine are the same file",
+        ),
+    ):
+        with pytest.raises(UsageError, match=said):
+            _score(model, fasta, **settings)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_second_scoring_of_one_output_begins_nothing(model: str, fasta: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with FileLock(tmp_path / "out.jsonl.lock"):
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        with pytest.raises(StateError, match=r"out\.jsonl is in use by another process"):
+            _score(model, fasta, out=out, report=tmp_path / "r.html")
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("text", ["", ">a\nM1\n>b\nM2\n"])
+def test_nothing_to_score_is_an_error_and_no_all_clear(
+    model: str, workspace: Path, tmp_path: Path, text: str
+) -> None:
+    source, out = workspace / "p.fasta", workspace / "out.jsonl"
+    source.write_text(text)
+    with pytest.raises(DataError, match=r"p\.fasta: no record could be read \(all .* were left out"):
+        _score(model, source, out=out, on_error="skip")
+    assert not out.exists()
+    assert not Path(f"{out}.resume.json").exists()
 
 
 def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
+from seqmlm.engine.durable import FileLock
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tracking import Ledger, Tracker, read_metrics, store
 from seqmlm.tracking.run import TrackedRun
 from seqmlm.tracking.store import Point, Store
-from seqmlm.workspace import FileLock, Workspace
+from seqmlm.workspace import Workspace
 
 Start = Callable[..., TrackedRun]
 Steps = Callable[..., None]

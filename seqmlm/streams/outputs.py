@@ -1,0 +1,111 @@
+"""Which files and folders a command may write: regular files, each once, none that is read; and new folders.
+
+A command asks before any work. What happens between that and the writing is guarded once more where files
+are written: `seqmlm.engine.durable` replaces regular files only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from seqmlm.data.files import is_reference
+from seqmlm.engine.durable import FileLock, irregular, move_into_place
+from seqmlm.errors import StateError, UsageError
+
+
+def check_outputs(
+    outputs: Mapping[str, Path | None],
+    *,
+    inputs: Iterable[str | Path] = (),
+    folder: str | Path | None = None,
+    streams: bool = False,
+) -> None:
+    """Refuse output files that are something else than files, that are one file, or that hold what is read.
+
+    Args:
+        outputs: what names each ("--out") to the path; None where it is not wanted.
+        inputs: files that are read; "-" and data sets (hf:NAME) may be among them.
+        folder: of the model, in which nothing else is written; a reference to one elsewhere is passed over.
+        streams: without "--out" rows go to standard output, for the message.
+
+    Raises:
+        UsageError: a folder, link, pipe or device; the same file twice, however it is spelled; one of the
+            inputs; a file in the model's folder.
+    """
+    paths = (Path(path) for path in inputs if str(path) != "-" and not is_reference(path))
+    read = {key: path for path in paths for key in _identity(path)}
+    taken: dict[object, str] = {}
+    home = None if folder is None else os.path.realpath(folder)
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        try:
+            what = irregular(path)
+        except OSError as error:
+            raise UsageError(f"{name} {path}: {error.strerror}; name another file") from None
+        if what is not None:
+            raise UsageError(
+                f"{name} {path} is {what}, and only a regular file is written; name another file"
+                + (", or leave out --out: rows go to standard output" if streams and name == "--out" else "")
+            )
+        for key in _identity(path):
+            if key in read:
+                raise UsageError(f"{name} {path} is one of the inputs; choose another file")
+            if taken.setdefault(key, name) != name:
+                raise UsageError(f"{taken[key]} and {name} are the same file, {path}; name two files")
+        above = os.path.realpath(path.parent)
+        if home is not None and os.path.isdir(home) and os.path.commonpath([home, above]) == home:
+            raise UsageError(f"{name} {path} is in the folder of the model; choose another place")
+
+
+def _identity(path: Path) -> list[object]:
+    """What makes a path the same file as another: where it leads, and of a file that is there its node."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return [os.path.realpath(path)]
+    return [os.path.realpath(path), (about.st_dev, about.st_ino)]
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to write in, which becomes `out` at the end: that is whole or not there.
+
+    What a killed process left of it is removed by the next that writes the same folder.
+
+    Args:
+        out: nothing, or an empty folder.
+
+    Raises:
+        UsageError: it cannot be replaced by a new folder, as "." and "/" cannot.
+        StateError: something is there, another process writes it, or an operation of the system fails while
+            the context lasts.
+    """
+    if not out.name or out.name == "..":
+        raise UsageError(f"--out {out} cannot be replaced by a new folder; name one in it")
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise StateError(f"{out} is there already; choose another folder, or remove it")
+    building = out.with_name(f".{out.name}.building")
+    lock = FileLock(
+        out.with_name(f".{out.name}.lock"),
+        wait=0,
+        holder=str(out),
+        remedy="choose a place you may write to",
+        passing=True,
+    )
+    with lock:
+        try:
+            shutil.rmtree(building, ignore_errors=True)  # left by a process that died: we hold the lock
+            building.mkdir()
+            yield building
+            move_into_place(building, out)
+        except OSError as error:
+            raise StateError(
+                f"cannot write {out}: {error.strerror or error}; free space or choose another --out"
+            ) from None
+        finally:
+            shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,137 @@
+"""Outputs: nothing but regular files, each once, none that is read; folders that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from seqmlm.errors import StateError, UsageError
+from seqmlm.streams.outputs import check_outputs, new_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "linked folder").symlink_to("folder")
+    (tmp_path / "folder" / "inner").touch()
+    os.link(tmp_path / "file", tmp_path / "hard link")
+    os.mkfifo(tmp_path / "pipe")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("socket")
+    listening.close()
+    return tmp_path
+
+
+IRREGULAR = {
+    "link": "a symbolic link",
+    "dangling": "a symbolic link",
+    "folder": "a folder",
+    "linked folder": "a symbolic link",
+    "pipe": "a pipe",
+    "socket": "a socket",
+    "/dev/null": "a device",
+    "/dev/stdout": "a symbolic link",
+    "/proc/self/fd/1": "a symbolic link",
+}
+
+
+@pytest.mark.parametrize("name", IRREGULAR)
+@pytest.mark.parametrize("option", ["--out", "--report"])
+def test_only_regular_files_are_written(folder: Path, name: str, option: str) -> None:
+    before = {path: os.lstat(path).st_ino for path in folder.rglob("*")}
+    with pytest.raises(UsageError, match=f"{option} {name} is {IRREGULAR[name]}") as caught:
+        check_outputs({option: Path(name)}, streams=True)
+    assert ("standard output" in str(caught.value)) == (option == "--out")
+    assert {path: os.lstat(path).st_ino for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["file", "new", "folder/new", "linked folder/new", "none/new", "file/new"])
+def test_what_is_absent_or_a_file_is_taken(folder: Path, name: str) -> None:
+    check_outputs({"--out": Path(name), "--report": Path("another"), "--track": None}, inputs=["-", "hf:x"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("new", "new"),
+        ("new", "./new"),
+        ("new", "folder/../new"),
+        ("folder/new", "linked folder/new"),
+        ("file", "hard link"),
+        ("file", "folder/../file"),
+    ],
+)
+def test_two_outputs_are_two_files(folder: Path, first: str, second: str) -> None:
+    with pytest.raises(UsageError, match=r"--out and --report are the same file, .*; name two"):
+        check_outputs({"--out": Path(first), "--report": Path(second)})
+
+
+@pytest.mark.parametrize(
+    ("out", "read"),
+    [("file", "file"), ("file", "link"), ("hard link", "file"), ("nowhere", "dangling")],
+)
+def test_no_output_is_an_input(folder: Path, out: str, read: str) -> None:
+    with pytest.raises(UsageError, match=f"--out .*{out} is one of the inputs"):
+        check_outputs({"--out": folder / out}, inputs=[read])
+
+
+def test_nothing_is_written_into_the_folder_of_the_model(folder: Path) -> None:
+    for name in ("folder/x", "linked folder/x", "folder/deep/x"):
+        with pytest.raises(UsageError, match="in the folder of the model"):
+            check_outputs({"--out": Path(name)}, folder="folder")
+        check_outputs({"--out": Path(name)}, folder="bert-base")
+    check_outputs({"--out": Path("folder2")}, folder="folder")
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+
+    def fail() -> None:
+        with new_folder(out) as building:
+            (building / "a").touch()
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(StateError, match=r"cannot write .*out: Input/output error"):
+        fail()
+    assert list(out.parent.iterdir()) == []
+    with new_folder(out) as building:
+        (building / "a").touch()
+        assert not out.exists()
+        with pytest.raises(StateError, match="in use by another process"), new_folder(out):
+            pass
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["a"]
+    with pytest.raises(StateError, match="is there already"), new_folder(out):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "file", "pipe"])
+def test_a_folder_takes_no_others_place(folder: Path, kind: str) -> None:
+    before = os.lstat(kind).st_ino
+    with pytest.raises(StateError, match="is there already"), new_folder(Path(kind)):
+        pass
+    assert os.lstat(kind).st_ino == before
+
+
+def test_what_a_killed_process_left_of_a_folder_goes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    child = os.fork()
+    if child == 0:
+        with new_folder(out) as building:
+            (building / "half").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not out.exists()
+    assert [path.name for path in tmp_path.glob(".out.building/*")] == ["half"]
+    with new_folder(out) as building:
+        (building / "whole").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["whole"]
