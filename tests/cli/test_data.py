@@ -84,6 +84,33 @@ def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:
     assert "none.fasta" in done.err
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "x.fasta: no record could be read; the first problem is: the file is empty"),
+        (b"\n\n", "no record was found"),
+        (b">a\n>b\n", "x.fasta:1: no record could be read; the first problem is: a FASTA record without"),
+        (bytes(range(256)) * 4, "x.fasta: no record could be read; the first problem is: binary data"),
+        (b">a\n--\n", "no record is left; noted was: a row of gaps only, left out"),
+    ],
+)
+def test_to_read_nothing_is_an_error_that_says_why(
+    seqmlm, workspace: Path, tmp_path: Path, data: bytes, said: str
+) -> None:
+    file = workspace / "x.fasta"
+    file.write_bytes(data)
+    on_error = ("--on-error", "skip")
+    for words in (("data", "inspect"), ("train", *on_error), ("data", "export", "--out", "e", *on_error)):
+        done = seqmlm(*words, "--domain", "protein", str(file))
+        assert done.code == 3, done.err
+        assert said in done.err
+        assert "Traceback" not in done.err
+    done = seqmlm(
+        "train", "--domain", "text", *on_error, "--option", "column=no", "--format", "csv", str(file)
+    )
+    assert done.code == 3, done.err
+
+
 def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:
     listed = seqmlm("data", "formats", "--domain", "ehr", "--format", "wide")
     assert listed.code == 0
