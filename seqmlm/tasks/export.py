@@ -172,7 +172,7 @@ def _write(
                     writers[part].write_table(pa.Table.from_pylist(rows, schema=schema))
                     counts[part] += len(records)
     if not counts:
-        raise DataError("no record to export", remedy="check the files, their format and its options")
+        raise problems.nothing()
     _save({part: path for part, path in streams.items() if counts[part]}, folder)
     for path in streams.values():
         path.unlink()
