@@ -128,6 +128,7 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
     from tiny_fields import random_model
 
     from seqmlm import plugins
+    from seqmlm.config import parse_options
     from seqmlm.data.problems import Problems
     from seqmlm.inference import model_folder
     from seqmlm.tasks.config import resolve_config
@@ -139,10 +140,10 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
         for one in formats:
             if one.domain == domain and one.command == "score":
                 path = place(one, root / "words" / one.key)
-                options = dict(w.format(path.parent).split("=", 1) for w in one.options if "=" in w)
+                options = parse_options([w.replace("{}", str(path.parent)) for w in one.options if "=" in w])
                 records += list(own.read([path], Problems("raise"), format=one.format, **options))
         tokenizer = load_or_train(
-            resolve_config(own, {"data": {"sensitive": False}}), lambda: map(own.training_text, records)
+            resolve_config(own, {}), lambda: map(own.training_text, records)
         )
         loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
         model_folder.write(root / domain, loaded.rows, loaded.tokenizer, loaded.card)
