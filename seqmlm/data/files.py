@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Protocol, Self, cast
 
+from seqmlm.data.compressed import MAGIC, compression, decompress
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import DataError
@@ -29,28 +30,29 @@ RESAVE = "convert it to UTF-8, for example with iconv"
 """Remedy for text in another encoding."""
 
 _BLOCK = 1 << 20
-_INPUT = {"gzip": 1 << 16, "Zstandard": 1 << 13}  # compressed bytes at a time bound what one step expands to
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
-_ZLIB = type(zlib.decompressobj())
 _UNPACK = "unpack it, or pack it as .gz or .zst"
 _FOREIGN = {
     b"PK\x03\x04": ("a zip archive", _UNPACK),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", _UNPACK),
     b"BZh": ("compressed with bzip2", _UNPACK),
     b"\xfd7zXZ\x00": ("compressed with xz", _UNPACK),
     b"PAR1": ("a parquet file", "name the format parquet and a column"),
+    b"ARROW1": ("an Arrow file", "save it as Parquet, or as JSON lines"),
+    b"\x93NUMPY": ("an array of numpy", "write its rows as text"),
+    b"SQLite": ("a database of SQLite", "export its table as CSV"),
+    b"%PDF-": ("a PDF", "extract its text, for example with pdftotext"),
+    b"\x89PNG": ("a picture", "name a text file"),
+    b"\x7fELF": ("a program", "name a text file"),
+    b"\xff\xfe\0\0": ("UTF-32 text", RESAVE),
+    b"\0\0\xfe\xff": ("UTF-32 text", RESAVE),
     b"\xff\xfe": ("UTF-16 text", RESAVE),
     b"\xfe\xff": ("UTF-16 text", RESAVE),
 }
 
 
-def compression(head: bytes) -> str | None:
-    """Compression of a file that begins with these bytes: "gzip", "Zstandard", or None."""
-    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-
-
 def may_begin(head: bytes) -> bool:
     """Whether these few bytes could be the beginning of a compressed or foreign file."""
-    return any(len(head) < len(magic) and magic.startswith(head) for magic in (*_MAGIC, *_FOREIGN))
+    return any(len(head) < len(magic) and magic.startswith(head) for magic in (*MAGIC, *_FOREIGN))
 
 
 def refuse_foreign(head: bytes, source: str) -> None:
@@ -62,61 +64,6 @@ def refuse_foreign(head: bytes, source: str) -> None:
     for magic, (what, remedy) in _FOREIGN.items():
         if head.startswith(magic):
             raise DataError(f"the file is {what}", source=source, remedy=remedy)
-
-
-def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str) -> Iterator[bytes]:
-    """Decompress member after member; zero bytes may follow the last one, as tape padding does.
-
-    Args:
-        read: returns up to so many further bytes, b"" at the end.
-        data: the bytes read so far.
-        source: for messages.
-        kind: what `compression` says.
-
-    Raises:
-        DataError: the data are damaged or truncated; what came before has been yielded.
-    """
-    import zstandard
-
-    out: list[bytes] = []
-    whole = True
-    try:
-        while data := data or read(_INPUT[kind]):
-            if whole and not (data := data.lstrip(b"\0")):
-                continue
-            if whole:
-                member = (
-                    zlib.decompressobj(31) if kind == "gzip" else zstandard.ZstdDecompressor().decompressobj()
-                )
-            for piece in _pieces(member, data):
-                out.append(piece)
-                if sum(map(len, out)) >= _BLOCK:
-                    yield b"".join(out)
-                    out.clear()
-            whole = member.eof
-            data = member.unused_data if whole else b""
-    except (zlib.error, zstandard.ZstdError):
-        whole = False
-    if out:
-        yield b"".join(out)
-    if not whole:
-        raise DataError(
-            f"the {kind} data are damaged or truncated",
-            source=source,
-            remedy="download or compress the file again; --on-error skip keeps what came before",
-        )
-
-
-def _pieces(member: Any, data: bytes) -> Iterator[bytes]:
-    """Feed `data` to one member of a compressed file, in steps of bounded output."""
-    if not isinstance(member, _ZLIB):
-        yield member.decompress(data)
-        return
-    piece = b""
-    while data or len(piece) == _BLOCK:
-        piece = member.decompress(data, _BLOCK)
-        yield piece
-        data = member.unconsumed_tail
 
 
 MAX_BYTES = 64 << 20
@@ -169,31 +116,66 @@ def live_of(source: str | Path) -> Live | None:
     return source.live if isinstance(source, Source) else None
 
 
-def expand(paths: Iterable[str | Path]) -> list[str]:
+STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+"""Names of standard input; only the first one is used inside."""
+
+
+def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> list[str]:
     """Expand paths into files: folders recursively (sorted, without hidden names); "-" and references to data
     sets (hf:NAME) unchanged.
 
+    Args:
+        paths: files and folders.
+        problems: told of what a folder holds beside files that can be read and folders: links to folders,
+            which are not followed, links that lead nowhere, pipes and devices, folders without permission.
+
     Raises:
-        DataError: a path that does not exist, or a folder without files.
+        DataError: a path that does not exist or cannot be looked at, or a folder without files.
     """
     files: list[str] = []
     for path in map(source_of, paths):
         if path == "-" or is_reference(path):
             files.append(path)
-        elif Path(path).is_dir():
-            found = sorted(
-                str(f) for f in Path(path).rglob("*") if f.is_file() and not _hidden(f, Path(path))
-            )
-            if not found:
-                raise DataError(
-                    "the folder contains no files", source=path, remedy="name a file or another folder"
-                )
-            files += found
-        elif Path(path).exists():
+            continue
+        try:
+            folder = stat.S_ISDIR(os.stat(path).st_mode)
+        except (OSError, ValueError) as error:
+            raise _unopened(path, error, "no such file or folder") from None
+        if not folder:
             files.append(path)
+        elif found := sorted(_inside(path, problems or Problems("skip"))):
+            files += found
         else:
-            raise DataError("no such file or folder", source=path, remedy="check the path")
+            raise DataError(
+                "the folder contains no files", source=path, remedy="name a file or another folder"
+            )
     return files
+
+
+def _inside(folder: str, problems: Problems) -> Iterator[str]:
+    """The files below a folder, in no order; what is left out is noted with its name."""
+
+    def refused(error: OSError) -> None:
+        problems.note(f"a folder that cannot be read: {error.strerror}", source=error.filename)
+
+    for inner, folders, names in os.walk(folder, onerror=refused):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            if os.path.islink(path := os.path.join(inner, name)):
+                problems.note("a link to a folder, not followed", source=path)
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = os.path.join(inner, name)
+            try:
+                mode = os.stat(path).st_mode
+            except OSError:
+                problems.note("a link that leads nowhere, left out", source=path)
+                continue
+            if stat.S_ISREG(mode):
+                yield path
+            else:
+                problems.note("a pipe, socket or device, left out", source=path)
 
 
 def is_reference(path: str | Path) -> bool:
@@ -311,7 +293,10 @@ def lines_and_pauses(
 
 
 class TextBlocks:
-    """The blocks of a text file, its byte order mark removed; a fault of the file goes to `problems`.
+    """The blocks of a text file without byte order marks; a fault of the file goes to `problems`.
+
+    A mark is left out at the beginning and, where files were put together, at the beginning of a line. In a
+    file whose lines end in CR alone, as on old Macs, these become line ends.
 
     Args:
         source: the file, "-" for standard input.
@@ -332,20 +317,96 @@ class TextBlocks:
     def __iter__(self) -> Iterator[bytes]:
         started = False
         try:
-            for block in blocks(self._source, pauses=True) if self._pauses else blocks(self._source):
-                if not started and block:
-                    block = block.removeprefix(_BOM)
-                    if b"\0" in block[:4096]:
-                        raise _binary(self._source, None)
-                    started = True
-                if block or self._pauses:
-                    yield block
+            for block in _without_marks(self._decided(), self._problems, self._source):
+                started = started or bool(block)
+                yield block
         except DataError as error:
             self.broken = True
             at = self._line() if started else None
             self._problems.bad(DataError(error.reason, source=self._source, line=at, remedy=error.remedy))
         live = live_of(self._source)
         self.broken = self.broken or (live is not None and live.stopped)
+
+    def _decided(self) -> Iterator[bytes]:
+        """The blocks, after it is decided by the first one that they are text, and how its lines end."""
+        first, old = True, False
+        for block in blocks(self._source, pauses=True) if self._pauses else blocks(self._source):
+            if first and block:
+                first = False
+                _refuse_other_text(block, self._source)
+                if old := b"\n" not in block and b"\r" in block[:-1]:
+                    self._problems.note("lines that end in CR alone (old Macs)", source=self._source)
+            if block or self._pauses:
+                yield block.replace(b"\r", b"\n") if old else block
+
+
+def _without_marks(parts: Iterator[bytes], problems: Problems, source: str) -> Iterator[bytes]:
+    """The same bytes without byte order marks where a line begins; empty blocks pass."""
+    begins, number, carried = True, 0, b""
+    for block in parts:
+        if not block:
+            yield block
+            continue
+        block = carried + block
+        carried = b""
+        if not block.isascii():
+            if begins and block.startswith(_BOM):
+                block = block[len(_BOM) :]
+                number += 1
+            inside = block.count(b"\n" + _BOM)
+            if inside:
+                block = block.replace(b"\n" + _BOM, b"\n")
+                number += inside
+            for part in (_BOM[:2], _BOM[:1]):
+                if block.endswith(b"\n" + part) or (begins and block == part):
+                    block, carried = block[: -len(part)], part
+                    break
+        if block:
+            begins = block.endswith(b"\n")
+            yield block
+    if carried:
+        yield carried
+    problems.note(
+        "a byte order mark inside the file, left out", number - 1 if number > 1 else 0, source=source
+    )
+
+
+_LOOKED_AT = 1 << 16
+_TOLD_BY = 256  # bytes from which on a file can be told to be binary as a whole
+_CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\x1b")))
+
+
+def _refuse_other_text(block: bytes, source: str) -> None:
+    """Refuse a file that its first bytes show to be binary, packed twice, or in another encoding.
+
+    A NUL alone does not: it costs the line it is in, since logs have stretches of them after a crash.
+
+    Raises:
+        DataError: says what the file is.
+    """
+    refuse_foreign(block, source)
+    if kind := compression(block):
+        raise DataError(f"the file is compressed twice ({kind})", source=source, remedy="unpack it once")
+    head = block[:_LOOKED_AT]
+    if b"\0" not in head:
+        return
+    half = len(head) // 2
+    even, odd = head[: 2 * half : 2].count(0), head[1 : 2 * half : 2].count(0)
+    if max(even, odd) > 0.8 * half and min(even, odd) < 0.2 * half:
+        raise DataError("the file is UTF-16 text", source=source, remedy=RESAVE)
+    head = head.lstrip(b"\0")
+    whole = head.split(b"\n")[:-1] or [head]
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if len(head) >= _TOLD_BY and 10 * controls > len(head) and 2 * sum(map(_is_bad, whole)) > len(whole):
+        raise _binary(source, None)
+
+
+def _is_bad(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in line
 
 
 def too_long(source: str, line: int, max_bytes: int, what: str = "line") -> DataError:
@@ -376,7 +437,9 @@ def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong
         if not cut:
             size += len(block)
             # Beyond the limit only its first bytes stay, to name it by.
-            held = [*held, block] if size <= limit else [b"".join(held)[:1000] or block[:1000]]
+            held = (
+                [*held, block] if size <= limit else [b"".join(one[:1000] for one in [*held, block])[:1000]]
+            )
             continue
         first = block.find(b"\n") + 1
         if size and size + first - 1 > limit:
@@ -414,19 +477,41 @@ def _binary(source: str, line: int | None) -> DataError:
 
 @contextmanager
 def _opened(source: str | Path) -> Iterator[BufferedReader]:
-    if str(source) == "-":
+    if str(source) in STANDARD_INPUT:
         yield cast("BufferedReader", sys.stdin.buffer)
         return
     try:
-        handle = open(source, "rb")  # noqa: SIM115 - closed below; opening alone may fail with our message
-    except FileNotFoundError:
-        raise DataError("no such file", source=str(source), remedy="check the path") from None
-    except OSError as error:
-        raise DataError(
-            f"cannot be opened: {error.strerror}", source=str(source), remedy="check the path"
-        ) from None
+        handle = open(source, "rb", opener=_at_once)  # noqa: SIM115 - closed below
+    except (OSError, ValueError) as error:
+        raise _unopened(str(source), error, "no such file") from None
     with handle:
+        mode = os.fstat(handle.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise DataError(
+                "a pipe, socket or device, and no file",
+                source=str(source),
+                remedy="give what it holds on standard input: cat PATH | seqmlm ... -",
+            )
         yield handle
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting: a named pipe that nobody writes to would be waited for without end."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _unopened(path: str, error: OSError | ValueError, absent: str) -> DataError:
+    """The error for a path that cannot be opened; ValueError is a NUL in its name."""
+    remedy = "check the path"
+    if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+        reason = "a link that leads nowhere" if "\0" not in path and os.path.islink(path) else absent
+    elif isinstance(error, IsADirectoryError):
+        reason, remedy = "a folder where a file is needed", "name a file"
+    elif isinstance(error, PermissionError):
+        reason, remedy = "no permission to read it", "change its mode or owner, or name another"
+    else:
+        reason = f"cannot be opened: {error.strerror}"
+    return DataError(reason, source=path, remedy=remedy)
 
 
 def _read(handle: BufferedReader, size: int, source: str) -> bytes:
@@ -434,10 +519,6 @@ def _read(handle: BufferedReader, size: int, source: str) -> bytes:
         return handle.read1(size)  # does not wait for the rest of a slow pipe
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", source=source, remedy="check the file") from None
-
-
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 def save_stdin(folder: Path, suffix: str = "") -> Path:

@@ -209,9 +209,7 @@ class _Maker:
             with closing(self._sequences), closing(self._records):
                 pass
         if not self._sequences.rows:
-            raise DataError(
-                "no usable sequence was found", remedy="check the files, their format and its options"
-            )
+            raise self._problems.nothing()
         counts = {
             "records": self._records.rows,
             "duplicates": self._duplicates,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
 
 from seqmlm.engine.durable import DISK
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 
 OnError = Literal["raise", "skip", "quarantine"]
 
@@ -33,6 +35,8 @@ class Problems:
     Attributes:
         places: the first place of each reason, as "file:line".
         remedies: what to do about each reason, from its first error.
+
+    Any thread may call it: a live input is read in one of its own.
 
     Raises:
         UsageError: "quarantine" without a file, or an unknown `on_error`.
@@ -55,13 +59,15 @@ class Problems:
         self.remedies: dict[str, str] = {}
         self._sink: TextIO | None = None
         self._replayed = False
-        self._one_at_a_time = threading.RLock()  # a live input is read in a thread of its own
+        self._first: DataError | None = None  # the first bad record
+        self._one_at_a_time = threading.RLock()
 
     def bad(self, error: DataError, raw: str | None = None) -> None:
         """Handle one bad record (or file) as `on_error` says.
 
         Raises:
             DataError: `error` itself, under "raise".
+            StateError: the quarantine file is no regular file, or cannot be written.
         """
         if self._replayed:
             return
@@ -69,6 +75,7 @@ class Problems:
             error.skippable = error.line is not None  # skipping a whole file would hide a wrong format
             raise error
         with self._one_at_a_time:
+            self._first = self._first or error
             reason = _count(self._bad, error.reason, 1)
             self._placed(reason, error.source, error.line)
             if error.remedy:
@@ -93,15 +100,36 @@ class Problems:
         if source is not None:
             self.places.setdefault(reason, source if line is None else f"{source}:{line}")
 
+    def nothing(self) -> DataError:
+        """The error for an input without a record that could be used; it says what was met first."""
+        with self._one_at_a_time:
+            first, left_out = self._first, next(iter(self._notes), None)
+        remedy = "check the files, their format and its options"
+        if first is not None:
+            return DataError(
+                f"no record could be read; the first problem is: {first.reason}",
+                source=first.source,
+                line=first.line,
+                field=first.field,
+                remedy=first.remedy or remedy,
+            )
+        if left_out is not None:
+            return DataError(
+                f"no record is left; noted was: {left_out}", source=self.places.get(left_out), remedy=remedy
+            )
+        return DataError("no record was found", remedy=remedy)
+
     @property
     def bad_count(self) -> int:
         """Bad records and files so far."""
-        return self._bad.total()
+        with self._one_at_a_time:
+            return self._bad.total()
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of occurrences of each reason, of bad records and notes."""
-        return dict(sorted((self._bad + self._notes).items()))
+        with self._one_at_a_time:
+            return dict(sorted((self._bad + self._notes).items()))
 
     def snapshot(self) -> dict[str, Any]:
         """All counts so far and the synced size of the quarantine file, as JSON values.
@@ -109,17 +137,18 @@ class Problems:
         Raises:
             OSError: the quarantine file cannot be written.
         """
-        if self._sink is not None:
-            self._sink.flush()
-            assert self.quarantine is not None
-            DISK.sync(self.quarantine)
-        return {
-            "bad": dict(self._bad),
-            "notes": dict(self._notes),
-            "places": self.places,
-            "remedies": self.remedies,
-            "quarantined": self.quarantined,
-        }
+        with self._one_at_a_time:
+            if self._sink is not None:
+                self._sink.flush()
+                assert self.quarantine is not None
+                DISK.sync(self.quarantine)
+            return {
+                "bad": dict(self._bad),
+                "notes": dict(self._notes),
+                "places": dict(self.places),
+                "remedies": dict(self.remedies),
+                "quarantined": self.quarantined,
+            }
 
     @property
     def quarantined(self) -> int:
@@ -151,9 +180,10 @@ class Problems:
 
     def close(self) -> None:
         """Close the quarantine file; a later bad record opens it again."""
-        if self._sink is not None:
-            self._sink.close()
-            self._sink = None
+        with self._one_at_a_time:
+            if self._sink is not None:
+                self._sink.close()
+                self._sink = None
 
     def __enter__(self) -> Problems:
         return self
@@ -166,10 +196,7 @@ class Problems:
     def _put_aside(self, error: DataError, raw: str | None) -> None:
         assert self.quarantine is not None
         if self._sink is None:
-            self.quarantine.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.quarantine, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.fchmod(handle, 0o600)  # open does not change the mode of an existing file
-            self._sink = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
+            self._sink = _appending(self.quarantine)
         line: dict[str, Any] = {
             "source": error.source,
             "line": error.line,
@@ -181,6 +208,30 @@ class Problems:
             line["raw"] = raw[:_RAW_KEPT]
         self._sink.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._sink.flush()  # a killed process loses no quarantined record
+
+
+def _appending(path: Path) -> TextIO:
+    """Open the quarantine file, which only its owner may read.
+
+    Neither a link is followed, nor a pipe waited for: with what they lead to, bad records could be written
+    anywhere.
+
+    Raises:
+        StateError: it is no regular file, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        special = error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+        why = "it is no regular file" if special else str(error.strerror)
+        raise StateError(f"bad records cannot be written to {path}: {why}; name another file") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise StateError(f"bad records cannot be written to {path}: it is no regular file; name another file")
+    os.fchmod(handle, 0o600)  # open does not change the mode of an existing file
+    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def _count(counts: Counter[str], reason: str, n: int) -> str:

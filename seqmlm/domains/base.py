@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -241,10 +242,13 @@ class Domain(ABC):
         self, paths: Sequence[Path | str], problems: Problems, format: str | None, options: Mapping[str, Any]
     ) -> Iterator[Record]:
         named = self.all_formats[format] if format else None
-        for path, from_folder in self._files(paths, named):
+        for path, from_folder in self._files(paths, named, problems):
             chosen = named or self.format_of(path)
             if named is None and from_folder and chosen in (None, self.dataset):
-                continue  # a README, a truth.json or a table of scores beside the data is not data
+                # A README, a truth.json or a table of scores beside the data is not data.
+                if Path(path).name not in _BESIDE:
+                    problems.note("a file of another kind in the folder, left out", source=str(path))
+                continue
             chosen = chosen or next(iter(self.formats.values()))
             known = {k: v for k, v in options.items() if k in chosen.options()}
             if chosen is self.dataset and (is_reference(path) or Path(path).is_dir()):
@@ -265,16 +269,18 @@ class Domain(ABC):
             for record in self.dataset.read(source, problems, **options):
                 yield record if part is None else replace(record, meta={**record.meta, "split": part})
 
-    def _files(self, paths: Sequence[Path | str], chosen: Format | None) -> Iterator[tuple[Path | str, bool]]:
+    def _files(
+        self, paths: Sequence[Path | str], chosen: Format | None, problems: Problems | None = None
+    ) -> Iterator[tuple[Path | str, bool]]:
         """Every file, and whether it was found in a folder; folders that are read as a whole, as they are."""
         for path in paths:
-            folder = str(path) != "-" and Path(path).is_dir()
+            folder = str(path) != "-" and os.path.isdir(path)
             whole = folder and (self.format_of(path) if chosen is None else chosen.folder) is not None
             if str(path) == "-" or whole:
                 yield path, False
                 continue
             found = False
-            for file in expand([path]):
+            for file in expand([path], problems):
                 found = found or not folder or self.format_of(file) not in (None, self.dataset)
                 yield file, folder
             if not found:
@@ -307,7 +313,7 @@ class Domain(ABC):
         if is_reference(path):
             return self.dataset
         own = self.formats.values()
-        if Path(path).is_dir():
+        if os.path.isdir(path):
             if is_saved(Path(path)):
                 return self.dataset
             found = next((one for one in own if one.folder is not None and one.folder(Path(path))), None)
@@ -476,6 +482,8 @@ class Domain(ABC):
 # Samples: the same seed writes the same bytes
 
 TRUTH = "truth.json"
+
+_BESIDE = (TRUTH, "README.md", "README", "README.txt", "LICENSE")
 
 
 def write_sample(

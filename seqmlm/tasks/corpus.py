@@ -153,11 +153,17 @@ class CorpusReader:
         Args:
             name: of the corpus.
             problems: receives what cannot be read; None for what is counted elsewhere.
+
+        Raises:
+            DataError: there is no record.
         """
         if name not in self._parts:
-            split = self.split()
-            pairs = map(split.mark, self._quietly(name))
-            self._parts[name] = split.parts(np.fromiter(pairs, dtype=_TWO_NUMBERS))
+            split, met = self.split(), self._uncounted()
+            marks = map(split.mark, self._quietly(name, met))
+            parts = split.parts(np.fromiter(marks, dtype=_TWO_NUMBERS))
+            if not len(parts):
+                raise met.nothing()
+            self._parts[name] = parts
         yield from zip(self._quietly(name, problems), self._parts[name].tolist(), strict=True)
 
     def _trained_on(self, name: str) -> Iterator[Record]:
@@ -192,10 +198,13 @@ class CorpusReader:
 
     def _quietly(self, name: str, problems: Problems | None = None) -> Iterator[Record]:
         """The records that will be prepared; bad ones are counted and quarantined in that pass only."""
+        records = self.records(name, problems or self._uncounted())
+        return distinct(records) if self.config.data.deduplicate else records
+
+    def _uncounted(self) -> Problems:
         data = self.config.data
         policy: OnError = "raise" if data.on_error == "raise" else "skip"
-        records = self.records(name, problems or Problems(policy, sensitive=data.sensitive))
-        return distinct(records) if data.deduplicate else records
+        return Problems(policy, sensitive=data.sensitive)
 
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
         """One corpus as memory-mapped encodings."""

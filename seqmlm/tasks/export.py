@@ -22,7 +22,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import PARTS
 from seqmlm.domains.base import Domain
 from seqmlm.engine.durable import move_into_place
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.config import resolve_config
 from seqmlm.tasks.corpus import CorpusReader, load_or_train
 from seqmlm.tasks.launch import complete
@@ -147,7 +147,7 @@ def _write(reader: CorpusReader, tokenizer: Tokenizer, problems: Problems, folde
                     writers[part].write_table(pa.Table.from_pylist(rows, schema=schema))
                     counts[part] += len(records)
     if not counts:
-        raise DataError("no record to export", remedy="check the files, their format and its options")
+        raise problems.nothing()
     _save({part: path for part, path in streams.items() if counts[part]}, folder)
     for path in streams.values():
         path.unlink()

@@ -240,7 +240,7 @@ def inspect_data(
 
     Raises:
         UsageError: an unknown domain, format or option.
-        DataError: a path that does not exist.
+        DataError: a path that does not exist, or nothing that can be read.
     """
     found = plugins.domain(domain)
     data: dict[str, Any] = {"paths": list(paths), "format": format, "options": dict(options or {})}
@@ -259,6 +259,8 @@ def inspect_data(
                 yield record
 
     audit = found.audit(counted(), problems)
+    if not census.records:
+        raise problems.nothing()
     return _report(found, config, census, problems, audit, show_records)
 
 

@@ -72,16 +72,38 @@ def test_a_missing_column_comes_with_the_option_that_names_it(seqmlm, workspace:
     reviews.write_text("review,stars\nBad film,1\nGood film,5\n")
     patients.write_text("PatientNo;Date;Diagnosis\n1;2020-01-01;E11.9\n")
     for domain, file, option in (("text", reviews, "column="), ("ehr", patients, "patient=")):
-        found = _inspected(seqmlm, "--domain", domain, file)
-        assert found["records"] == 0
-        assert option in found["remedies"]["no column of this name"]
-    assert "PatientNo" not in str(found), "a first row may be data"
+        done = seqmlm("data", "inspect", "--domain", domain, str(file))
+        assert done.code == 3
+        assert "no column of this name" in done.err
+        assert option in done.err
+    assert "PatientNo" not in done.err, "a first row may be data"
 
 
 def test_a_missing_file_is_named(seqmlm, workspace: Path) -> None:
     done = seqmlm("data", "inspect", "--domain", "protein", "none.fasta")
     assert done.code == 3
     assert "none.fasta" in done.err
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "x.fasta: no record could be read; the first problem is: the file is empty"),
+        (b"\n\n", "no record was found"),
+        (b">a\n>b\n", "x.fasta:1: no record could be read; the first problem is: a FASTA record without"),
+        (bytes(range(256)) * 4, "x.fasta: no record could be read; the first problem is: binary data"),
+        (b">a\n--\n", "no record is left; noted was: a row of gaps only, left out"),
+    ],
+)
+def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data: bytes, said: str) -> None:
+    file = workspace / "x.fasta"
+    file.write_bytes(data)
+    on_error = ("--on-error", "skip")
+    for words in (("data", "inspect"), ("train", *on_error), ("data", "export", "--out", "e", *on_error)):
+        done = seqmlm(*words, "--domain", "protein", str(file))
+        assert done.code == 3, done.err
+        assert said in done.err
+        assert "Traceback" not in done.err
 
 
 def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:

@@ -287,9 +287,9 @@ def test_what_the_tokenizer_refuses_goes_to_problems(tmp_path: Path) -> None:
 
 
 def test_nothing_usable_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no usable sequence"):
+    with pytest.raises(DataError, match="no record was found"):
         made([], tmp_path)
-    with pytest.raises(DataError, match="no usable sequence"):
+    with pytest.raises(DataError, match="the first problem is: '1' is not in the alphabet"):
         made([record(0, "1")], tmp_path, problems=Problems("skip"))
     assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == []
 

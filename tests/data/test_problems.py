@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from seqmlm.data.problems import Problems
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 
 ERROR = DataError("it is odd", source="a.txt", line=3, field="text", remedy="make it even")
 
@@ -112,3 +114,54 @@ def test_input_that_is_read_again_is_not_counted_or_put_aside_again(tmp_path: Pa
         assert again.counts == {"bad": 2, "odd": 3}
         assert again.places == {"bad": "a:1"}
     assert [json.loads(line)["line"] for line in aside.read_text().splitlines()] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
+def test_the_quarantine_is_a_regular_file_or_nothing(kind: str, tmp_path: Path) -> None:
+    aside, other = tmp_path / "aside.jsonl", tmp_path / "other"
+    if kind == "link":
+        other.write_text("keep me")
+        aside.symlink_to(other)
+    elif kind == "dangling":
+        aside.symlink_to(other)
+    elif kind == "fifo":
+        os.mkfifo(aside)
+    else:
+        aside.mkdir()
+    with pytest.raises(StateError, match="it is no regular file"), Problems("quarantine", aside) as problems:
+        problems.bad(ERROR, "x")
+    assert not other.exists() or other.read_text() == "keep me"
+    assert stat.S_IFMT(os.lstat(aside).st_mode) != stat.S_IFREG
+
+
+def test_threads_lose_no_count(tmp_path: Path) -> None:
+    aside = tmp_path / "aside.jsonl"
+    with Problems("quarantine", aside) as problems:
+
+        def work(number: int) -> None:
+            for i in range(300):
+                problems.bad(DataError(f"odd {i % 7}", line=i), str(number))
+                problems.note("noted")
+                _ = problems.counts, problems.snapshot()
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert problems.bad_count == 1200
+        assert problems.counts["noted"] == 1200
+    assert len([json.loads(line) for line in aside.read_text().splitlines()]) == 1200
+
+
+def test_nothing_says_what_was_met_first() -> None:
+    problems = Problems("skip")
+    assert problems.nothing().reason == "no record was found"
+    problems.note("a row of gaps only, left out", source="g.fasta", line=7)
+    assert str(problems.nothing()).startswith("g.fasta:7: no record is left; noted was: a row of gaps")
+    problems.bad(ERROR)
+    problems.bad(DataError("an even odder one", source="b.txt", line=1))
+    nothing = problems.nothing()
+    assert str(nothing) == (
+        "a.txt:3: field 'text': no record could be read; the first problem is: it is odd (make it even)"
+    )

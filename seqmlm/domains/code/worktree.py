@@ -62,8 +62,10 @@ def read_worktree(
         unparsed, max_bytes: as in `read_source`.
     """
     root = Path(path)
+    if not root.is_dir():
+        raise UsageError(f"{path} is no folder, and a work tree is one: name it, or leave --format out")
     wanted = _wanted(languages)
-    names = [name for name in _files(root, tracked) if _is_wanted(name, wanted)]
+    names = [name for name in _files(root, tracked, problems) if _is_wanted(name, wanted)]
     if not vendored:
         kept = [name for name in names if not is_vendored(name)]
         problems.note("a vendored file, skipped", len(names) - len(kept))
@@ -117,11 +119,11 @@ def _is_wanted(name: PurePath, wanted: frozenset[str] | None) -> bool:
     return bool(language) and (wanted is None or language in wanted)
 
 
-def _files(root: Path, tracked: bool) -> list[PurePath]:
-    """Files below `root`, sorted, as paths from there."""
+def _files(root: Path, tracked: bool, problems: Problems | None = None) -> list[PurePath]:
+    """Files below `root`, sorted, as paths from there; `problems` is told what else is there."""
     found = _tracked(root) if tracked else []
     if not found:
-        found = [Path(name).relative_to(root) for name in expand([root])]
+        found = [Path(name).relative_to(root) for name in expand([root], problems)]
     return sorted(found)
 
 

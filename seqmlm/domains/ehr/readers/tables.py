@@ -12,7 +12,7 @@ from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
 from seqmlm.data.readers.tables import too_few_fields
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 # Field -> the names its column may have, in lower case, best first.
 Columns = Mapping[str, Sequence[str]]
@@ -22,9 +22,22 @@ _ENDINGS = (".csv", ".tsv", ".parquet")
 
 
 def table_files(folder: Path) -> dict[str, list[Path]]:
-    """The tables of a folder by name in lower case; a table may be a file or a folder of parts."""
+    """The tables of a folder by name in lower case; a table may be a file or a folder of parts.
+
+    Raises:
+        UsageError: it is no folder: a file, or standard input.
+        DataError: it cannot be looked into.
+    """
     found: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    if (folder.exists() and not folder.is_dir()) or str(folder) == "-":
+        raise UsageError(f"{folder} is no folder, and this format is a folder of tables: name that")
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(
+            f"the folder cannot be read: {error.strerror}", source=str(folder), remedy="check the path"
+        ) from None
+    for path in inside:
         if path.name.startswith("."):
             continue
         if path.is_dir():

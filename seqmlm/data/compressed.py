@@ -1,0 +1,163 @@
+"""What gzip and Zstandard data expand to: in bounded memory, and all that came before a fault.
+
+The decoders are those of zlib and zstandard; the loops around them are ours. `gzip.GzipFile` loses what the
+call that meets a fault had unpacked, and the reader of `zstandard` takes a frame that is cut off for the end
+of the data. A small file may expand to any size, so a step here gives at most 1 MiB.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from seqmlm.errors import DataError
+
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
+"""First bytes of a compressed file, and what it is."""
+
+_BLOCK = 1 << 20
+_INPUT = 3 << 15  # compressed bytes that are read at a time
+
+
+def compression(head: bytes) -> str | None:
+    """Compression of a file that begins with these bytes: "gzip", "Zstandard", or None."""
+    return next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
+
+
+def decompress(read: Callable[[int], bytes], data: bytes, source: str, kind: str) -> Iterator[bytes]:
+    """Decompress member after member; zero bytes may follow the last one, as tape padding does.
+
+    Args:
+        read: returns up to so many further bytes, b"" at the end.
+        data: the bytes read so far.
+        source: for messages.
+        kind: what `compression` says.
+
+    Raises:
+        DataError: the data are damaged or truncated; all that came before the fault has been yielded.
+    """
+    out: list[bytes] = []
+    size = 0
+    fault: DataError | None = None
+    try:
+        for piece in (_gunzipped if kind == "gzip" else _unzstd)(_Packed(read, data)):
+            out.append(piece)
+            size += len(piece)
+            if size >= _BLOCK:
+                yield b"".join(out)
+                out, size = [], 0
+    except _Damaged as error:
+        reason = error.args[0] if error.args else f"the {kind} data are damaged or truncated"
+        remedy = "download or compress the file again; --on-error skip keeps what came before"
+        fault = DataError(reason, source=source, remedy=remedy)
+    if out:
+        yield b"".join(out)
+    if fault is not None:
+        raise fault
+
+
+class _Damaged(Exception):
+    """Compressed data that cannot go on; with a sentence where it is not plain damage."""
+
+
+class _Packed:
+    """The compressed bytes of a file."""
+
+    def __init__(self, read: Callable[[int], bytes], data: bytes) -> None:
+        self._read, self._held, self._at = read, data, 0
+
+    def some(self) -> bytes:
+        """What is held, else some more; b"" at the end."""
+        data = self._held[self._at :] or self._read(_INPUT)
+        self.put_back(b"")
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        """Hold these bytes, of which more was given than was used."""
+        self._held, self._at = data, 0
+
+    def member(self) -> bool:
+        """Whether another member begins, after any zero bytes."""
+        if self._held[self._at : self._at + 1].strip(b"\0"):
+            return True
+        while data := self.some():
+            if data := data.lstrip(b"\0"):
+                self.put_back(data)
+                return True
+        return False
+
+    def take(self, size: int) -> bytes:
+        """Exactly so many bytes, of which there are few."""
+        while len(self._held) - self._at < size:
+            if not (more := self._read(_INPUT)):
+                raise _Damaged
+            self.put_back(self._held[self._at :] + more)
+        self._at += size
+        return self._held[self._at - size : self._at]
+
+
+def _gunzipped(packed: _Packed) -> Iterator[bytes]:
+    """What the members of a gzip file expand to, in pieces of at most 1 MiB."""
+    while packed.member():
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            if not (data := packed.some()):
+                raise _Damaged
+            piece = b""
+            while (data or len(piece) == _BLOCK) and not member.eof:
+                before = member.copy()
+                try:
+                    piece = member.decompress(data, _BLOCK)
+                except zlib.error:  # what this call had unpacked until then is lost with it
+                    yield from _until_fault(before, data)
+                    raise _Damaged from None
+                yield piece
+                data = member.unconsumed_tail
+            packed.put_back(member.unused_data)
+
+
+def _until_fault(member: Any, data: bytes) -> Iterator[bytes]:
+    """What a member of a gzip file gives up to the byte at which it is damaged."""
+    with suppress(zlib.error):
+        for at in range(len(data)):
+            yield member.decompress(data[at : at + 1])
+
+
+_WINDOW = 128 << 20  # what the command zstd unpacks without being asked to use more memory
+_SKIPPABLE = b"\x2a\x4d\x18"
+
+
+def _unzstd(packed: _Packed) -> Iterator[bytes]:
+    """What Zstandard frames expand to, block by block, each of at most 128 KiB (RFC 8878, section 3.1.1)."""
+    import zstandard
+
+    while packed.member():
+        magic = packed.take(4)
+        if magic[1:] == _SKIPPABLE and magic[0] >> 4 == 5:
+            left = int.from_bytes(packed.take(4), "little")
+            while left:
+                left -= len(packed.take(min(left, _INPUT)))
+            continue
+        try:
+            start = magic + packed.take(1)
+            header = start + packed.take(zstandard.frame_header_size(start) - len(start))
+            facts = zstandard.get_frame_parameters(header)
+            if facts.window_size > _WINDOW:
+                raise _Damaged(
+                    f"the Zstandard data ask for {facts.window_size >> 20:,} MiB of memory, more than "
+                    f"{_WINDOW >> 20} MiB"
+                )
+            frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+            frame.decompress(header)
+            last = 0
+            while not last:
+                head = packed.take(3)
+                word = int.from_bytes(head, "little")
+                last, repeated, size = word & 1, (word >> 1) & 3 == 1, word >> 3
+                yield frame.decompress(head + packed.take(1 if repeated else size))
+            if facts.has_checksum:
+                frame.decompress(packed.take(4))
+        except zstandard.ZstdError:
+            raise _Damaged from None
