@@ -41,6 +41,7 @@ from hostile_formats import COUNT, Hostile, hostile_formats, place
 from hostile_kinds import Case, Kind, kinds, large_kinds
 
 SECONDS = 20
+LEVELS = {"code": "file", "ehr": "patient"}  # a row a record
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 COMPARED = ("units", "pll", "score", "max", "good", "bad", "difference")
 
@@ -131,13 +132,14 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
     from seqmlm.config import parse_options
     from seqmlm.data.problems import Problems
     from seqmlm.inference import model_folder
+    from seqmlm.inference.calibrations import store_backgrounds
     from seqmlm.tasks.config import resolve_config
     from seqmlm.tasks.corpus import load_or_train
 
-    for domain in sorted({one.domain for one in formats}):
+    for domain in sorted({"text", *(one.domain for one in formats)}):
         own = plugins.domain(domain)
         records = []
-        for one in formats:
+        for one in hostile_formats().values():
             if one.domain == domain and one.command == "score":
                 path = place(one, root / "words" / one.key)
                 options = parse_options([w.replace("{}", str(path.parent)) for w in one.options if "=" in w])
@@ -147,6 +149,11 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
         )
         loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
         model_folder.write(root / domain, loaded.rows, loaded.tokenizer, loaded.card)
+        level = own.level(LEVELS.get(domain))
+        if level.background is not None:
+            encodings = tokenizer.encode_batch([record.raw for record in records])
+            known = level.background.fit(encodings, tokenizer, seed=0)
+            store_backgrounds(root / domain, {level.name: known}, private=True)
 
 
 def warm_up(one: Hostile, root: Path) -> None:
@@ -211,6 +218,7 @@ class Bench:
         if self.one.command == "score":
             words += [*self._format(), "--json", "--mode", "partition:4" if case.modest else "exact"]
             words += [] if raises else ["--on-error", "skip"]
+            words += ["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else []
         done = self._run(folder, *words)
         rows = []
         if out.exists():
@@ -385,7 +393,7 @@ def main() -> None:
     made = forked(lambda: models(formats, root), root, 300)
     if made.code:
         raise RuntimeError(made.err)
-    warm_up(formats[0], root)
+    warm_up(known["text-txt"], root)
     global _RESIDENT
     _RESIDENT = resident()
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
