@@ -1,0 +1,419 @@
+"""Gives every kind of hostile input to the command line, each in a process forked from a warm parent.
+
+    python warm.py FOLDER text-csv ...      [--kinds value:nul] [--large] [--seed 0]
+
+A process that imports torch takes seconds to start; so one parent imports everything, computes nothing (no
+thread pool may exist at a fork), and forks a child for every command. Of each input it is asked: no
+traceback, no hang, an exit code that means something, memory within bounds, nothing else on the disk changed,
+no control characters to the terminal; every clean record gives the very row it gives alone; what was scored
+and what was left out are all records; and a message names the file, and the line where there is one.
+
+Prints one JSON object a format: {"format", "cases", "commands", "seconds", "complaints": [...]}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import io
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+
+from hostile_formats import COUNT, Hostile, hostile_formats, place
+from hostile_kinds import Case, Kind, kinds, large_kinds
+
+SECONDS = 20
+LEVELS = {"code": "file", "ehr": "patient"}  # a row a record
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+COMPARED = ("units", "pll", "score", "max", "good", "bad", "difference")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: exit code, or minus the signal; what it printed; bytes it took beyond the parent."""
+
+    code: int
+    out: str
+    err: str
+    memory: int
+    raw: bytes
+
+
+def forked(work: Any, folder: Path, seconds: int = SECONDS) -> Ended:
+    """Run `work` in a child whose standard streams are files."""
+    out, err = folder / "stdout", folder / "stderr"
+    child = os.fork()
+    if child == 0:
+        code = 97
+        try:
+            os.setpgid(0, 0)
+            signal.alarm(seconds)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+            os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+            try:
+                work()
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    _, status, usage = os.wait4(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what it has left behind
+    raw = out.read_bytes() + err.read_bytes()
+    return Ended(
+        os.waitstatus_to_exitcode(status),
+        out.read_text(encoding="utf-8", errors="surrogateescape"),
+        err.read_text(encoding="utf-8", errors="surrogateescape"),
+        usage.ru_maxrss * 1024 - _RESIDENT,
+        raw,
+    )
+
+
+_RESIDENT = 0
+
+
+def resident() -> int:
+    """Bytes this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def command(*words: object) -> Any:
+    """The command line, to be run in a child."""
+
+    def run() -> None:
+        from seqmlm.cli import main
+
+        main([str(word) for word in words])
+
+    return run
+
+
+def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """Everything below a folder: kind, mode, size, time of change."""
+    found = {}
+    for at, folders, files in os.walk(os.fsencode(folder)):
+        for name in (*folders, *files):
+            path = os.path.join(at, name)
+            stat = os.lstat(path)
+            changed = 0 if name in folders else stat.st_mtime_ns
+            found[os.fsdecode(path)] = (stat.st_mode, stat.st_size if name in files else 0, changed)
+    return found
+
+
+def models(formats: Sequence[Hostile], root: Path) -> None:
+    """An untrained model of each field, which knows the words of the clean files; run in a child."""
+    from tiny_fields import random_model
+
+    from seqmlm import plugins
+    from seqmlm.config import parse_options
+    from seqmlm.data.problems import Problems
+    from seqmlm.inference import model_folder
+    from seqmlm.inference.calibrations import store_backgrounds
+    from seqmlm.tasks.config import resolve_config
+    from seqmlm.tasks.corpus import load_or_train
+
+    for domain in sorted({"text", *(one.domain for one in formats)}):
+        own = plugins.domain(domain)
+        records = []
+        for one in hostile_formats().values():
+            if one.domain == domain and one.command == "score":
+                path = place(one, root / "words" / one.key)
+                options = parse_options([w.replace("{}", str(path.parent)) for w in one.options if "=" in w])
+                records += list(own.read([path], Problems("raise"), format=one.format, **options))
+        tokenizer = load_or_train(
+            resolve_config(own, {}), lambda: map(own.training_text, records)
+        )
+        loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
+        model_folder.write(root / domain, loaded.rows, loaded.tokenizer, loaded.card)
+        level = own.level(LEVELS.get(domain))
+        if level.background is not None:
+            encodings = tokenizer.encode_batch([record.raw for record in records])
+            known = level.background.fit(encodings, tokenizer, seed=0)
+            store_backgrounds(root / domain, {level.name: known}, private=True)
+
+
+def warm_up(one: Hostile, root: Path) -> None:
+    """Inspect and score a small file in this process."""
+    path = place(one, root / "warm")
+    options = [word.replace("{}", str(root / "warm")) for word in one.options]
+    score = ("score", root / one.domain, path, "--out", root / "warm.jsonl", "--json", "--mode", "exact")
+    inspect = ("data", "inspect", path, "--domain", one.domain, "--json")
+    for words in (score, inspect):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as told:
+            try:
+                command(*words, *options)()
+            except SystemExit as stop:
+                if stop.code:
+                    raise RuntimeError(told.getvalue()) from None
+    importlib.import_module("seqmlm.tasks.pairs")
+    importlib.import_module("seqmlm.tasks.rescore")
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the parent's memory
+
+
+class Bench:
+    """One format: its clean rows, and the cases tried on it."""
+
+    def __init__(self, one: Hostile, root: Path, seed: int, seconds: int) -> None:
+        self.seconds = seconds
+        self.one, self.root, self.seed = one, root, seed
+        self.model = root / one.domain
+        self.complaints: list[str] = []
+        self.commands = 0
+        self.cases = 0
+        folder = root / "cases" / one.key / "clean"
+        path = place(one, folder)
+        done, rows, summary = self._score(path, folder, Case(path=path))
+        if done.code:
+            raise RuntimeError(f"{one.key}: the clean file ends with {done.code}: {done.err}")
+        self.clean = rows
+        if one.command == "score" and summary["records"] != COUNT:
+            raise RuntimeError(f"{one.key}: {summary['records']} records of the clean file: {summary}")
+        again, rows, _ = self._score(path, folder, Case(path=path, modest=True))
+        self.modest = rows
+
+    def _options(self, folder: Path) -> list[str]:
+        home = folder / "clean" if (folder / "clean").is_dir() else folder
+        return [word.replace("{}", str(home)) for word in self.one.options]
+
+    def _format(self) -> list[str]:
+        return ["--format", self.one.format] if self.one.command == "score" else []
+
+    def _run(self, folder: Path, *words: object) -> Ended:
+        self.commands += 1
+        streams = folder.parent / f"{folder.name}.streams"
+        streams.mkdir(exist_ok=True)
+        return forked(command(*words), streams, self.seconds)
+
+    def _score(
+        self, path: Path | str, folder: Path, case: Case, *, raises: bool = False
+    ) -> tuple[Ended, list[dict[str, Any]], dict[str, Any]]:
+        out = folder.parent / f"{folder.name}.jsonl"
+        out.unlink(missing_ok=True)
+        words: list[object] = [self.one.command, self.model, path, *self._options(folder), "--out", out]
+        if self.one.command == "score":
+            words += [*self._format(), "--json", "--mode", "partition:4" if case.modest else "exact"]
+            words += [] if raises else ["--on-error", "skip"]
+            words += ["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else []
+        done = self._run(folder, *words)
+        rows = []
+        if out.exists():
+            rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        summary = {}
+        if done.code == 0 and self.one.command == "score":
+            with contextlib.suppress(ValueError):
+                summary = json.loads(done.out)
+        return done, rows, summary
+
+    def try_kind(self, name: str, kind: Kind) -> None:
+        """Make the input, ask for it to be inspected and scored, and complain."""
+        folder = self.root / "cases" / self.one.key / re.sub(r"\W", "_", name)
+        folder.mkdir(parents=True)
+        case = kind(self.one, folder, random.Random(crc32(name.encode()) + self.seed))
+        if case is None:
+            folder.rmdir()
+            return
+        self.cases += 1
+        before = snapshot(folder), snapshot(self.root / "home"), snapshot(self.model)
+        for complaint in self._complaints(folder, case):
+            self.complaints.append(f"{self.one.key} {name}: {complaint}")
+            print(self.complaints[-1], file=sys.stderr, flush=True)
+        after = snapshot(folder), snapshot(self.root / "home"), snapshot(self.model)
+        for old, new in zip(before, after, strict=True):
+            changed = {at for at in old.keys() | new.keys() if old.get(at) != new.get(at)}
+            for at in sorted(changed):
+                if not at.endswith(".fai"):
+                    self.complaints.append(f"{self.one.key} {name}: changed on disk: {at!r}")
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _complaints(self, folder: Path, case: Case) -> Iterator[str]:
+        places: dict[str, str] = {}
+        if self.one.command == "score":
+            done = self._run(
+                folder,
+                *("data", "inspect", case.path, "--domain", self.one.domain, *self._format()),
+                *("--json", *self._options(folder)),
+            )
+            yield from (f"inspect: {text}" for text in self._ending(done, case))
+            if done.code == 0:
+                found = json.loads(done.out)
+                places = found["places"]
+                yield from (f"inspect: {text}" for text in self._inspected(found, case))
+        done, rows, summary = self._score(case.path, folder, case)
+        yield from (f"score: {text}" for text in self._ending(done, case))
+        if done.code == 0:
+            yield from (f"score: {text}" for text in self._rows(rows, summary, case))
+        if summary.get("bad"):
+            done, _, _ = self._score(case.path, folder, case, raises=True)
+            yield from (f"score, raising: {text}" for text in self._raised(done, case))
+
+    def _ending(self, done: Ended, case: Case) -> Iterator[str]:
+        last = done.err.strip().splitlines()[-1:] or ["(nothing)"]
+        if done.code == -signal.SIGALRM:
+            yield f"still running after {self.seconds} s"
+            return
+        if done.code < 0:
+            yield f"ended by signal {-done.code}: {last[0]!r}"
+            return
+        if "Traceback" in done.err or done.code in (1, 97):
+            yield f"traceback, exit {done.code}: {last[0][:300]!r}"
+        elif done.code not in (0, 2, 3, 4):
+            yield f"exit {done.code}: {last[0]!r}"
+        elif case.nothing and done.code != 3:
+            yield f"nothing could be read, but exit {done.code}: {done.err[-200:]!r}"
+        elif done.code and not (case.nothing or case.refusable):
+            yield f"exit {done.code} though records can be read: {last[0][:300]!r}"
+        if done.code and not done.err.strip():
+            yield f"exit {done.code} without a word"
+        if done.code and "error: " not in done.err and "Error" not in done.err:
+            yield f"exit {done.code} without a sentence: {last[0][:300]!r}"
+        if len(done.err) > 6000:
+            yield f"{len(done.err):,} characters of message"
+        if (control := _CONTROL.search(done.out + done.err)) is not None:
+            around = (done.out + done.err)[max(0, control.start() - 40) : control.end() + 20]
+            yield f"a control character is printed: {around!r}"
+        if done.memory > case.memory:
+            yield f"{done.memory >> 20:,} MiB of memory (at most {case.memory >> 20:,})"
+
+    def _inspected(self, found: dict[str, Any], case: Case) -> Iterator[str]:
+        records, left = found["records"], found["problems"]
+        if records == 0:
+            yield f"exit 0 with no record: {left}"
+        counts = [records, *left.values()]
+        if case.total is not None and all(isinstance(count, int) for count in counts):
+            if sum(counts) < case.total:
+                yield f"{records} records and {left} of {case.total} records"
+        for reason, place in found["places"].items():
+            if Path(str(case.path)).name not in place and str(case.path) not in place:
+                yield f"{reason!r} is placed at {place!r}"
+
+    def _rows(self, rows: list[dict[str, Any]], summary: dict[str, Any], case: Case) -> Iterator[str]:
+        clean = self.modest if case.modest else self.clean
+        wanted = [_facts(row) for row in clean]
+        if case.untouched and self.one.command != "rescore":
+            per = len(wanted) // COUNT
+            kept = [fact for n in case.untouched for fact in wanted[n * per : (n + 1) * per]]
+            missing = _not_in_order(kept, [_facts(row) for row in rows])
+            if missing:
+                yield f"{missing} of {len(kept)} untouched rows are not as they are alone; {len(rows)} rows"
+        if self.one.command != "score":
+            return
+        if not summary:
+            yield "no summary"
+            return
+        if case.total is not None and summary["records"] + summary["bad"] != case.total:
+            yield (
+                f"{summary['records']} records and {summary['bad']} left out of {case.total}: "
+                f"{summary['problems']}"
+            )
+        if not summary["records"]:
+            yield f"exit 0 with no record: {summary['problems']}"
+        for row in rows:
+            if row.get("score") is None:
+                yield f"a row without a score: {str(row)[:200]}"
+                break
+
+    def _raised(self, done: Ended, case: Case) -> Iterator[str]:
+        if done.code == 0:
+            yield "records are left out, but nothing is raised"
+            return
+        if done.code != 3 or "Traceback" in done.err:
+            yield f"exit {done.code}: {done.err[-300:]!r}"
+        name = Path(str(case.path)).name
+        if name.isprintable() and name.isascii() and name not in done.err:
+            yield f"the file is not named: {done.err[-300:]!r}"
+        if case.line is not None and f":{case.line}:" not in done.err:
+            yield f"line {case.line} is not named: {done.err[:300]!r}"
+        if (control := _CONTROL.search(done.out + done.err)) is not None:
+            yield f"a control character is printed: {control[0]!r}"
+
+
+def _facts(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in COMPARED)
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Equal but for the last bits of sums: records are packed together with others than when they are alone."""
+    return all(
+        a == b or (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-5))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _not_in_order(wanted: list[Any], found: list[Any]) -> int:
+    """How many of `wanted` cannot be met in `found` in order."""
+    missing = place = 0
+    for one in wanted:
+        at = next((n for n in range(place, len(found)) if _same(one, found[n])), None)
+        missing += at is None
+        place = place if at is None else at + 1
+    return missing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("formats", nargs="*")
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="patience with one command")
+    arguments = parser.parse_args()
+    root = arguments.folder.resolve()
+    (root / "home").mkdir(parents=True)
+    os.environ["SEQMLM_HOME"] = str(root / "home")
+    known = hostile_formats()
+    formats = [known[name] for name in arguments.formats or known]
+    # Models are made in a child, because that computes; the parent does as little as imports and caches what
+    # every command needs.
+    made = forked(lambda: models(formats, root), root, 300)
+    if made.code:
+        raise RuntimeError(made.err)
+    warm_up(known["text-txt"], root)
+    global _RESIDENT
+    _RESIDENT = resident()
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if len([name for name in threads if name != "jemalloc_bg_thd"]) != 1:  # which knows of forks
+        raise RuntimeError(f"threads before a fork: {threads}")
+    for one in formats:
+        began = time.monotonic()
+        bench = Bench(one, root, arguments.seed, arguments.seconds)
+        for name, kind in (large_kinds() if arguments.large else kinds()).items():
+            if arguments.kinds in name:
+                bench.try_kind(name, kind)
+        told = {
+            "format": one.key,
+            "cases": bench.cases,
+            "commands": bench.commands,
+            "seconds": round(time.monotonic() - began, 2),
+            "complaints": bench.complaints,
+        }
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

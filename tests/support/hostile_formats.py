@@ -1,0 +1,668 @@
+"""Every format as pieces of bytes that can be damaged one by one: a head, clean records, and a way to spell more.
+
+A kind of damage (hostile_kinds.py) puts the pieces together otherwise than a program would. Every record
+makes one row when it is scored with the words given here, so that what became of each can be counted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from formats import DNA, MESSAGES, PROTEINS, SENTENCES, SOURCES, TIMES, pdb, swissprot
+from formats import _events as events_of
+
+COUNT = 12
+Spell = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hostile:
+    """A format in pieces.
+
+    Args:
+        domain, format: what `--domain` and `--format` take; no format for a command that takes none.
+        name: of the file that is damaged, below the folder of the input.
+        head, records, tail: its bytes.
+        value: a further record with these bytes in what is scored.
+        label: a further record with these bytes in its name, or in words beside it.
+        time: a further record with these bytes where its time stands.
+        beside: other files of the input.
+        options: further words of the command line; "{}" is the folder.
+        whole: a fault may cost the whole file.
+        apart: a record of it may be split over several rows of its tables, so that what is left out is no
+            record of its own.
+        folder: the command line names the folder, not the file.
+        files: each record is a file of its own, called `name` with its number for "{}".
+        json: values are those of JSON.
+        binary: no text at all.
+        command: `score`, `pairs` or `rescore`.
+        giant: bytes of a record of so many units, in parts.
+    """
+
+    domain: str
+    format: str
+    name: str
+    records: tuple[bytes, ...]
+    value: Spell | None = None
+    label: Spell | None = None
+    time: Spell | None = None
+    head: bytes = b""
+    tail: bytes = b""
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    whole: bool = False
+    apart: bool = False
+    folder: bool = False
+    files: bool = False
+    json: bool = False
+    binary: bool = False
+    command: str = "score"
+    giant: Callable[[int], Iterator[bytes]] | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.domain}-{self.format}" if self.command == "score" else f"{self.command}-{self.format}"
+
+    def file(self, records: Sequence[bytes] | None = None) -> bytes:
+        """The bytes of the file with these records."""
+        return self.head + b"".join(self.records if records is None else records) + self.tail
+
+
+def _around(before: bytes, after: bytes = b"\n") -> Spell:
+    return lambda given: before + given + after
+
+
+def _long(before: bytes, unit: bytes, after: bytes = b"\n") -> Callable[[int], Iterator[bytes]]:
+    def parts(units: int) -> Iterator[bytes]:
+        yield before
+        for begin in range(0, units, 1 << 16):
+            yield unit * min(1 << 16, units - begin)
+        yield after
+
+    return parts
+
+
+def _lines(texts: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(text.encode() + b"\n" for text in texts)
+
+
+def _objects(values: Sequence[Any]) -> tuple[bytes, ...]:
+    return _lines([json.dumps(value) for value in values])
+
+
+# Text
+
+SENTENCE = SENTENCES[:COUNT]
+
+
+def _conllu(text: str) -> bytes:
+    words = "".join(f"{n}\t{w}\t_\tX\t_\t_\t{n - 1}\tdep\t_\t_\n" for n, w in enumerate(text.split(), 1))
+    return words.encode() + b"\n"
+
+
+def _parquet(columns: Mapping[str, list[Any]]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out = io.BytesIO()
+    pq.write_table(pa.table(dict(columns)), out)
+    return out.getvalue()
+
+
+def _text() -> Iterator[Hostile]:
+    yield Hostile(
+        domain="text",
+        format="txt",
+        name="t.txt",
+        records=_lines(SENTENCE),
+        value=_around(b""),
+        giant=_long(b"", b"cat "),
+    )
+    yield Hostile(
+        domain="text",
+        format="jsonl",
+        name="t.jsonl",
+        records=_objects([{"id": f"t{n}", "text": s} for n, s in enumerate(SENTENCE)]),
+        value=_around(b'{"id": "v", "text": "', b'"}\n'),
+        label=_around(b'{"id": "', b'", "text": "a cat"}\n'),
+        options=("--option", "id_field=id"),
+        json=True,
+        giant=_long(b'{"id": "v", "text": "', b"cat ", b'"}\n'),
+    )
+    for format, mark in (("csv", b","), ("tsv", b"\t")):
+        yield Hostile(
+            domain="text",
+            format=format,
+            name=f"t.{format}",
+            head=b"id" + mark + b"text\n",
+            records=tuple(f"t{n}".encode() + mark + s.encode() + b"\n" for n, s in enumerate(SENTENCE)),
+            value=_around(b"v" + mark),
+            label=_around(b"", mark + b"a cat\n"),
+            options=("--option", "id_column=id"),
+            giant=_long(b"v" + mark, b"cat "),
+        )
+    yield Hostile(
+        domain="text",
+        format="conllu",
+        name="t.conllu",
+        records=tuple(map(_conllu, SENTENCE)),
+        value=_around(b"1\t", b"\t_\tX\t_\t_\t0\troot\t_\t_\n\n"),
+        label=_around(b"# sent_id = ", b"\n" + _conllu("a cat")),
+    )
+    yield Hostile(
+        domain="text",
+        format="parquet",
+        name="t.parquet",
+        records=(_parquet({"text": SENTENCE}),),
+        binary=True,
+        whole=True,
+    )
+
+
+# Proteins
+
+PROTEIN = [one[:30] for one in PROTEINS[:COUNT]]
+
+
+def _mmcif(letters: str) -> bytes:
+    from Bio.PDB import MMCIFIO, PDBParser
+
+    writer, out = MMCIFIO(), io.StringIO()
+    writer.set_structure(PDBParser(QUIET=True).get_structure("p", io.StringIO(pdb(letters) + "END\n")))
+    writer.save(out)
+    return out.getvalue().encode()
+
+
+def _protein() -> Iterator[Hostile]:
+    for format, name in (("fasta", "p.fasta"), ("a3m", "p.a3m")):
+        yield Hostile(
+            domain="protein",
+            format=format,
+            name=name,
+            records=tuple(f">p{n}\n{s}\n".encode() for n, s in enumerate(PROTEIN)),
+            value=_around(b">v\n"),
+            label=_around(b">", b"\nMKVLAT\n"),
+            giant=_long(b">v\n", b"M"),
+        )
+    yield Hostile(
+        domain="protein",
+        format="stockholm",
+        name="p.sto",
+        records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(PROTEIN)),
+        value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
+        label=_around(b"# STOCKHOLM 1.0\n", b" MKVLAT\n//\n"),
+        whole=True,
+    )
+    yield Hostile(
+        domain="protein",
+        format="clustal",
+        name="p.aln",
+        head=b"CLUSTAL W (1.82) multiple sequence alignment\n\n",
+        records=tuple(f"row{n:<12}{s}\n".encode() for n, s in enumerate(PROTEIN)),
+        value=_around(b"v              "),
+        label=_around(b"", b" " + PROTEIN[0].encode() + b"\n"),
+        whole=True,
+    )
+    entries = [swissprot([f"P{n:05}"], [s]).encode() for n, s in enumerate(PROTEIN)]
+    before, _, after = entries[0].partition(PROTEIN[0].encode())
+    named = swissprot(["V00000"], ["MKVLAT"]).encode()
+    yield Hostile(
+        domain="protein",
+        format="swissprot",
+        name="p.dat",
+        records=tuple(entries),
+        value=_around(before, after),
+        label=lambda given: named.replace(b"Protein of V00000", given),
+    )
+    for format, name in (("pdb", "p{}.pdb"), ("mmcif", "p{}.cif")):
+        texts = [(pdb(s) + "END\n").encode() if format == "pdb" else _mmcif(s) for s in PROTEIN]
+        yield Hostile(
+            domain="protein",
+            format=format,
+            name=name,
+            records=tuple(texts),
+            value=lambda given, first=texts[0]: first.replace(b"ALA", given).replace(b"LEU", given),  # type: ignore[misc]
+            label=lambda given, first=texts[0]: b"# " + given + b"\n" + first,  # type: ignore[misc]
+            files=True,
+            folder=True,
+        )
+
+
+# Genomes
+
+BASES = [one[:40] for one in DNA[:COUNT]]
+
+
+def _flat(format: str) -> list[bytes]:
+    from Bio import SeqIO
+    from Bio.Seq import Seq
+    from Bio.SeqRecord import SeqRecord
+
+    made = []
+    for n, letters in enumerate(BASES):
+        notes = {"molecule_type": "DNA"}
+        record = SeqRecord(Seq(letters), id=f"g{n}", name=f"g{n}", description="words", annotations=notes)
+        out = io.StringIO()
+        SeqIO.write([record], out, format)
+        made.append(out.getvalue().encode())
+    return made
+
+
+def _dna() -> Iterator[Hostile]:
+    yield Hostile(
+        domain="dna",
+        format="fasta",
+        name="d.fa",
+        records=tuple(f">d{n}\n{s}\n".encode() for n, s in enumerate(BASES)),
+        value=_around(b">v\n"),
+        label=_around(b">", b"\nACGTAC\n"),
+        giant=_long(b">v\n", b"A"),
+    )
+    yield Hostile(
+        domain="dna",
+        format="fastq",
+        name="d.fq",
+        records=tuple(f"@d{n}\n{s}\n+\n{'I' * len(s)}\n".encode() for n, s in enumerate(BASES)),
+        value=lambda given: b"@v\n" + given + b"\n+\n" + b"I" * len(given) + b"\n",
+        label=_around(b"@", b"\nACGT\n+\nIIII\n"),
+    )
+    for format, name in (("genbank", "g.gb"), ("embl", "g.embl")):
+        flat = _flat(format)
+        first = BASES[0].lower().encode()
+        shown = next(line for line in flat[0].splitlines() if first[:10] in line)
+        yield Hostile(
+            domain="dna",
+            format=format,
+            name=name,
+            records=tuple(flat),
+            value=lambda given, one=flat[0], old=shown: one.replace(old, b"     " + given),  # type: ignore[misc]
+            label=lambda given, one=flat[0]: one.replace(b"words", given),  # type: ignore[misc]
+        )
+    yield Hostile(
+        domain="dna",
+        format="stockholm",
+        name="d.sto",
+        records=tuple(f"# STOCKHOLM 1.0\nrow{n} {s}\n//\n".encode() for n, s in enumerate(BASES)),
+        value=_around(b"# STOCKHOLM 1.0\nv ", b"\n//\n"),
+        label=_around(b"# STOCKHOLM 1.0\n", b" ACGTAC\n//\n"),
+        whole=True,
+    )
+    yield Hostile(
+        domain="dna",
+        format="bed",
+        name="w.bed",
+        records=tuple(f"c{n}\t5\t30\tw{n}\t0\t{'+-'[n % 2]}\n".encode() for n in range(COUNT)),
+        value=_around(b"c0\t", b"\t20\tv\t0\t+\n"),
+        label=_around(b"c0\t5\t20\t", b"\t0\t+\n"),
+        beside={"genome.fa": b"".join(f">c{n}\n{s}\n".encode() for n, s in enumerate(BASES))},
+        options=("--option", "genome={}/genome.fa"),
+    )
+
+
+# Source code
+
+SOURCE = [text.encode() for text in SOURCES[:COUNT]]
+
+
+def _cells(source: bytes) -> bytes:
+    cell = b'{"cell_type": "code", "source": [' + source + b'], "metadata": {}, "outputs": []}'
+    return b'{"cells": [' + cell + b'], "metadata": {"language_info": {"name": "python"}}, "nbformat": 4}'
+
+
+def _code() -> Iterator[Hostile]:
+    for format in ("source", "worktree"):
+        yield Hostile(
+            domain="code",
+            format=format,
+            name="m{}.py",
+            records=tuple(SOURCE),
+            value=_around(b"x = 1\ny = '", b"'\n"),
+            files=True,
+            folder=True,
+            options=("--option", "near_duplicates=0") if format == "worktree" else (),
+            giant=_long(b"x = '", b"abc "),
+        )
+    yield Hostile(
+        domain="code",
+        format="notebook",
+        name="n{}.ipynb",
+        records=tuple(_cells(json.dumps(text.decode()).encode()) for text in SOURCE),
+        value=lambda given: _cells(b'"x = 1  # ' + given + b'"'),
+        label=lambda given: b'{"' + given + b'": 1, ' + _cells(b'"x = 1"')[1:],
+        files=True,
+        folder=True,
+        json=True,
+    )
+    yield Hostile(
+        domain="code",
+        format="json",
+        name="c.jsonl",
+        records=_objects([{"id": f"c{n}", "code": s.decode()} for n, s in enumerate(SOURCE)]),
+        value=_around(b'{"id": "v", "code": "x = 1 # ', b'"}\n'),
+        label=_around(b'{"id": "', b'", "code": "x = 1"}\n'),
+        options=("--option", "id_field=id", "--option", "language=python"),
+        json=True,
+        giant=_long(b'{"id": "v", "code": "', b"abc ", b'"}\n'),
+    )
+
+
+# Patients
+
+PEOPLE = [(person, list(events_of(person))) for person in range(COUNT)]
+CONCEPTS = {"I10": 320128, "E11": 201826, "J45": 317009, "M54": 194133, "K21": 318800}
+
+
+def _joined(shape: Callable[[int, int, str, str], str]) -> tuple[bytes, ...]:
+    """The lines of each patient."""
+    return tuple(
+        "".join(shape(p, n, day, code) + "\n" for n, (day, code) in enumerate(own)).encode()
+        for p, own in PEOPLE
+    )
+
+
+def _fhir(person: int, events: Sequence[tuple[str, str]]) -> bytes:
+    lines: list[Any] = [
+        {"resourceType": "Patient", "id": f"p{person}", "gender": "female", "birthDate": "1960-01-01"}
+    ]
+    for day, code in events:
+        coding = [{"system": "http://hl7.org/fhir/sid/icd-10-cm", "code": code}]
+        lines.append(
+            {
+                "resourceType": "Condition",
+                "subject": {"reference": f"Patient/p{person}"},
+                "code": {"coding": coding},
+                "onsetDateTime": day,
+            }
+        )
+    return b"".join(_objects(lines))
+
+
+def _ehr() -> Iterator[Hostile]:
+    yield Hostile(
+        domain="ehr",
+        format="events",
+        name="e.csv",
+        head=b"patient_id,time,code,value\n",
+        records=_joined(lambda p, n, day, code: f"{p},{day},{code},"),
+        value=_around(b"v,2024-05-01,", b",\n"),
+        label=_around(b"", b",2024-05-01,I10,\n"),
+        time=_around(b"v,", b",I10,\n"),
+        giant=_long(b"v,2024-05-01,", b"cat "),
+    )
+    yield Hostile(
+        domain="ehr",
+        format="wide",
+        name="w.csv",
+        head=b"patient_id,encounter_id,date,diagnosis\n",
+        records=_joined(lambda p, n, day, code: f"{p},{p}-{n},{day},{code}"),
+        value=_around(b"v,v-1,2024-05-01,"),
+        label=_around(b"", b",v-1,2024-05-01,I10\n"),
+        time=_around(b"v,v-1,", b",I10\n"),
+        options=("--option", "time=date", "--option", "columns=diagnosis"),
+    )
+    yield Hostile(
+        domain="ehr",
+        format="fhir",
+        name="all.ndjson",
+        records=tuple(_fhir(*one) for one in PEOPLE),
+        value=_around(
+            b'{"resourceType": "Condition", "subject": {"reference": "Patient/v"}, "onsetDateTime": '
+            b'"2024-05-01", "code": {"coding": [{"system": "s", "code": "',
+            b'"}]}}\n',
+        ),
+        label=_around(b'{"resourceType": "Patient", "id": "', b'", "gender": "female"}\n'),
+        time=_around(b'{"resourceType": "Patient", "id": "v", "birthDate": "', b'"}\n'),
+        json=True,
+        apart=True,
+    )
+    yield Hostile(
+        domain="ehr",
+        format="omop",
+        name="condition_occurrence.csv",
+        head=b"condition_occurrence_id,person_id,condition_concept_id,condition_start_date\n",
+        records=_joined(lambda p, n, day, code: f"{p * 100 + n},{p},{CONCEPTS[code]},{day}"),
+        value=_around(b"7,0,", b",2024-05-01\n"),
+        label=_around(b"7,", b",320128,2024-05-01\n"),
+        time=_around(b"7,0,320128,"),
+        beside={
+            "person.csv": b"person_id,gender_concept_id,year_of_birth\n"
+            + b"".join(f"{p},8507,{1950 + p}\n".encode() for p in range(COUNT))
+        },
+        folder=True,
+        apart=True,
+    )
+    stays = "".join(
+        f"{p},{p},{p * 100 + n},{day} 08:00:00,{day} 20:00:00,EMERGENCY\n"
+        for p, own in PEOPLE
+        for n, (day, _) in enumerate(own)
+    )
+    people = "".join(f"{p},{p},M,1950-01-01 00:00:00,,,,0\n" for p in range(COUNT))
+    yield Hostile(
+        domain="ehr",
+        format="mimic3",
+        name="DIAGNOSES_ICD.csv",
+        head=b"ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE\n",
+        records=_joined(lambda p, n, day, code: f"{p},{p},{p * 100 + n},1,{code}"),
+        value=_around(b"7,0,0,1,"),
+        label=_around(b"7,", b",0,1,I10\n"),
+        beside={
+            "PATIENTS.csv": b"ROW_ID,SUBJECT_ID,GENDER,DOB,DOD,DOD_HOSP,DOD_SSN,EXPIRE_FLAG\n"
+            + people.encode(),
+            "ADMISSIONS.csv": b"ROW_ID,SUBJECT_ID,HADM_ID,ADMITTIME,DISCHTIME,ADMISSION_TYPE\n"
+            + stays.encode(),
+        },
+        folder=True,
+        apart=True,
+    )
+    flat = [(str(p), day, code) for p, own in PEOPLE for day, code in own]
+    columns = dict(zip(("patient_id", "time", "code"), map(list, zip(*flat, strict=True)), strict=True))
+    yield Hostile(
+        domain="ehr",
+        format="huggingface",
+        name="e.parquet",
+        records=(_parquet(columns),),
+        binary=True,
+        whole=True,
+    )
+
+
+# Logs
+
+LOG = [(time, text) for time, text in zip(TIMES[:COUNT], MESSAGES[:COUNT], strict=True)]
+APART = ("--option", "window=1", "--option", "multiline=off", "--option", "session=none")
+
+
+def _logs() -> Iterator[Hostile]:
+    day = f"{TIMES[0]:%Y-%m-%dT%H:%M:%S}"
+    shapes: dict[str, tuple[str, str, str]] = {  # format, what stands before a message, and after
+        "plain": ("", "", ""),
+        "iso": ("{t:%Y-%m-%dT%H:%M:%S}+00:00 INFO app[7]: ", "", ""),
+        "syslog": ("{t:%b %e %H:%M:%S} host app[7]: ", "", ""),
+        "syslog5424": ("<34>1 {t:%Y-%m-%dT%H:%M:%S}Z host app 7 ID47 - ", "", ""),
+        "cri": ("{t:%Y-%m-%dT%H:%M:%S}.000000000Z stdout F ", "", ""),
+        "access": ('10.0.0.1 - - [{t:%d/%b/%Y:%H:%M:%S} +0000] "GET /', ' HTTP/1.1" 200 51', ""),
+    }
+    for format, (before, after, _) in shapes.items():
+        begin = before.replace("{t:", "{0:").format(TIMES[0]).encode()
+        year = ("--option", "year=2024") if format == "syslog" else ()
+        yield Hostile(
+            domain="logs",
+            format=format,
+            name="app.log",
+            records=_lines([before.replace("{t:", "{0:").format(t) + m + after for t, m in LOG]),
+            value=_around(begin, after.encode() + b"\n"),
+            time=_around(b"", b" INFO app[7]: open\n") if format == "iso" else None,
+            options=(*APART, *year),
+            giant=_long(begin, b"cat ", after.encode() + b"\n") if format == "iso" else None,
+        )
+    objects: dict[str, tuple[Callable[..., Any], bytes, bytes]] = {
+        "jsonl": (
+            lambda t, m: {"time": t.isoformat(), "message": m},
+            b'{"time": "' + day.encode() + b'Z", "message": "',
+            b'"}\n',
+        ),
+        "journal": (
+            lambda t, m: {"__REALTIME_TIMESTAMP": str(int(t.timestamp() * 1e6)), "MESSAGE": m},
+            b'{"__REALTIME_TIMESTAMP": "1709251200000000", "MESSAGE": "',
+            b'"}\n',
+        ),
+        "docker": (
+            lambda t, m: {"log": m + "\n", "stream": "stdout", "time": f"{t:%Y-%m-%dT%H:%M:%S}Z"},
+            b'{"log": "',
+            b'\\n", "stream": "stdout", "time": "' + day.encode() + b'Z"}\n',
+        ),
+    }
+    for format, (shape, first, last) in objects.items():
+        yield Hostile(
+            domain="logs",
+            format=format,
+            name="app.jsonl",
+            records=_objects([shape(t, m) for t, m in LOG]),
+            value=_around(first, last),
+            time=_around(first.partition(day.encode())[0], b'", "message": "open"}\n')
+            if format == "jsonl"
+            else None,
+            options=APART,
+            json=True,
+        )
+    for format, mark in (("csv", b","), ("tsv", b"\t")):
+        yield Hostile(
+            domain="logs",
+            format=format,
+            name=f"app.{format}",
+            head=b"time" + mark + b"message\n",
+            records=tuple(t.isoformat().encode() + mark + m.encode() + b"\n" for t, m in LOG),
+            value=_around(day.encode() + b"Z" + mark),
+            time=_around(b"", mark + b"close session 1\n"),
+            options=APART,
+        )
+    yield Hostile(
+        domain="logs",
+        format="sessions",
+        name="s.txt",
+        records=_lines([f"5 5 22 {n % 4 + 9} 11 9 11 9 26" for n in range(COUNT)]),
+        value=_around(b"5 5 "),
+        label=_around(b"", b",5 5 22\n"),
+    )
+
+
+# Pairs and n-best lists
+
+PAIRS = [(text, text.replace("sees", "see")) for text in SENTENCE]
+LISTS: list[dict[str, Any]] = [
+    {"id": f"u{n}", "hyps": [{"text": a, "score": -1.5}, {"text": b, "score": -2}], "ref": a}
+    for n, (a, b) in enumerate(PAIRS)
+]
+
+
+def _commands() -> Iterator[Hostile]:
+    yield Hostile(
+        domain="text",
+        format="jsonl",
+        name="pairs.jsonl",
+        command="pairs",
+        records=_objects([{"id": f"q{n}", "good": a, "bad": b} for n, (a, b) in enumerate(PAIRS)]),
+        value=_around(b'{"id": "v", "bad": "a cat", "good": "', b'"}\n'),
+        label=_around(b'{"bad": "a cat", "good": "the cat", "id": "', b'"}\n'),
+        json=True,
+        whole=True,
+    )
+    yield Hostile(
+        domain="text",
+        format="csv",
+        name="pairs.csv",
+        command="pairs",
+        head=b"id,good,bad\n",
+        records=tuple(f"q{n},{a},{b}\n".encode() for n, (a, b) in enumerate(PAIRS)),
+        value=_around(b"v,a cat,"),
+        label=_around(b"", b",the cat,a cat\n"),
+        whole=True,
+    )
+    one = json.dumps(LISTS[0]["hyps"]).encode()
+    yield Hostile(
+        domain="text",
+        format="jsonl",
+        name="nbest.jsonl",
+        command="rescore",
+        records=_objects(LISTS),
+        value=_around(b'{"id": "v", "hyps": [{"score": -1, "text": "', b'"}]}\n'),
+        label=_around(b'{"id": "', b'", "hyps": ' + one + b"}\n"),
+        options=("--weights", "0.5"),
+        json=True,
+        whole=True,
+    )
+    yield Hostile(
+        domain="text",
+        format="tsv",
+        name="nbest.tsv",
+        command="rescore",
+        records=tuple(f"u{n}\t-1.5\t{a}\nu{n}\t-2\t{b}\n".encode() for n, (a, b) in enumerate(PAIRS)),
+        value=_around(b"v\t-1\t"),
+        label=_around(b"", b"\t-1\ta cat\n"),
+        options=("--weights", "0.5"),
+        whole=True,
+    )
+    numbered = {
+        f"u{n}": {"hyp_1": one["hyps"][0], "hyp_2": one["hyps"][1], "ref": one["ref"]}
+        for n, one in enumerate(LISTS)
+    }
+    yield Hostile(
+        domain="text",
+        format="json",
+        name="nbest.json",
+        command="rescore",
+        head=b"{",
+        records=tuple(f"{json.dumps(name)}: {json.dumps(own)},\n".encode() for name, own in numbered.items()),
+        tail=b'"last": ' + json.dumps(numbered["u0"]).encode() + b"}\n",
+        value=_around(b'"v": {"hyp_1": {"score": -1, "text": "', b'"}},\n'),
+        label=_around(b'"', b'": {"hyp_1": {"score": -1, "text": "a cat"}},\n'),
+        options=("--weights", "0.5"),
+        json=True,
+        whole=True,
+    )
+
+
+def hostile_formats() -> dict[str, Hostile]:
+    """All of them, by `Hostile.key`."""
+    makers = (_text, _protein, _dna, _code, _ehr, _logs, _commands)
+    return {one.key: one for make in makers for one in make()}
+
+
+KEYS: Sequence[str] = (
+    *(f"text-{format}" for format in ("txt", "jsonl", "csv", "tsv", "conllu", "parquet")),
+    *(f"protein-{f}" for f in ("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif")),
+    *(f"dna-{format}" for format in ("fasta", "fastq", "genbank", "embl", "stockholm", "bed")),
+    *(f"code-{format}" for format in ("source", "worktree", "notebook", "json")),
+    *(f"ehr-{format}" for format in ("events", "wide", "fhir", "omop", "mimic3", "huggingface")),
+    *(f"logs-{f}" for f in ("plain", "iso", "syslog", "syslog5424", "cri", "access")),
+    *(f"logs-{f}" for f in ("jsonl", "journal", "docker", "csv", "tsv", "sessions")),
+    *("pairs-jsonl", "pairs-csv", "rescore-jsonl", "rescore-tsv", "rescore-json"),
+)
+"""What `hostile_formats` makes: a test is named by one without making anything."""
+
+
+def place(one: Hostile, folder: Path, parts: Sequence[bytes] | bytes | None = None) -> Path:
+    """Write the format's files below a folder; the path that the command line names.
+
+    Args:
+        one: the format.
+        folder: is made.
+        parts: the bytes of the file, or where each record is a file, of these; None for the clean ones.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in one.beside.items():
+        (folder / name).write_bytes(content)
+    if one.files:
+        for number, content in enumerate(one.records if parts is None else parts):
+            assert isinstance(content, bytes)
+            (folder / one.name.format(f"{number:03}")).write_bytes(content)
+    else:
+        content = one.file() if parts is None else parts
+        assert isinstance(content, bytes)
+        (folder / one.name).write_bytes(content)
+    return folder if one.folder else folder / one.name

@@ -1,0 +1,686 @@
+"""What can be wrong with an input, kind by kind: each writes an input and says what must come of it.
+
+A kind is given a format in pieces (hostile_formats.py) and a folder. Most kinds put one bad record between
+the clean ones; then every clean record must give the row it gives alone, and rows and records left out must
+be as many as there are records. Others damage the file as a whole, or are not a file at all.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import socket
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import zstandard
+from hostile_formats import COUNT, Hostile, place
+
+MIDDLE = COUNT // 2
+EVERY = tuple(range(COUNT))
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An input, and what must come of it.
+
+    Args:
+        path: what the command line names.
+        untouched: clean records that must give the rows they give alone, in order.
+        total: records there are; None where it is a matter of view.
+        nothing: no record can be read, so that the command must fail with exit code 3.
+        refusable: the whole input may be refused instead, with exit code 3.
+        line: of the bad record, which a message must name where the record is left out.
+        memory: bytes that the process may take beyond what it has at its start.
+        modest: too much for scoring unit by unit: units are hidden four at a time.
+    """
+
+    path: Path | str
+    untouched: tuple[int, ...] = EVERY
+    total: int | None = None
+    nothing: bool = False
+    refusable: bool = False
+    line: int | None = None
+    memory: int = 256 * MIB
+    modest: bool = False
+
+
+Kind = Callable[[Hostile, Path, random.Random], Case | None]
+
+
+# One more record among the clean ones
+
+
+def inserted(one: Hostile, folder: Path, extra: bytes, *, records: int = 1, spreads: bool = False) -> Case:
+    """The clean records, and `extra` in their middle.
+
+    Args:
+        one, folder: as for a kind.
+        extra: what stands there.
+        records: as how many it counts.
+        spreads: what comes after it may be lost with it.
+    """
+    if one.files:
+        path = place(one, folder, [*one.records, extra])
+    else:
+        path = place(one, folder, one.file([*one.records[:MIDDLE], extra, *one.records[MIDDLE:]]))
+    line = one.file(one.records[:MIDDLE]).removesuffix(one.tail).count(b"\n") + 1
+    uncounted = one.apart or spreads
+    return Case(
+        path=path,
+        untouched=EVERY[:MIDDLE] if spreads and not one.files else EVERY[1:] if one.apart else EVERY,
+        total=None if uncounted else COUNT + records,
+        refusable=one.whole,
+        line=None if one.files or spreads or one.whole or one.apart else line,
+    )
+
+
+VALUES: Mapping[str, bytes] = {
+    "latin_1": "café naïve".encode("latin-1"),
+    "shift_jis": "日本語の文".encode("shift_jis"),
+    "overlong_utf_8": b"\xc0\xaf\xe0\x80\xaf",
+    "surrogates_as_utf_8": b"\xed\xa0\xbd\xed\xb8\x80",
+    "continuation_byte": b"a\x80b",
+    "torn_character": b"caf\xe2\x82",
+    "beyond_unicode": b"\xf7\xbf\xbf\xbf",
+    "utf_16_inside": "cat".encode("utf-16-le"),
+    "nul_at_start": b"\0cat",
+    "nul_in_middle": b"ca\0t",
+    "nul_at_end": b"cat\0",
+    "byte_order_mark_inside": b"\xef\xbb\xbfcat",
+    "terminal_escapes": b"\x1b[2J\x1b[31mred\x1b]0;title\x07",
+    "c1_controls": "\x9b31mred\x9d0;title\x9c".encode(),
+    "backspaces": b"safe\x08\x08\x08\x08evil\r",
+    "right_to_left": "\u202eevil\u2066safe\u2069".encode(),
+    "zero_width": "a\u200bb\u200d\u2060c\ufeff".encode(),
+    "emoji": "👩‍👩‍👧‍👦🏳️‍🌈".encode(),
+    "combining_marks": ("a" + "\u0301" * 3000).encode(),
+    "other_line_ends": "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg".encode(),
+    "noncharacters": "\ufffe\uffff\U0010ffff".encode(),
+    "formula": b"=cmd|' /C calc'!A0",
+    "formula_at": b"@SUM(1+1)*cmd",
+    "markup": b"<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "templates": b"%s%n{0}{x}${HOME}`id`$(id)",
+    "path": b"../../../../etc/passwd",
+    "option": b"--out",
+    "not_a_number": b"NaN",
+    "infinity": b"-Infinity",
+    "huge_number": b"9" * 5000,
+    "tiny_number": b"-1e-99999",
+    "nothing": b"",
+    "spaces": b"   ",
+    "quotes": b'a"b\'c""d',
+    "backslashes": b"a\\b\\",
+}
+DATES: Mapping[str, bytes] = {
+    "zero": b"0000-00-00",
+    "far": b"9999-99-99T99:99:99",
+    "year_1": b"0001-01-01T00:00:00",
+    "year_10000": b"10000-01-01",
+    "huge": b"9" * 400,
+    "negative": b"-1e308",
+    "not_a_number": b"NaN",
+    "no_day": b"2023-02-29",
+    "leap_second": b"2016-12-31T23:59:60Z",
+    "zone": b"2024-01-01T00:00:00+99:99",
+    "nothing": b"",
+}
+
+
+def _spelled(place: str, given: bytes) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        spell = getattr(one, place)
+        if spell is None:
+            return None
+        extra = spell(given)
+        blank = not extra.strip()  # separates lines, and is no record
+        return inserted(one, folder, extra, spreads=blank or (b'"' in given and b"{" not in spell(b"")))
+
+    return kind
+
+
+def _json_lines() -> Iterator[tuple[str, bytes]]:
+    deep = 100_000
+    yield "deep_list", b"[" * deep + b"]" * deep
+    yield "deep_object", b'{"a":' * deep + b"1" + b"}" * deep
+    yield "deep_unclosed", b'{"text": ' + b"[" * deep
+    yield "number", b"5"
+    yield "text", b'"words"'
+    yield "null", b"null"
+    yield "list", b"[1, 2]"
+    yield "empty_object", b"{}"
+    yield "other_field", b'{"other": "words"}'
+    yield "torn", b'{"text": "wor'
+    yield "trailing_comma", b'{"text": "words",}'
+    yield "single_quotes", b"{'text': 'words'}"
+    yield "two_objects", b'{"text": "a"} {"text": "b"}'
+    yield "nan", b'{"text": NaN, "code": NaN, "message": NaN, "cells": NaN}'
+    yield "infinity", b'{"text": 1e999, "code": -Infinity, "message": Infinity, "cells": 1e999}'
+    yield "integer_of_10000_digits", b'{"text": %s, "id": %s}' % (b"9" * 10_000, b"9" * 10_000)
+    yield "cells_number", b'{"cells": 5}'
+    yield "cells_of_numbers", b'{"cells": [5, null, {"cell_type": 7, "source": {"a": 1}}]}'
+    yield "fields_of_objects", b'{"text": {}, "code": [[]], "message": {"a": []}, "id": [], "time": {}}'
+    yield "resource_of_numbers", b'{"resourceType": 5, "id": {}, "subject": [], "code": 7}'
+    yield (
+        "references_itself",
+        b'{"resourceType": "Condition", "subject": {"reference": 5}, "code": {"coding": 7}}',
+    )
+    yield "bundle_of_nothing", b'{"resourceType": "Bundle", "entry": {"a": 5}}'
+
+
+def _json(line: bytes) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if not one.json:
+            return None
+        case = inserted(one, folder, line + (b"" if one.files else b"\n"))
+        return case
+
+    return kind
+
+
+def _escaped(escape: bytes) -> Kind:
+    """An escape of JSON inside a value."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if not one.json or one.value is None:
+            return None
+        return inserted(one, folder, one.value(b"a" + escape + b"b"))
+
+    return kind
+
+
+def _table(row: bytes, spreads: bool = False) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if not one.name.endswith((".csv", ".tsv", ".bed")):
+            return None
+        mark = b"," if one.name.endswith(".csv") else b"\t"
+        return inserted(one, folder, row.replace(b",", mark) + b"\n", spreads=spreads)
+
+    return kind
+
+
+def _fasta(part: bytes, uncounted: bool = False) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if one.format not in ("fasta", "a3m"):
+            return None
+        return inserted(one, folder, part, spreads=uncounted)
+
+    return kind
+
+
+def _fastq(part: bytes, spreads: bool = False) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        return inserted(one, folder, part, spreads=spreads) if one.format == "fastq" else None
+
+    return kind
+
+
+# The file as a whole
+
+
+def damaged(one: Hostile, folder: Path, transform: Callable[[bytes], bytes], **expected: object) -> Case:
+    """The file after `transform`; where each record is a file, one more that is damaged so."""
+    if one.files:
+        path = place(one, folder, [*one.records, transform(one.records[0])])
+        return Case(path=path, total=COUNT + 1)
+    path = place(one, folder, transform(one.file()))
+    if one.folder:  # other files of the folder may still give something
+        expected |= {"refusable": True, "nothing": False}
+        if expected.get("untouched") is None:
+            expected["untouched"] = ()
+    return Case(path=path, **{"untouched": (), "total": None, "refusable": True, **expected})  # type: ignore[arg-type]
+
+
+def _nothing(transform: Callable[[bytes], bytes], *, text: bool = True) -> Kind:
+    """Nothing can be read of what is left."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        return damaged(one, folder, transform, nothing=True)
+
+    return kind
+
+
+def _any(transform: Callable[[bytes, random.Random], bytes]) -> Kind:
+    """No telling what can be read of what is left."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        return damaged(one, folder, lambda clean: transform(clean, chance))
+
+    return kind
+
+
+def _same(transform: Callable[[bytes], bytes], *, refusable: bool = False, text: bool = True) -> Kind:
+    """All records can be read as if nothing had been done."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if text and one.binary:
+            return None
+        return damaged(
+            one,
+            folder,
+            transform,
+            untouched=EVERY,
+            total=None if refusable or one.apart else COUNT,
+            refusable=refusable or one.binary,
+        )
+
+    return kind
+
+
+def _but_the_first(transform: Callable[[bytes], bytes]) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if one.binary:
+            return None
+        return damaged(one, folder, transform, untouched=() if one.head or one.whole else EVERY[1:])
+
+    return kind
+
+
+def _flip(clean: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(clean))
+    return clean[:place] + bytes([clean[place] ^ 1 << chance.randrange(8)]) + clean[place + 1 :]
+
+
+def _cut(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+    """The file ends in the middle of its middle record."""
+    if one.files or one.binary or one.whole:
+        return damaged(one, folder, lambda clean: clean[: chance.randrange(1, len(clean))])
+    before = one.file(one.records[:MIDDLE]).removesuffix(one.tail)
+    torn = one.records[MIDDLE]
+    return damaged(
+        one,
+        folder,
+        lambda clean: before + torn[: chance.randrange(1, len(torn) - 1)],
+        untouched=EVERY[: MIDDLE - 1] if one.apart else EVERY[:MIDDLE],
+        refusable=False,
+    )
+
+
+def _stored(clean: bytes) -> bytes:
+    """gzip without compression, so that what stands before a fault can be read."""
+    return gzip.compress(clean, 0, mtime=0)
+
+
+def _crc(clean: bytes) -> bytes:
+    packed = gzip.compress(clean, mtime=0)
+    return packed[:-8] + bytes([packed[-8] ^ 255]) + packed[-7:]
+
+
+def _size(clean: bytes) -> bytes:
+    packed = gzip.compress(clean, mtime=0)
+    return packed[:-1] + b"\x7f"
+
+
+def _members(clean: bytes) -> bytes:
+    half = len(clean) // 2
+    return gzip.compress(clean[:half]) + gzip.compress(b"") + gzip.compress(clean[half:])
+
+
+def _packed_part(pack: Callable[[bytes], bytes], spoil: Callable[[bytes], bytes]) -> Kind:
+    """Packed, and damaged behind the middle: the records of the first third must be there."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        third = EVERY[: COUNT // 3] if not (one.whole or one.binary or one.folder) else ()
+        if pack is not _stored:
+            third = ()
+        return damaged(one, folder, lambda clean: spoil(pack(clean)), untouched=third)
+
+    return kind
+
+
+def _spoil_late(packed: bytes) -> bytes:
+    place = 2 * len(packed) // 3
+    return packed[:place] + bytes([packed[place] ^ 64]) + packed[place + 1 :]
+
+
+def _zip(clean: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.txt", clean)
+    return out.getvalue()
+
+
+def _png(clean: bytes) -> bytes:
+    data = zlib.compress(b"\0" * 100)
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\x08\2\0\0\0" + b"\0\0\0\x10IDAT" + data
+
+
+def _parquet(clean: bytes) -> bytes:
+    return b"PAR1" + b"\x15\x04\x15\x00" * 50 + b"\xff\xff\xff\x7fPAR1"
+
+
+def _nul_block(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+    """Where a machine lost power: a block of NULs between two records."""
+    if one.binary:
+        return None
+    block = b"\0" * 4096 + b"\n"
+    case = inserted(one, folder, block)
+    return case
+
+
+def _twice(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+    """Every record twice, with the same id."""
+    if one.binary or one.files or one.apart:
+        return None
+    doubled = [record for record in one.records for _ in range(2)]
+    people = one.domain == "ehr"  # rows of one patient belong together
+    path = place(one, folder, one.file(doubled))
+    return Case(path=path, untouched=() if people else EVERY, total=None, refusable=one.whole)
+
+
+# What is no file, or has an odd name
+
+
+def _node(make: Callable[[Path, Path], None], *, nothing: bool = True) -> Kind:
+    """Something else where a file is named; where a folder is named, something beside its files.
+
+    Args:
+        make: given the place, and a clean file elsewhere.
+        nothing: a file could not be read there.
+    """
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        clean = place(one, folder / "clean")
+        if one.folder:
+            name = one.name.format("zzz") if one.files else one.name
+            (folder / "clean" / name).unlink(missing_ok=True)
+            source = folder / "elsewhere"
+            source.write_bytes(one.records[0] if one.files else one.file())
+            make(clean / name, source)
+            whole = one.files or not nothing
+            return Case(path=clean, untouched=EVERY if whole else (), refusable=not whole)
+        node = folder / "clean" / f"node{Path(one.name).suffix}"
+        make(node, clean)
+        if nothing:
+            return Case(path=node, untouched=(), nothing=True)
+        return Case(path=node, total=None if one.apart or one.binary else COUNT)
+
+    return kind
+
+
+def _loop(node: Path, clean: Path) -> None:
+    other = node.with_name("other")
+    node.symlink_to(other)
+    other.symlink_to(node)
+
+
+def _socket(node: Path, clean: Path) -> None:
+    here = os.getcwd()
+    os.chdir(node.parent)  # the name of a socket is short
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(node.name)
+    finally:
+        os.chdir(here)
+
+
+def _unreadable(node: Path, clean: Path) -> None:
+    node.write_bytes(clean.read_bytes())
+    node.chmod(0)
+
+
+def _missing(node: Path, clean: Path) -> None: ...
+
+
+def _named(name: str | bytes) -> Kind:
+    """A clean file of an odd name."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        clean = place(one, folder / "clean")
+        text = name if isinstance(name, str) else os.fsdecode(name)
+        suffix = "" if one.folder else Path(one.name).suffix
+        renamed = clean.rename(clean.parent / (text + suffix))
+        options = [word for word in one.options if "{}" in word]
+        if options and one.folder:
+            return None
+        return Case(path=renamed, total=None if one.apart or one.binary else COUNT)
+
+    return kind
+
+
+# Too much of it
+
+
+def _giant(units: int, *, over: bool) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if one.giant is None:
+            return None
+        case = inserted(one, folder, b"".join(one.giant(units)))
+        return Case(**{**vars(case), "memory": (700 if over else 1000) * MIB, "modest": True})
+
+    return kind
+
+
+def _word(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+    if one.value is None:
+        return None
+    case = inserted(one, folder, one.value(b"MKV" * (2 * MIB // 3)))
+    return Case(**{**vars(case), "memory": 500 * MIB, "modest": True})
+
+
+def _bomb(pack: str) -> Kind:
+    """A gigabyte of one valid record, packed into about a megabyte (gzip) or less (Zstandard)."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if one.giant is None or one.files:
+            return None
+        path = place(one, folder)
+        packed = folder / f"bomb{Path(one.name).suffix}.{'gz' if pack == 'gzip' else 'zst'}"
+        with packed.open("wb") as file:
+            sink = (
+                gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0)
+                if pack == "gzip"
+                else zstandard.ZstdCompressor(level=1).stream_writer(file, closefd=False)
+            )
+            with sink:
+                sink.write(one.head + b"".join(one.records[:MIDDLE]))
+                for part in one.giant((1 << 30) // 4):
+                    sink.write(part)
+                sink.write(b"".join(one.records[MIDDLE:]) + one.tail)
+        path.unlink()
+        return Case(
+            path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True
+        )
+
+    return kind
+
+
+def _many(count: int) -> Kind:
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if one.giant is None or one.files or one.domain == "ehr":
+            return None
+        tiny = b"".join(one.giant(1))
+        path = place(one, folder, one.file([*one.records, tiny * count]))
+        return Case(path=path, total=COUNT + count, memory=500 * MIB)
+
+    return kind
+
+
+def kinds() -> dict[str, Kind]:
+    """Every kind that is cheap, by name."""
+    found: dict[str, Kind] = {}
+    for name, given in VALUES.items():
+        found[f"value:{name}"] = _spelled("value", given)
+        found[f"label:{name}"] = _spelled("label", given)
+    for name, given in DATES.items():
+        found[f"time:{name}"] = _spelled("time", given)
+    for name, line in _json_lines():
+        found[f"json:{name}"] = _json(line)
+    for name, escape in {
+        "lone_surrogate": b"\\ud800",
+        "nul": b"\\u0000",
+        "escape": b"\\u001b[2J",
+        "c1": b"\\u009b31m",
+        "right_to_left": b"\\u202e",
+        "half_escape": b"\\u00",
+        "line_ends": b"\\r\\n\\u2028",
+    }.items():
+        found[f"json:{name}"] = _escaped(escape)
+    found |= {
+        "table:too_few": _table(b"x"),
+        "table:too_many": _table(b"x,2024-01-01,I10,7,8,9,10,11,12,13"),
+        "table:only_delimiters": _table(b",,,,"),
+        "table:unclosed_quote": _table(b'x,"2024,I10', spreads=True),
+        "table:quote_inside": _table(b'x,20"24,I10', spreads=True),
+        "table:line_end_inside": _table(b'"x\ny","2024\n",z', spreads=True),
+        "fasta:no_sequence": _fasta(b">x\n"),
+        "fasta:no_name": _fasta(b">\nMKV\n"),
+        "fasta:nothing_at_all": _fasta(b">\n"),
+        "fasta:gaps": _fasta(b">x\n----\n", uncounted=True),
+        "fasta:digits": _fasta(b">x\nMK1V\n"),
+        "fasta:headers_in_a_row": _fasta(b">x\n>y\n>z\nACG\n", uncounted=True),
+        "fastq:short_quality": _fastq(b"@x\nACGT\n+\nII\n"),
+        "fastq:no_plus": _fastq(b"@x\nACGT\nIIII\n", spreads=True),
+        "fastq:no_at": _fastq(b"x\nACGT\n+\nIIII\n", spreads=True),
+        "fastq:odd_quality": _fastq(b"@x\nACGT\n+\nII \x7f\n"),
+        "fastq:empty": _fastq(b"@x\n\n+\n\n"),
+        "fastq:torn": _fastq(b"@x\nACGT\n", spreads=True),
+    }
+    found |= {
+        "file:empty": _nothing(lambda clean: b""),
+        "file:a_line_end": _nothing(lambda clean: b"\n"),
+        "file:blank_lines": _nothing(lambda clean: b"\n \r\n\t\n" * 500),
+        "file:only_a_mark": _nothing(lambda clean: b"\xef\xbb\xbf"),
+        "file:only_nuls": _nothing(lambda clean: b"\0" * 9000),
+        "file:utf_16_le": _nothing(lambda clean: _text(clean).encode("utf-16-le")),
+        "file:utf_16_be": _nothing(lambda clean: _text(clean).encode("utf-16-be")),
+        "file:utf_16_le_marked": _nothing(lambda clean: b"\xff\xfe" + _text(clean).encode("utf-16-le")),
+        "file:utf_16_be_marked": _nothing(lambda clean: b"\xfe\xff" + _text(clean).encode("utf-16-be")),
+        "file:utf_32": _nothing(lambda clean: _text(clean).encode("utf-32")),
+        "file:zip": _nothing(_zip),
+        "file:xz": _nothing(lzma.compress),
+        "file:bzip2": _nothing(bz2.compress),
+        "file:png": _nothing(_png),
+        "file:parquet": _nothing(_parquet),
+        "file:elf": _any(lambda clean, chance: b"\x7fELF\2\1\1" + chance.randbytes(3000)),
+        "file:sqlite": _any(lambda clean, chance: b"SQLite format 3\0" + b"\0" * 4000),
+        "file:pickle": _any(lambda clean, chance: b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR."),
+        "file:html": _any(lambda clean, chance: b"<!DOCTYPE html>\n<html><script>x</script></html>\n"),
+        "file:pdf": _any(lambda clean, chance: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n<<>>\nendobj\n"),
+        "file:only_the_head": _head_alone,
+        "file:byte_order_mark": _same(lambda clean: b"\xef\xbb\xbf" + clean),
+        "file:two_byte_order_marks": _but_the_first(lambda clean: b"\xef\xbb\xbf" * 2 + clean),
+        "file:crlf": _same(lambda clean: clean.replace(b"\n", b"\r\n")),
+        "file:cr_alone": _any(lambda clean, chance: clean.replace(b"\n", b"\r")),
+        "file:mixed_line_ends": _same(_mixed),
+        "file:no_last_line_end": _same(lambda clean: clean.removesuffix(b"\n")),
+        "file:blank_lines_after": _same(lambda clean: clean + b"\n\n  \n\n"),
+        "file:nul_at_start": _but_the_first(lambda clean: b"\0" + clean),
+        "file:nuls_at_end": _after(b"\0" * 4096),
+        "file:nuls_between": _nul_block,
+        "file:cut": _cut,
+        "file:every_record_twice": _twice,
+        "file:lines_in_any_order": _any(_shuffled),
+        "file:control_z": _after(b"\x1a"),
+    }
+    for number in range(3):
+        found[f"file:noise_{number}"] = _any(lambda clean, chance: chance.randbytes(5000))
+        found[f"file:flip_{number}"] = _any(_flip)
+        found[f"file:printable_noise_{number}"] = _any(_printable)
+    found |= {
+        "gzip:whole": _same(lambda clean: gzip.compress(clean, mtime=0), text=False),
+        "gzip:members": _same(_members, text=False),
+        "gzip:zeros_after": _same(lambda clean: gzip.compress(clean, mtime=0) + b"\0" * 512, text=False),
+        "gzip:garbage_after": _same(lambda clean: gzip.compress(clean) + b"garbage", text=False, refusable=True),
+        "gzip:wrong_checksum": _same(_crc, text=False, refusable=True),
+        "gzip:wrong_size": _same(_size, text=False, refusable=True),
+        "gzip:cut": _packed_part(_stored, lambda packed: packed[: 2 * len(packed) // 3]),
+        "gzip:cut_packed": _packed_part(gzip.compress, lambda packed: packed[: len(packed) // 2]),
+        "gzip:flip": _packed_part(_stored, _spoil_late),
+        "gzip:head_alone": _nothing(lambda clean: gzip.compress(clean)[:10]),
+        "gzip:magic_alone": _nothing(lambda clean: b"\x1f\x8b"),
+        "gzip:of_nothing": _nothing(lambda clean: gzip.compress(b"")),
+        "gzip:of_gzip": _nothing(lambda clean: gzip.compress(gzip.compress(clean))),
+        "zstandard:whole": _same(zstandard.ZstdCompressor().compress, text=False),
+        "zstandard:cut": _packed_part(zstandard.ZstdCompressor().compress, lambda p: p[: len(p) // 2]),
+        "zstandard:flip": _packed_part(zstandard.ZstdCompressor().compress, _spoil_late),
+        "zstandard:checksum": _packed_part(
+            zstandard.ZstdCompressor(write_checksum=True).compress, lambda p: p[:-1] + bytes([p[-1] ^ 1])
+        ),
+        "zstandard:window_of_2_tb": _nothing(lambda clean: b"\x28\xb5\x2f\xfd\x00\xf8" + b"\0" * 20),
+        "node:link": _node(lambda node, clean: node.symlink_to(clean), nothing=False),
+        "node:hard_link": _node(lambda node, clean: os.link(clean, node), nothing=False),
+        "node:dangling_link": _node(lambda node, clean: node.symlink_to("nowhere")),
+        "node:link_to_itself": _node(lambda node, clean: node.symlink_to(node)),
+        "node:links_in_a_circle": _node(_loop),
+        "node:directory": _node(lambda node, clean: node.mkdir()),
+        "node:fifo": _node(lambda node, clean: os.mkfifo(node)),
+        "node:link_to_fifo": _node(_link_to_fifo),
+        "node:socket": _node(_socket),
+        "node:null_device": _node(lambda node, clean: node.symlink_to("/dev/null")),
+        "node:missing": _node(_missing),
+        "name:spaces": _named(" a  b "),
+        "name:line_end": _named("a\nerror: b"),
+        "name:terminal_escapes": _named("a\x1b[31m\x1b]0;t\x07b"),
+        "name:c1": _named("a\x9b31mb"),
+        "name:right_to_left": _named("a\u202eb"),
+        "name:dash": _named("-rf --out"),
+        "name:no_utf_8": _named(b"a\xff\xfeb"),
+        "name:quotes": _named("a'b\"c`id`$(id)%s{0}"),
+        "name:long": _named("a" * 240),
+        "name:markup": _named("<b>bold[red]x[bold]"),
+    }
+    if os.geteuid():
+        found["node:unreadable"] = _node(_unreadable)
+    return found
+
+
+def large_kinds() -> dict[str, Kind]:
+    """Kinds that take seconds or hundreds of megabytes."""
+    return {
+        "large:line_of_70_mib": _giant(70 * MIB, over=True),
+        "large:word_of_2_mb": _word,
+        "large:10^5_units": _giant(10**5, over=False),
+        "large:gzip_bomb": _bomb("gzip"),
+        "large:zstandard_bomb": _bomb("zstandard"),
+        "large:100000_records": _many(100_000),
+    }
+
+
+def _head_alone(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+    return damaged(one, folder, lambda clean: one.head, nothing=True) if one.head and not one.tail else None
+
+
+def _text(clean: bytes) -> str:
+    return clean.decode("latin-1")
+
+
+def _mixed(clean: bytes) -> bytes:
+    lines = clean.split(b"\n")
+    return b"".join(line + (b"\r\n" if n % 2 else b"\n") for n, line in enumerate(lines[:-1])) + lines[-1]
+
+
+def _shuffled(clean: bytes, chance: random.Random) -> bytes:
+    lines = clean.splitlines(keepends=True)
+    chance.shuffle(lines)
+    return b"".join(lines)
+
+
+def _printable(clean: bytes, chance: random.Random) -> bytes:
+    return bytes(chance.choices(range(32, 127), k=2000)).replace(b"~", b"\n")
+
+
+def _after(extra: bytes) -> Kind:
+    """Something after the last record costs no record."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        if one.binary:
+            return None
+        kept = () if one.whole or one.tail else EVERY[: COUNT - 1]
+        return damaged(one, folder, lambda clean: clean + extra, untouched=kept, refusable=not kept)
+
+    return kind
+
+
+def _link_to_fifo(node: Path, clean: Path) -> None:
+    pipe = node.with_name("pipe")
+    os.mkfifo(pipe)
+    node.symlink_to(pipe)
