@@ -219,8 +219,8 @@ def _weight_files(reference: str | Path) -> list[str]:
     index = settings(reference, INDEX)
     if index is None:
         raise StateError(
-            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: convert "
-            "them once with AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...) where you trust it"
+            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: if you "
+            "trust them, convert them once by AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...)"
         )
     table = index.get("weight_map")
     names = sorted(set(map(str, table.values()))) if isinstance(table, dict) else []

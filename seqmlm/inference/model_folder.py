@@ -237,7 +237,8 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
         if found not in accepted:
             what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
             raise StateError(f"{folder / name} {what}: {remedy}")
-    added = [name for name in _READ_BY_NAME if name not in card.files and file_of(folder, name) is not None]
+    present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
+    added = sorted(name for name in present if name in _READ_BY_NAME or name.startswith("seqmlm"))
     if card.files and added:
         raise StateError(
             f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"

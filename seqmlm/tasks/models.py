@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
-from seqmlm.engine.durable import move_into_place, read_json
+from seqmlm.engine.durable import move_into_place, owner_only, read_json
 from seqmlm.errors import StateError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.model_folder import CARD
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
-CARD = "seqmlm.json"
 CHAMPION = "champion"
 
 # The files of a plain Hugging Face folder, and our card; nothing else in a model folder is exported.
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
-_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
+_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "one_pass*.json", "seqmlm*.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,32 +209,35 @@ def export_model(reference: str, out: Path) -> list[Path]:
     found = resolve_model(reference)
     if found.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
+    card = model_folder.read_card(found.path)
     files = [path for path in sorted(found.path.iterdir()) if any(fnmatch(path.name, p) for p in _EXPORTED)]
-    if _card(found.path).get("sensitive", False):
-        files = [path for path in files if path.name not in PERSONAL]
+    if card is not None:
+        model_folder.check_files(found.path, card)
+        files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
     target = out.expanduser().absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StateError(f"{target} exists and is not an empty folder; choose another --out")
-    _copy_whole(files, target)
+    with owner_only(card is not None and card.sensitive):
+        _copy_whole(files, card, target)
     return [target / path.name for path in files]
 
 
-def _copy_whole(files: Iterable[Path], target: Path) -> None:
-    temporary: Path | None = None
+def _copy_whole(files: Iterable[Path], card: model_folder.Card | None, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        temporary.mkdir()
         for path in files:
             shutil.copyfile(path, temporary / path.name)
-        temporary.chmod(0o755)
+        if card is not None:
+            model_folder.seal(temporary, card)
         if target.exists():
             target.rmdir()
         move_into_place(temporary, target)
     except OSError as error:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise StateError(
             f"cannot write {target}: {error.strerror}; free space or choose another --out"
         ) from None
