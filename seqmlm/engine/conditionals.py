@@ -257,8 +257,8 @@ class Conditionals:
                 sound = not self._inside(layout, one.pairs[torch.isneginf(log_probs).cpu().numpy()]).any()
         if not sound:
             raise NotFiniteError(
-                "an answer of the model is not a finite number: its weights are damaged (copy the model again "
-                f"from where it is whole), or too large for {self.precision} (use --precision fp32)"
+                "an answer of the model is not a finite number: its weights are damaged (copy the model "
+                f"again from where it is whole), or too large for {self.precision} (use --precision fp32)"
             )
 
     def _inside(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:
