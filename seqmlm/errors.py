@@ -4,6 +4,7 @@
     |-- UsageError              2   what was asked for makes no sense: an unknown key, a bad flag
     |-- DataError               3   a file that cannot be read as what it claims to be
     |-- StateError              4   a name already taken, a checkpoint gone bad, a model that is not there
+    |   `-- NotFiniteError          a model whose answers are no numbers
     `-- TrainingError           5   the numbers went wrong: NaN in a row, out of memory at the smallest batch
 
 A message says what happened, where (file:line, field) and what to do about it, in one sentence or two. What
@@ -91,6 +92,10 @@ class StateError(SeqmlmError):
     """Something on disk or in the registry is not in the state the request needs."""
 
     exit_code = 4
+
+
+class NotFiniteError(StateError):
+    """A model's answer is NaN or infinite: its weights are damaged, or too large for the precision."""
 
 
 class TrainingError(SeqmlmError):

@@ -23,7 +23,7 @@ from transformers import (
 
 from seqmlm.engine import foreign
 from seqmlm.engine.types import TokenSpace
-from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.errors import SeqmlmError, StateError, UsageError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,15 +149,9 @@ def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrai
     name = str(path_or_hub_id)
     try:
         model, missing = _read(path_or_hub_id)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        LookupError,
-        RuntimeError,
-        AssertionError,
-    ) as error:
+    except SeqmlmError:
+        raise
+    except Exception as error:  # the config may hold anything, and transformers checks it in many ways
         lines = str(error).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         raise StateError(

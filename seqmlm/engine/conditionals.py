@@ -25,7 +25,7 @@ from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduced, Reduction, TargetLogProb, reduce, union
 from seqmlm.engine.types import Encoding, Floats, Longs, TokenSpace
-from seqmlm.errors import TrainingError, UsageError
+from seqmlm.errors import NotFiniteError, TrainingError, UsageError
 
 __all__ = ["Answer", "Conditionals", "Query", "Statistics", "evaluating"]
 
@@ -197,7 +197,8 @@ class Conditionals:
             states = self.rows(batch, output="hidden", layers=None if last_only else chosen)
             rows = np.arange(layout.first_row[start], layout.first_row[stop])
             shape = (len(rows), len(chosen), states.shape[-1])
-            return [Reduced(rows, rows[:0], {"hidden": states.float().reshape(shape)})]
+            kept = states.float().reshape(shape)
+            return [Reduced(rows, rows[:0], {"hidden": kept}, torch.isfinite(kept).flatten(1).all(-1))]
 
         def queries() -> Iterator[Query]:
             none = np.zeros(0, dtype=np.int32)
@@ -244,7 +245,31 @@ class Conditionals:
         self.statistics.unique += len(layout.documents)
         with evaluating(self.rows), autocast(self.device, self.dtype):
             found = self._forwards(layout, request)
+        self._check_finite(layout, found)
         return _assembled(queries, layout, found, request.per)
+
+    def _check_finite(self, layout: Layout, found: list[Reduced]) -> None:
+        """Refuse answers that are no numbers; a token outside the space has none, and may be asked about."""
+        sound = bool(torch.cat([one.sound for one in found]).all())
+        for one in found:
+            log_probs = one.values.get(TargetLogProb.name)
+            if sound and log_probs is not None and len(log_probs) and float(log_probs.min()) == -torch.inf:
+                sound = not self._inside(layout, one.pairs[torch.isneginf(log_probs).cpu().numpy()]).any()
+        if not sound:
+            raise NotFiniteError(
+                "an answer of the model is not a finite number: its weights are damaged (copy the model "
+                f"again from where it is whole), or too large for {self.precision} (use --precision fp32)"
+            )
+
+    def _inside(self, layout: Layout, pairs: Longs) -> NDArray[np.bool_]:
+        """(P,) whether the targets of some pairs are in the space, so that they have a probability."""
+        column = layout.pair_column[pairs]
+        document = np.searchsorted(layout.first_row, layout.pair_row[pairs], side="right") - 1
+        whole = np.array([ids is None for ids in layout.allowed])[layout.documents.group[document]]
+        if self.rows.probability == "full":
+            whole[:] = False
+        inside: NDArray[np.bool_] = (column >= 0) & ~(whole & self.space.is_special[column])
+        return inside
 
     def _check_allowed(self, layout: Layout) -> None:
         if self.rows.probability == "full":
@@ -312,7 +337,7 @@ class Conditionals:
             want,
             None if layout.draw is None else layout.draw[a:b],
         )
-        return [Reduced(one.rows + first, one.pairs + a, one.values) for one in found]
+        return [Reduced(one.rows + first, one.pairs + a, one.values, one.sound) for one in found]
 
     def _halve(self, layout: Layout, start: int, stop: int) -> None:
         tokens = int(layout.first_token[stop] - layout.first_token[start])

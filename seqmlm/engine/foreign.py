@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -204,13 +204,24 @@ class Weights:
         """All tensors by name, on the CPU; views of the mapped files.
 
         Raises:
-            StateError: a file is damaged.
+            StateError: a file is damaged, or holds NaN or infinity.
         """
         found: dict[str, Tensor] = {}
         for path in self._files:
             with refusing(path), safe_open(path, framework="pt") as opened:
-                found |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+                for name in opened.keys():  # noqa: SIM118
+                    found[name] = tensor = opened.get_tensor(name)
+                    if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
+                        raise ValueError(
+                            f"{name!r} holds NaN or infinity, so that no answer would be a number"
+                        )
         return found
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite: the smallest and the largest need no copy, and NaN becomes both."""
+    least, most = tensor.aminmax()
+    return isfinite(least.item()) and isfinite(most.item())
 
 
 def _weight_files(reference: str | Path) -> list[str]:
@@ -219,8 +230,8 @@ def _weight_files(reference: str | Path) -> list[str]:
     index = settings(reference, INDEX)
     if index is None:
         raise StateError(
-            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: convert "
-            "them once with AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...) where you trust it"
+            f"{reference} has no {WEIGHTS}; weights stored as pickle can run code when they are read: if you "
+            "trust them, convert them once by AutoModelForMaskedLM.from_pretrained(...).save_pretrained(...)"
         )
     table = index.get("weight_map")
     names = sorted(set(map(str, table.values()))) if isinstance(table, dict) else []

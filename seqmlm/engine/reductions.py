@@ -289,11 +289,13 @@ class Reduced(NamedTuple):
     Args:
         rows: (K,) where its rows stand among all. pairs: (P,) where its pairs stand among all.
         values: by name, (K, ...) or (P, ...), on the model's device.
+        sound: (K,) bool on the model's device, False where the model's output is NaN or infinite.
     """
 
     rows: Longs
     pairs: Longs
     values: dict[str, Tensor]
+    sound: Tensor
 
 
 def reduce(
@@ -334,7 +336,9 @@ def reduce(
                 column=_sent(column[pairs], logits.device),
                 draw=None if draw is None else draw[pairs],
             )
-            found.append(Reduced(rows, pairs, {one.name: one.apply(block) for one in want}))
+            values = {one.name: one.apply(block) for one in want}
+            # One NaN or infinity among the logits of a row is seen in its normaliser, which most wishes need.
+            found.append(Reduced(rows, pairs, values, torch.isfinite(block.normaliser)))
     return found
 
 

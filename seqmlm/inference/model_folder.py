@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
@@ -74,6 +74,9 @@ _READ_BY_NAME = (
     *("background.safetensors", "trained_on.safetensors", "one_pass.json"),
     *("one_pass_head.safetensors", "one_pass_head.json"),
 )
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +130,7 @@ def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -
     """
     with owner_only(card.sensitive):
         directory.mkdir(parents=True, exist_ok=True)
-        with _no_bars():
+        with _quiet():
             rows.model.save_pretrained(directory)
         if rows.channels is not None:
             rows.channels.save(directory)
@@ -244,7 +247,8 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
         if found not in accepted:
             what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
             raise StateError(f"{folder / name} {what}: {remedy}")
-    added = [name for name in _READ_BY_NAME if name not in card.files and file_of(folder, name) is not None]
+    present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
+    added = sorted(name for name in present if name in _READ_BY_NAME or name.startswith("seqmlm"))
     if card.files and added:
         raise StateError(
             f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"
@@ -269,14 +273,23 @@ def _tokenizer(reference: str | Path) -> Tokenizer:
     directory = Path(reference)
     if not (directory / TOKENIZER_CARD).is_file():
         return imported(reference)
+    kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:
-        return plugins.tokenizer_class(tokenizer_card(directory)["name"]).load(directory)
+        return kind.load(directory)
     except SeqmlmError:
         raise
     except Exception as error:  # each tokenizer has its own files, and they may hold anything
         raise StateError(
             f"the tokenizer in {directory} cannot be read: {type(error).__name__}: {error}; copy it again"
         ) from error
+
+
+def _named(reference: str | Path, find: Callable[[str], T], name: object) -> T:
+    """What a card names, among what is installed here."""
+    try:
+        return find(str(name))
+    except UsageError as error:
+        raise StateError(f"{reference}: {error}; its card names what is not installed here") from None
 
 
 def load(reference: str | Path, *, domain: str | None = None, replaced: str | None = None) -> LoadedModel:
@@ -298,7 +311,7 @@ def load(reference: str | Path, *, domain: str | None = None, replaced: str | No
     name = card.domain if card is not None else domain
     if name is None:
         raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
-    found = plugins.domain(name)
+    found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference)
     model = _weights(reference, tokenizer.space)
     if card is None:
@@ -338,7 +351,7 @@ def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
 
 
 def _weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
-    with _no_bars():
+    with _quiet():
         return load_backbone(str(reference), space)
 
 
@@ -391,15 +404,17 @@ def _check_card(card: Card) -> None:
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
-    """Keep transformers' own progress bars off the terminal: they last milliseconds."""
+def _quiet() -> Iterator[None]:
+    """Keep transformers' own progress bars and warnings off the terminal: what matters is said by us."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 

@@ -21,6 +21,7 @@ from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Mode
+from seqmlm.errors import NotFiniteError
 from seqmlm.inference.batches import Encoded, encoded
 from seqmlm.inference.session import Session
 
@@ -77,7 +78,15 @@ class RecordScorer:
             own = [batch[number] for number in chosen]
             asked = None if wanted is None else [wanted[number] for number in chosen]
             rule = self._scorer(request).rule
-            parts = self._windows(request, [one.encoding for one in own], asked)
+            try:
+                parts = self._windows(request, [one.encoding for one in own], asked)
+            except NotFiniteError as error:
+                number = self._culprit(request, [one.encoding for one in own], asked)
+                record, model = own[number].record, self.session.model.path
+                name = "" if self.session.card.sensitive else f" ({record.id})"
+                raise NotFiniteError(
+                    f"{model}: record {record.source}:{record.line}{name}: {error}"
+                ) from None
             return [
                 scored(one.record, one.encoding, rule, windows, request.want)
                 for one, windows in zip(own, parts, strict=True)
@@ -107,7 +116,13 @@ class RecordScorer:
             One for each, in order; positions count the scored tokens of a sequence of several windows.
         """
         request = _Request(mode, (), view)
-        return [_joined(parts) for parts in self._windows(request, encodings, wanted)]
+        try:
+            return [_joined(parts) for parts in self._windows(request, encodings, wanted)]
+        except NotFiniteError as error:
+            number = self._culprit(request, encodings, wanted) + 1
+            raise NotFiniteError(
+                f"{self.session.model.path}: sequence {number} of {len(encodings)} asked together: {error}"
+            ) from None
 
     def _windows(
         self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
@@ -125,6 +140,17 @@ class RecordScorer:
 
         stream = iter(list(self._scorer(request).windows(windows())))
         return (list(islice(stream, count)) or [_NOTHING] for count in counts)
+
+    def _culprit(
+        self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None
+    ) -> int:
+        """The first of some sequences whose answers are not finite, each asked alone."""
+        for number, one in enumerate(encodings):
+            try:
+                self._windows(request, [one], None if wanted is None else [wanted[number]])
+            except NotFiniteError:
+                return number
+        return 0
 
     def _scorer(self, request: _Request) -> Scorer:
         """The one scorer for a request."""

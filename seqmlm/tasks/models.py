@@ -10,21 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
-from seqmlm.engine.durable import read_json
+from seqmlm.engine.durable import owner_only, read_json
 from seqmlm.errors import StateError, UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.model_folder import CARD
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 
-CARD = "seqmlm.json"
 CHAMPION = "champion"
 
 # The files of a plain Hugging Face folder, and our card; nothing else in a model folder is exported.
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
-_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "seqmlm*.json")
+_EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "one_pass*.json", "seqmlm*.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +209,19 @@ def export_model(reference: str, out: Path) -> list[Path]:
     found = resolve_model(reference)
     if found.path is None:
         raise UsageError(f"{reference} is on the Hugging Face hub: download it from there")
+    card = model_folder.read_card(found.path)
     files = [path for path in sorted(found.path.iterdir()) if any(fnmatch(path.name, p) for p in _EXPORTED)]
-    if _card(found.path).get("sensitive", False):
-        files = [path for path in files if path.name not in PERSONAL]
+    if card is not None:
+        model_folder.check_files(found.path, card)
+        files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
     target = out.expanduser().absolute()
-    with new_folder(target) as building:
+    with owner_only(card is not None and card.sensitive), new_folder(target) as building:
         for path in files:
             shutil.copyfile(path, building / path.name)
+        if card is not None:
+            model_folder.seal(building, card)
     return [target / path.name for path in files]
 
 

@@ -27,7 +27,7 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import move_into_place, read_json, replace_file
+from seqmlm.engine.durable import move_into_place, owner_only, read_json, replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
@@ -62,13 +62,18 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
 
     Raises:
         UsageError: invalid settings; DataError: input that cannot be read.
-        StateError: the name is taken, a checkpoint is corrupt, or the disk is full.
+        StateError: the name is taken, a checkpoint is corrupt, the disk is full, or the registry not ready.
         TrainingError: too many non-finite steps in a row, or out of memory at the smallest batch.
     """
-    began = time.monotonic()
     workspace = Workspace.locate()
     processes = Processes()
     agreed = agreed_plan(request, workspace, processes)
+    with owner_only(agreed.config.data.sensitive):
+        return _pretrain(agreed, workspace, processes, console)
+
+
+def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console: Console) -> PretrainResult:
+    began = time.monotonic()
     done = finished_result(agreed)
     if done is not None:
         if processes.is_main:
@@ -116,6 +121,7 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
     text = ""
     if processes.is_main:
         decided = plan(request, workspace)
+        Registry(workspace).close()  # refused now, not when the training has ended
         config = to_dict(decided.config)
         text = json.dumps({"name": decided.name, "resume": decided.resume, "config": config})
     values = json.loads(processes.text_from_main(text))
@@ -437,8 +443,8 @@ def finished_result(plan: Plan) -> PretrainResult | None:
         return result if saved["limits"] == _limits(plan) else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(
-            f"{path} is not the result of a training ({error}); remove it, then --resume {plan.name} writes it "
-            "again from the last checkpoint"
+            f"{path} is not the result of a training ({error}); remove it, then --resume {plan.name} writes "
+            "it again from the last checkpoint"
         ) from None
 
 

@@ -137,24 +137,28 @@ def _auto(reference: str) -> Any:
 
 def _copy_known(reference: str, folder: Path) -> None:
     """Put a tokenizer's files into an empty folder, its configs without anything but known settings."""
-    for name in _FILES:
-        path = foreign.file_of(reference, name)
-        if path is not None:
-            if path.stat().st_size > _LARGEST:
-                raise StateError(f"{path} has more than {_LARGEST} bytes: it is no tokenizer")
-            if path.suffix == ".json":
-                with foreign.refusing(path):
-                    read_json(path)
-            shutil.copyfile(path, folder / name)
+    found = {name: path for name in _FILES if (path := foreign.file_of(reference, name)) is not None}
+    if not found:  # transformers would make one without any words
+        raise StateError(
+            f"no tokenizer could be read from {reference}: it has no {_FILES[0]}; give a folder or hub id "
+            "that has one"
+        )
+    for name, path in found.items():
+        if path.stat().st_size > _LARGEST:
+            raise StateError(f"{path} has more than {_LARGEST} bytes: it is no tokenizer")
+        if path.suffix == ".json":
+            with foreign.refusing(path):
+                read_json(path)
+        shutil.copyfile(path, folder / name)
     for name in _CONFIGS:
         values = foreign.settings(reference, name)
         if values is not None:
             own = name == "added_tokens.json"  # a table of tokens, not of settings
             kept = values if own else {key: values[key] for key in values if _is_setting(key)}
-            _write(folder / name, kept)
+            _write(reference, folder / name, kept)
     config = foreign.settings(reference)
     if config is not None:
-        _write(folder / foreign.CONFIG, {key: config[key] for key in _WANTED if key in config})
+        _write(reference, folder / foreign.CONFIG, {key: config[key] for key in _WANTED if key in config})
 
 
 _WANTED = ("model_type", "tokenizer_class")
@@ -164,10 +168,13 @@ def _is_setting(key: str) -> bool:
     return key in _SETTINGS or key.endswith("_token")
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> None:
+def _write(reference: str, path: Path, values: Mapping[str, Any]) -> None:
     named = values.get("tokenizer_class")
     if named is not None and not (isinstance(named, str) and _CLASS.fullmatch(named)):
-        raise StateError(f"{path.name} names {named!r} as its tokenizer_class, which is no tokenizer")
+        raise StateError(
+            f"{reference}: {path.name} names {named!r} as its tokenizer_class, which is none; copy or download "
+            "it again"
+        )
     path.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
 
 

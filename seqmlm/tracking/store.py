@@ -317,7 +317,7 @@ class Store:
             model_type="masked-lm",
         )
         for path in sorted(directory.iterdir()):
-            withheld = path.name in entry.get("withheld", ())
+            withheld = path.name in entry.get("withheld", ()) or path.name.startswith(".")  # a lock file
             if path.is_file() and not withheld and (self.artifacts is None or _is_small_text(path)):
                 self.client.log_model_artifact(model.model_id, str(path))
         self.client.finalize_logged_model(model.model_id, "READY")

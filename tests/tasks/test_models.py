@@ -51,7 +51,8 @@ def _write_model(folder: Path) -> None:
     )
     ModernBertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save(folder)
-    card = {"domain": "protein", "metrics": {"eval/bits_per_unit": 3.5}}
+    card = {"domain": "protein", "unit": "residue", "tokenizer": "residue.v1", "max_length": 22}
+    card |= {"probability": "ordinary", "metrics": {"eval/bits_per_unit": 3.5}}
     (folder / "seqmlm.json").write_text(json.dumps(card))
     (folder / "pytorch_model.bin").write_bytes(b"not to be exported")
 
