@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
 
-from seqmlm.engine.durable import DISK
+from seqmlm.engine.durable import DISK, refuse_irregular
 from seqmlm.errors import DataError, UsageError
 
 OnError = Literal["raise", "skip", "quarantine"]
@@ -167,7 +167,10 @@ class Problems:
         assert self.quarantine is not None
         if self._sink is None:
             self.quarantine.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.quarantine, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            refuse_irregular(self.quarantine)
+            handle = os.open(
+                self.quarantine, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
             os.fchmod(handle, 0o600)  # open does not change the mode of an existing file
             self._sink = os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
         line: dict[str, Any] = {
