@@ -1,28 +1,57 @@
 """The command line: each command parses its arguments, calls one task and prints the result.
 
 stdout is data, stderr is progress. Exit codes: 0 done, 1 other errors, 2 usage, 3 data, 4 state, 5 training;
-130 and 143 when stopped by Ctrl-C or SIGTERM (after saving).
+130 and 143 when stopped by Ctrl-C or SIGTERM (after saving). Whoever stops reading our output (head, less)
+has what was wanted: 0. What the system refuses is said in one sentence, `--debug` shows where it was met.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
+import select
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from seqmlm import __version__
 from seqmlm.cli import calibrate, data, evaluate, models, pairs, rescore, runs, score, train, workspace
+from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
 _TAKES_ON_ERROR = {"train", "score", "calibrate", "data"}
 
+
+class _BrokenPipe(Exception):
+    """Some pipe is broken; of such an error Typer would end with 1 and without a word."""
+
+    def __init__(self, error: BrokenPipeError) -> None:
+        self.error = error
+
+
+class _Commands(TyperGroup):
+    def make_context(self, *arguments: Any, **further: Any) -> Any:  # prints --help
+        try:
+            return super().make_context(*arguments, **further)
+        except BrokenPipeError as error:
+            raise _BrokenPipe(error) from error
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _BrokenPipe(error) from error
+
+
 app = typer.Typer(
     name="seqmlm",
+    cls=_Commands,
     no_args_is_help=True,
     help="Masked language models for any kind of sequence. To begin: seqmlm train --domain protein",
 )
@@ -43,7 +72,7 @@ app.command("doctor")(workspace.doctor)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"seqmlm {__version__}")
+        say(f"seqmlm {__version__}")
         raise typer.Exit
 
 
@@ -62,26 +91,79 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line; a `SeqmlmError` becomes one line on stderr and an exit code."""
     # OpenMP threads that spin while waiting slow each other down many times over on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _open_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return app(list(arguments) if arguments is not None else None)
-    except SeqmlmError as error:
+        try:
+            return app(given)
+        except SystemExit:
+            sys.stdout.flush()  # here, where what fails can be said
+            raise
+    except (SeqmlmError, OSError, _BrokenPipe, MemoryError, RecursionError) as error:
+        if isinstance(error, (BrokenPipeError, _BrokenPipe)) and _reader_has_left():
+            _end(0)
         if os.environ.get("SEQMLM_DEBUG"):
             raise
-        print(f"error: {error}", file=sys.stderr)
-        given = sys.argv[1:] if arguments is None else arguments
+        _fail(error.error if isinstance(error, _BrokenPipe) else error, given)
+
+
+def _fail(error: BaseException, given: Sequence[str]) -> NoReturn:
+    """Say what went wrong, and end."""
+    if isinstance(error, SeqmlmError):
+        tell(f"error: {error}")
         command = next((word for word in given if not word.startswith("-")), "")
         if isinstance(error, DataError) and error.skippable and command in _TAKES_ON_ERROR:
-            print(
-                "hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file",
-                file=sys.stderr,
-            )
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has closed the pipe: not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:
-        if error.errno != errno.ENOSPC or os.environ.get("SEQMLM_DEBUG"):
-            raise
-        print("error: the disk is full: free space and run the command again", file=sys.stderr)
-        sys.exit(4)
+            tell("hint: --on-error skip ignores bad records, --on-error quarantine also saves them to a file")
+        _end(error.exit_code)
+    if isinstance(error, MemoryError):
+        tell("error: there is not enough memory: give less at a time, such as a smaller --tokens-per-batch")
+        _end(1)
+    if isinstance(error, RecursionError):
+        tell("error: something that was read is nested too deeply: look at the input and the settings")
+        _end(1)
+    assert isinstance(error, OSError)
+    if error.errno == errno.ENOSPC:
+        tell("error: the disk is full: free space and run the command again")
+        _end(4)
+    if error.errno == errno.EBADF and error.filename is None:
+        tell("error: standard output is closed, and results are written to it: redirect it to a file")
+        _end(4)
+    place = "" if error.filename is None else f"{error.filename}: "
+    tell(f"error: {place}{error.strerror or error}: check that it is there and that you may use it")
+    _end(3 if str(error.filename) in given else 4)
+
+
+def _open_streams() -> None:
+    """Give the process the standard streams that it was started without, before other files take their place.
+
+    A closed standard input is an empty one, messages to a closed stderr go nowhere, and what is written to a
+    closed stdout fails, as on a full disk. What an encoding cannot show is shown as an escape.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _reader_has_left() -> bool:
+    """Whether nobody reads our standard output any more; else another pipe or connection is broken."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _end(code: int) -> NoReturn:
+    """End, without the interpreter's own words about output that nobody takes."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -455,7 +455,6 @@ class _Table:
 
         self._rows_of, self._arrow = schema, pa
         kinds = schema.flat_columns
-        self._texts = set() if nested else {name for name, kind in kinds.items() if kind == "text"}
         self._as_json = {
             name for name, kind in kinds.items() if kind == "json" or (kind == "units" and not nested)
         }
@@ -477,6 +476,8 @@ class _Table:
             "units": pa.list_(pa.struct(unit)) if nested else pa.string(),
             "json": pa.string(),
         }
+        texts = {name for name, kind in kinds.items() if types[kind] == pa.string()} - self._as_json
+        self._texts = set() if nested else texts  # of CSV, which spreadsheets open
         self.schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
 
     def batch(self, rows: Sequence[Fields]) -> Any:

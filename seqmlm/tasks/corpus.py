@@ -30,7 +30,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample, plural
-from seqmlm.engine.durable import FileLock
+from seqmlm.engine.durable import FileLock, irregular
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
@@ -48,10 +48,15 @@ def draw_sample(domain: str, out: Path, *, n: int | None = None, seed: int = 0) 
     """Write the sample of `domain` into `out`.
 
     Raises:
-        UsageError: an unknown domain.
+        UsageError: an unknown domain, or a folder with links, pipes or devices in it, or that is one.
         StateError: the folder cannot be written.
     """
     found = plugins.domain(domain)
+    for path in (out, *out.rglob("*")):
+        if irregular(path) not in (None, "a folder"):
+            raise UsageError(
+                f"{path} is {irregular(path)}, and only regular files are written; choose another --out"
+            )
     try:
         return found.sample(out, n=n, seed=seed)
     except OSError as error:

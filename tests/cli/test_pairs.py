@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,23 @@ def test_blimp_as_it_is(seqmlm: Run, model: Path, blimp: Path, tmp_path: Path) -
     text.write_text(PAIRS[0][0] + "\n")
     scored = seqmlm("score", model, text)
     assert json.loads(scored.out)["pll"] == pytest.approx(lines[0]["pll_good"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"sentence_good": "a dog", "sentence_bad": "dog a"}\n{"sentence_good": ""}\n']
+)
+def test_an_earlier_file_stays_until_all_pairs_are_there(
+    seqmlm: Run, model: Path, tmp_path: Path, text: str
+) -> None:
+    path, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
+    path.write_text(text)
+    out.write_text("old")
+    assert seqmlm("pairs", model, path, "--out", out).code == 3
+    assert out.read_text() == "old"
+    assert {one.name for one in tmp_path.glob("out*")} == {"out.jsonl"}
+    for name in ("link", "pipe"):
+        (tmp_path / "link").symlink_to(out) if name == "link" else os.mkfifo(tmp_path / "pipe")
+        assert seqmlm("pairs", model, path, "--out", tmp_path / name).code == 2
 
 
 def test_means_groups_and_tables(seqmlm: Run, model: Path, blimp: Path) -> None:

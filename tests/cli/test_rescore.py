@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from text_models import text_model
 
+from seqmlm.engine.durable import FileLock
 from seqmlm.tasks.rescore import chooses
 
 Run = Callable[..., Any]
@@ -75,6 +76,22 @@ def test_a_weight_is_chosen_on_one_part_and_reported_on_the_other(
     gain = test["first pass"]["error_rate"] - test[f"weight {result['weight']:g}"]["error_rate"]
     assert result["gain"]["value"] == pytest.approx(gain)
     assert all(row["weight"] == result["weight"] for row in rows)
+
+
+def test_lists_are_written_by_one_at_a_time_and_whole(
+    seqmlm: Run, model: Path, lists: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("old")
+    with FileLock(tmp_path / "out.jsonl.lock"):
+        refused = seqmlm("rescore", model, lists, "--out", out)
+    assert (refused.code, out.read_text()) == (4, "old")
+    assert "in use" in refused.err
+    assert seqmlm("rescore", model, lists, "--out", out, "--dev", 0.001).code == 3
+    assert out.read_text() == "old"
+    assert seqmlm("rescore", model, lists, "--out", out).code == 0
+    assert len(out.read_text().splitlines()) == 40
+    assert {one.name for one in tmp_path.glob("out*")} == {"out.jsonl"}
 
 
 def test_lists_without_references_and_empty_hypotheses(seqmlm: Run, model: Path, tmp_path: Path) -> None:

@@ -22,6 +22,13 @@ def test_raise_gives_the_error_itself() -> None:
     assert caught.value is ERROR
 
 
+def test_nothing_is_put_aside_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "aside").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="symbolic link"):
+        Problems("quarantine", quarantine=tmp_path / "aside").bad(ERROR, "raw")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_skip_counts_by_reason() -> None:
     problems = Problems("skip")
     for _ in range(3):

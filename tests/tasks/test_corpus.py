@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,24 @@ from seqmlm.data.problems import Problems
 from seqmlm.domains.text import TextDomain
 from seqmlm.errors import UsageError
 from seqmlm.tasks.config import PretrainConfig, resolve_config
-from seqmlm.tasks.corpus import CorpusReader, build_corpus
+from seqmlm.tasks.corpus import CorpusReader, build_corpus, draw_sample
 from seqmlm.workspace import Workspace
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_sample_is_not_written_through_what_is_no_file(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "precious").write_text("x")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    truth = folder / "truth.json"
+    truth.symlink_to(tmp_path / "precious") if kind == "link" else os.mkfifo(truth)
+    with pytest.raises(UsageError, match=rf"truth\.json is a .*{kind}, and only regular files"):
+        draw_sample("protein", folder, n=3)
+    (tmp_path / "linked").symlink_to(folder)
+    with pytest.raises(UsageError, match="linked is a symbolic link"):
+        draw_sample("protein", tmp_path / "linked", n=3)
+    assert [path.name for path in folder.iterdir()] == ["truth.json"]
+    assert (tmp_path / "precious").read_text() == "x"
 
 
 class Dated(TextDomain):

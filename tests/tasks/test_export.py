@@ -57,6 +57,23 @@ def test_a_training_divides_an_export_as_it_was(workspace: Path) -> None:
     assert first.splits == second.splits
 
 
+def test_what_a_system_says_of_an_input_is_no_fault_of_the_output(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError(5, "Input/output error", "p.fasta")
+
+    monkeypatch.setattr("seqmlm.tasks.export.CorpusReader.divided", broken)
+    with pytest.raises(DataError, match=r"p\.fasta: cannot be read: Input/output error"):
+        export(ExportConfig(domain="protein", out=workspace / "out"))
+    monkeypatch.undo()
+    monkeypatch.setenv("SEQMLM_HOME", str(workspace))
+    monkeypatch.setattr("seqmlm.tasks.export._save", broken)
+    with pytest.raises(StateError, match=r"cannot write .*out: Input/output error"):
+        export(ExportConfig(domain="protein", out=workspace / "out"))
+    assert [path.name for path in workspace.iterdir() if "out" in path.name] == []
+
+
 def test_sensitive_data_are_refused(workspace: Path) -> None:
     for config in (
         ExportConfig(domain="ehr", out=workspace / "out"),

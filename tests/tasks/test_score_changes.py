@@ -14,6 +14,7 @@ from tiny_domain_models import MODULE, code_model, source
 from seqmlm.cli import main
 from seqmlm.data.problems import Problems
 from seqmlm.domains.code.levels import ClassNorms, LineLevel
+from seqmlm.errors import DataError
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import Stored, store, store_backgrounds
@@ -135,6 +136,35 @@ def test_only_new_findings_show(model, tree, tmp_path):
     assert states.count("new") == len(new) < len(known)
     assert states.count("unchanged") > 0
     assert states.count("unchanged") + states.count("absent") == len(known)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_a_failure_leaves_the_old_rows_and_promises_no_resuming(
+    model, tree, tmp_path, capsys, monkeypatch, name
+):
+    def fail(*_, **__):
+        raise DataError("odd", source="x")
+
+    out = tmp_path / name
+    out.write_text("old")
+    with monkeypatch.context() as patched:
+        patched.setattr("seqmlm.tasks.score_changes._became", fail)
+        assert score(model, ".", "--since", "HEAD", "--out", out) == 3
+    assert out.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("rows")] == [name]
+    assert "--resume" not in capsys.readouterr().err
+    assert score(model, ".", "--since", "HEAD", "--out", out) == 0
+    assert out.read_text() != "old"
+
+
+def test_sarif_may_take_the_place_of_its_own_baseline(model, tree, tmp_path):
+    sarif = tmp_path / "a.sarif"
+    common = [model, "pkg/stack.py", "--fpr", "0.3", "--sarif", sarif]
+    assert score(*common) == 0
+    assert score(*common, "--baseline", sarif) == 0
+    states = {r["baselineState"] for r in json.loads(sarif.read_text())["runs"][0]["results"]}
+    assert states == {"unchanged"}
+    assert score(*common[:-2], "--baseline", sarif, "--out", sarif) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from seqmlm.anomaly.values import Row
-from seqmlm.engine.durable import move_into_place
+from seqmlm.engine.durable import move_into_place, replace_file
 from seqmlm.errors import StateError, UsageError
 
 BEDGRAPH = (".bedgraph", ".bg")
@@ -69,10 +70,9 @@ class GenomeTrack:
         self._groups: list[_Group] = []
         self._written = 0
         self.repeated = 0
-        self._draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[bytes] = self._open(self._draft)
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - without a name
         except OSError as error:
             raise self._failed(error) from None
 
@@ -102,19 +102,14 @@ class GenomeTrack:
         Raises:
             StateError: it cannot be written.
         """
-        target = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._flush()
             self._file.flush()
-            with self._draft.open("rb") as draft:
-                if self._bigwig is None:
-                    self._write_bedgraph(target, draft)
-                else:
-                    self._write_bigwig(target, draft, self._bigwig)
-            move_into_place(target, self._path)
+            if self._bigwig is None:
+                replace_file(self._path, self._write_bedgraph, mode=self._mode)
+            else:
+                self._write_bigwig(self._bigwig)
         except OSError as error:
-            with suppress(OSError):
-                target.unlink(missing_ok=True)
             raise self._failed(error) from None
         finally:
             self._discard()
@@ -143,15 +138,15 @@ class GenomeTrack:
         self._written += len(lines)
         self._rows = []
 
-    def _contigs(self, draft: IO[bytes]) -> Iterator[tuple[str, Segment]]:
+    def _contigs(self) -> Iterator[tuple[str, Segment]]:
         """All segments, by contig and place, each base once."""
         self.repeated = 0
         contig, done = "", 0
         for group in sorted(self._groups):
             if group.contig != contig:
                 contig, done = group.contig, 0
-            draft.seek(group.offset)
-            for text in draft.read(group.size).decode().splitlines():
+            self._file.seek(group.offset)
+            for text in self._file.read(group.size).decode().splitlines():
                 first, last, value = text.split("\t")
                 start, end = max(int(first), done), int(last)
                 self.repeated += min(start, end) - int(first)
@@ -159,36 +154,35 @@ class GenomeTrack:
                     yield contig, Segment(start, end, float(value))
                     done = end
 
-    def _write_bedgraph(self, target: Path, draft: IO[bytes]) -> None:
-        with self._open(target) as file:
-            label = self._name.replace('"', "'")
-            file.write(f'track type=bedGraph name="{label}" description="higher is more unusual"\n'.encode())
-            for contig, one in self._contigs(draft):
-                file.write(f"{contig}\t{one.start}\t{one.end}\t{one.value:.5g}\n".encode())
+    def _write_bedgraph(self, file: IO[bytes]) -> None:
+        label = self._name.replace('"', "'")
+        file.write(f'track type=bedGraph name="{label}" description="higher is more unusual"\n'.encode())
+        for contig, one in self._contigs():
+            file.write(f"{contig}\t{one.start}\t{one.end}\t{one.value:.5g}\n".encode())
 
-    def _write_bigwig(self, target: Path, draft: IO[bytes], library: Any) -> None:
+    def _write_bigwig(self, library: Any) -> None:
         sizes: dict[str, int] = {}
-        for contig, one in self._contigs(draft):
+        for contig, one in self._contigs():
             sizes[contig] = one.end
-        self._open(target).close()  # with its mode
+        with tempfile.TemporaryDirectory(prefix=f".{self._path.name}.", dir=self._path.parent) as folder:
+            target = Path(folder) / "track.bw"
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode))
+            self._fill_bigwig(library, target, sizes)
+            move_into_place(target, self._path)
+
+    def _fill_bigwig(self, library: Any, target: Path, sizes: dict[str, int]) -> None:
         file = library.open(str(target), "w")
         if sizes:
             file.addHeader(list(sizes.items()))
-            for contig, own in groupby(self._contigs(draft), key=itemgetter(0)):
+            for contig, own in groupby(self._contigs(), key=itemgetter(0)):
                 while some := [one for _, one in islice(own, _TOGETHER)]:
                     starts, ends, values = (list(column) for column in zip(*some, strict=True))
                     file.addEntries([contig] * len(some), starts, ends=ends, values=values)
         file.close()
 
-    def _open(self, path: Path) -> IO[bytes]:
-        path.unlink(missing_ok=True)
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode), "wb")
-
     def _discard(self) -> None:
         with suppress(OSError):
             self._file.close()
-        with suppress(OSError):
-            self._draft.unlink(missing_ok=True)
 
     def _failed(self, error: OSError) -> StateError:
         return StateError(

@@ -39,6 +39,16 @@ def segments(path: Path) -> list[tuple[str, int, int, float]]:
     return [(contig, int(start), int(end), float(value)) for contig, start, end, value in fields]
 
 
+def test_a_track_in_the_making_has_no_file_that_a_kill_could_leave(tmp_path: Path) -> None:
+    track = GenomeTrack(tmp_path / "t.bedgraph")
+    track.add(row("chr1", 0, 5, 1.0), "a")
+    track.add(row("chr1", 5, 9, 2.0), "b")
+    assert list(tmp_path.iterdir()) == []
+    track.close()
+    assert segments(tmp_path / "t.bedgraph") == [("chr1", 0, 5, 1.0), ("chr1", 5, 9, 2.0)]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_base_has_the_mean_of_the_windows_over_it() -> None:
     source = random.Random(0)
     for _ in range(50):
