@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seqmlm.data.files import REFERENCE, expand, is_reference
+from seqmlm.data.files import REFERENCE, expand, is_reference, require_file
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import missing, record_from
 from seqmlm.data.record import Record
@@ -272,8 +272,7 @@ def _open_parquet(source: str) -> Table:
         raise DataError(
             "parquet cannot be read from standard input", source=source, remedy="give the name of the file"
         )
-    if not Path(source).exists():
-        raise DataError("no such file", source=source, remedy="check the path")
+    require_file(source)
     if Path(source).stat().st_size == 0:
         raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
     file = pq.ParquetFile(source, memory_map=True)
