@@ -129,6 +129,8 @@ def _without_magic(text: str, problems: Problems) -> str:
 
 _OBJECTS = "write one object a line, or an array of them, or name the format the file really has"
 _GAP = re.compile(r"[,\s]*")
+_ITEM = re.compile(r"\n\s*(?=\{)")
+_LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
 _FIELDS = ("code", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens", "text")
 _IDS = ("idx", "id", "func_name", "name")
@@ -226,6 +228,13 @@ def _of_lines(
                 problems.bad(error, text)
 
 
+def _is_broken(error: Exception, text: str) -> bool:
+    """Whether an item is no JSON however it goes on: the fault is not where the text ends."""
+    if not isinstance(error, json.JSONDecodeError):
+        return True
+    return not error.msg.startswith("Unterminated string") and error.pos < len(text) - _LONGEST_WORD
+
+
 def _between(text: str, at: int) -> int:
     """Where the next item begins: behind commas and white space."""
     found = _GAP.match(text, at)
@@ -242,7 +251,8 @@ def _of_array(
     """The items of an array, one in memory at a time.
 
     Items are decoded from a buffer that is filled up when its first item has no end yet, by as much again as
-    it holds, so that a large item costs no more attempts than its size doubles.
+    it holds, so that a large item costs no more attempts than its size doubles. Behind an item that is no
+    JSON, reading goes on at the next line that begins with `{`.
     """
     decode = json.JSONDecoder().raw_decode
     begins, held = first[0], [first[1].lstrip()[1:]]
@@ -256,8 +266,14 @@ def _of_array(
                 break
             try:
                 value, end = decode(rest, at)
-            except (ValueError, RecursionError):
-                break
+            except (ValueError, RecursionError) as error:
+                item = _ITEM.search(rest, at) if _is_broken(error, rest) else None
+                if item is None:
+                    break
+                problems.bad(_not_an_object(source, begins), rest[at : at + 1000])
+                begins += rest.count("\n", at, item.end())
+                at = item.end()
+                continue
             yield begins, value
             begins += rest.count("\n", at, end)
             at = end

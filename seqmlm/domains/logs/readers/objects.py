@@ -97,7 +97,10 @@ def read_time(value: Any, clock: Clock) -> float:
         return clock[value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NAN
-    return epoch(float(value))
+    try:
+        return epoch(float(value))
+    except OverflowError:  # a whole number of hundreds of digits
+        return NAN
 
 
 # JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object
