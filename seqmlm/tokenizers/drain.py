@@ -164,13 +164,16 @@ class Drain:
         options: of the method.
         max_templates: number kept. Twice as many are tracked; beyond that the rarest are dropped, so that
             memory is bounded and a noisy beginning does not fill the list.
+        min_sources: templates seen in fewer sources are not frozen.
     """
 
-    def __init__(self, options: DrainOptions | None = None, max_templates: int = 4096) -> None:
+    def __init__(
+        self, options: DrainOptions | None = None, max_templates: int = 4096, min_sources: int = 1
+    ) -> None:
         if max_templates < 1:
             raise UsageError(f"max_templates must be at least 1, not {max_templates}")
         self.options = options or DrainOptions()
-        self.max_templates = max_templates
+        self.max_templates, self._min_sources = max_templates, min_sources
         self._templates: list[Words] = []
         self._tallies: list[TemplateCounts] = []
         self._tree = _Tree(self.options)
@@ -184,7 +187,7 @@ class Drain:
 
         Args:
             words: of the line.
-            source: number of its session; `freeze` can require a number of sessions.
+            source: number that stands for its subject.
 
         Returns:
             Number of the template it joined; numbers change only when the rarest are dropped.
@@ -200,7 +203,7 @@ class Drain:
         if share < self.options.similarity:
             if len(self._templates) >= 2 * self.max_templates:
                 self._forget_rare()
-            self._append(words, TemplateCounts())
+            self._append(words, TemplateCounts(self._min_sources))
             self._settled[len(words)] = {}
             return len(self._templates) - 1
         merged = _merged(self._templates[best], words)
@@ -229,9 +232,7 @@ class Drain:
         for words, tally in kept:
             self._append(words, tally)
 
-    def freeze(
-        self, *, min_lines: int = 1, min_sources: int = 1, similarity: float | None = None
-    ) -> Templates:
+    def freeze(self, *, min_lines: int = 1, similarity: float | None = None) -> Templates:
         """The learnt templates, frozen.
 
         A constant word of a template is in every line of it. So without templates of few sources, the list
@@ -239,29 +240,39 @@ class Drain:
 
         Args:
             min_lines: templates of fewer lines are left out.
-            min_sources: templates seen in fewer sources are left out.
             similarity: of the frozen templates.
         """
-        kept = commonest(self._tallies, self.max_templates, min_lines, min_sources)
+        kept = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
         different = dict.fromkeys(self._templates[number] for number in kept)
         return Templates(list(different), self.options, similarity)
 
 
 class TemplateCounts:
-    """Numbers of lines and of sources of each template; the lines of a source are consecutive."""
+    """Numbers of lines and of different sources of a template or a word.
 
-    __slots__ = ("_last", "lines", "sources")
+    Args:
+        enough: sources are counted up to this number, so that few have to be remembered.
+    """
 
-    def __init__(self) -> None:
-        self.lines = self.sources = 0
-        self._last = -1
+    __slots__ = ("_enough", "_known", "_last", "lines")
+
+    def __init__(self, enough: int = 1) -> None:
+        self.lines, self._enough = 0, enough
+        self._known: tuple[int, ...] = ()
+        self._last: int | None = None
+
+    @property
+    def sources(self) -> int:
+        """Different sources so far, at most `enough`."""
+        return len(self._known)
 
     def add(self, source: int) -> None:
-        """Count one line of a source (its number, not negative)."""
+        """Count one line of a source, given by a number."""
         self.lines += 1
         if source != self._last:
-            self.sources += 1
             self._last = source
+            if len(self._known) < self._enough and source not in self._known:
+                self._known += (source,)
 
 
 def commonest(

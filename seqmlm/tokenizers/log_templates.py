@@ -21,10 +21,18 @@ from numpy.typing import NDArray
 
 from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
-from seqmlm.tokenizers.log_values import Keys, LogValues, are_lines, fresh_lines, lines_of
+from seqmlm.tokenizers.log_values import (
+    Keys,
+    LogValues,
+    are_lines,
+    fresh_lines,
+    lines_of,
+    subject_of,
+    too_few,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -60,8 +68,10 @@ class TemplateOptions:
             for `similarity`, 1 for lines that differ from a training line in values only.
         max_templates: the most templates kept.
         min_lines: templates of fewer lines are not kept; their lines are `<NEW>`.
-        min_sessions: templates seen in fewer sessions or windows are not kept.
+        min_sessions: templates seen in fewer sessions are not kept; where lines are of no session, the
+            windows of a file and its rotations count once.
         time_gaps: a token for the time since the line before, where there are times and it is 10 ms or more.
+        mask_secrets: replace what looks like a secret, too (`SECRET`).
     """
 
     patterns: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +83,7 @@ class TemplateOptions:
     min_lines: int = 1
     min_sessions: int = 1
     time_gaps: bool = False
+    mask_secrets: bool = False
 
     def __post_init__(self) -> None:
         if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
@@ -98,13 +109,13 @@ class TemplateTokenizer(Tokenizer):
     name: ClassVar[str] = "templates.v1"
     unit: ClassVar[str] = "line"
     trainable: ClassVar[bool] = True
-    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10}
+    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10, "mask_secrets": True}
 
     def __init__(
         self, templates: Templates, keys: Sequence[str] = (), options: TemplateOptions | None = None
     ) -> None:
         self._options = options or TemplateOptions()
-        self._values = LogValues(self._options.patterns)
+        self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
         self._templates, self._keys = templates, tuple(keys)
         gaps = tuple(GAPS) if self._options.time_gaps else ()
         self._first = len(SPECIAL) + 1 + len(gaps)
@@ -141,7 +152,8 @@ class TemplateTokenizer(Tokenizer):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        return asdict(self._options)
+        # The fingerprints of tokenizers that are older than this option do not have it.
+        return {k: v for k, v in asdict(self._options).items() if v or k != "mask_secrets"}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`.
@@ -217,21 +229,19 @@ class TemplateTokenizer(Tokenizer):
                 raise UsageError(
                     f"{cls.name} needs a vocabulary_size above {reserved}; got {vocabulary_size}"
                 )
-        values, drain, keys = LogValues(chosen.patterns), Drain(chosen.drain, most), Keys(most)
+        values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
+        drain, keys = Drain(chosen.drain, most, least), Keys(most, least)
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
+            subject = subject_of(raw, number)
             if getattr(raw, "keys", False):
-                keys.add(lines, number)
+                keys.add(lines, subject)
             else:
                 for line in lines:
-                    drain.add(values.words(line), number)
-        enough = {"min_lines": chosen.min_lines, "min_sources": chosen.min_sessions}
-        templates = drain.freeze(**enough, similarity=chosen.match_similarity)
-        kept = keys.freeze(**enough)
+                    drain.add(values.words(line), subject)
+        templates = drain.freeze(min_lines=chosen.min_lines, similarity=chosen.match_similarity)
+        kept = keys.freeze(min_lines=chosen.min_lines)
         if not len(templates) and not kept:
-            raise DataError(
-                "there are no log lines to learn templates from",
-                remedy="give files that contain log lines, or lower min_lines and min_sessions",
-            )
+            raise too_few("templates", least, bool(len(drain) or len(keys)))
         return cls(templates, kept, chosen)
 
     def spell(self, raw: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seqmlm.engine.types import Ids
-from seqmlm.errors import UsageError
+from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.drain import TemplateCounts, commonest
 
 _HEX = "[0-9A-Fa-f]"
@@ -70,7 +70,10 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("NUM", rf"{_EDGE[0]}[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?%?{_EDGE[1]}"),
 )
 KINDS = tuple(dict.fromkeys(kind for kind, _ in _KINDS))
+SECRET = "SECRET"
+"""The further kind that what looks like a secret has, where secrets are masked."""
 _VALUE_WORD = re.compile(r"[^\s0-9/\\@<]*[0-9/\\@<]\S*")
+_ANY_WORD = re.compile(r"\S+")
 _NAME = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 _NO_PREFIX = re.compile(r"[1-9][xX]")
 _ZEROS = str.maketrans("123456789", "0" * 9)
@@ -102,6 +105,7 @@ class LogValues:
     Args:
         patterns: further kinds of values, name to regular expression; looked for before the built-in ones, in
             this order. Names are capital letters and underscores; a name of `KINDS` adds to that kind.
+        secrets: replace what looks like a secret as well; see `secret_places`.
 
     Raises:
         UsageError: a name that cannot be a mark, an expression that does not compile or matches the empty
@@ -111,9 +115,9 @@ class LogValues:
     'took <NUM> ms for /<IP> (sha1=<HEX>)'
     """
 
-    def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
-        self.patterns = dict(patterns or {})
-        self.kinds = tuple(dict.fromkeys((*KINDS, *self.patterns)))
+    def __init__(self, patterns: Mapping[str, str] | None = None, *, secrets: bool = False) -> None:
+        self.patterns, self.secrets = dict(patterns or {}), secrets
+        self.kinds = tuple(dict.fromkeys((*KINDS, *self.patterns, *([SECRET] if secrets else ()))))
         self._own = _own_pattern(self.patterns)
         self._own_marks = {f"_own{number}": mark(kind) for number, kind in enumerate(self.patterns)}
         # A mark that is already in the text stays, and counts as a mark.
@@ -125,8 +129,8 @@ class LogValues:
 
     def words(self, line: str) -> tuple[str, ...]:
         """The words (runs without white space) of the normalised line."""
-        if self._own is not None:
-            line = self._own.sub(self._own_mark, line)
+        if self.secrets or self._own is not None:
+            line = _spell(line, self._first_places(line)).text
         return tuple(map(self._look_up, line.split()))
 
     def line(self, line: str) -> str:
@@ -135,9 +139,9 @@ class LogValues:
 
     def marked(self, line: str) -> Marked:
         """The normalised line, with the places of its marks in the given one."""
-        if self._own is None:
+        if not self.secrets and self._own is None:
             return _spell(line, self._places(line))
-        first = _spell(line, [(*found.span(), self._own_mark(found)) for found in self._own.finditer(line)])
+        first = _spell(line, self._first_places(line))
         second = _spell(first.text, self._places(first.text))
         back = original(first, second.marks[:, 2:])
         return Marked(second.text, np.concatenate([second.marks[:, :2], back], axis=1))
@@ -145,7 +149,7 @@ class LogValues:
     def _places(self, text: str) -> list[_Place]:
         """The built-in values of a line, word by word."""
         places: list[_Place] = []
-        for word in _VALUE_WORD.finditer(text):
+        for word in (_ANY_WORD if self.secrets else _VALUE_WORD).finditer(text):
             start = word.start()
             for first, last, put in self._words.places(word[0]):
                 places.append((start + first, start + last, put))
@@ -153,12 +157,22 @@ class LogValues:
 
     def find(self, word: str) -> list[_Place]:
         """The built-in values of a word, without looking it up."""
-        return [(*found.span(), self._mark(found)) for found in self._built_in.finditer(word)]
+        places = [(*found.span(), self._mark(found)) for found in self._built_in.finditer(word)]
+        return _with_random(word, places) if self.secrets else places
 
     def _mark(self, found: re.Match[str]) -> str:
         number = found.lastindex
         assert number is not None
         return found[0] if number == 1 else self._marks[number - 2]
+
+    def _first_places(self, line: str) -> list[_Place]:
+        """The values looked for in the whole line, before the built-in ones: secrets, then the user's own."""
+        places = secret_places(line) if self.secrets else []
+        for found in self._own.finditer(line) if self._own is not None else ():
+            start, end = found.span()
+            if all(end <= first or last <= start for first, last, _ in places):
+                places.append((start, end, self._own_mark(found)))
+        return sorted(places)
 
     def _own_mark(self, found: re.Match[str]) -> str:
         assert found.lastgroup is not None  # the outermost group closes last
@@ -174,7 +188,7 @@ class _Words(dict[str, str]):
         self._shapes: dict[str, tuple[str, list[_Place]] | None] = {}
 
     def __missing__(self, word: str) -> str:
-        if word.isalpha():
+        if word.isalpha() and not self._values.secrets:
             normal = word
         else:
             known = self._shapes.get(word.translate(_ZEROS))
@@ -259,6 +273,95 @@ def _own_pattern(patterns: Mapping[str, str]) -> re.Pattern[str] | None:
     return re.compile("|".join(f"(?P<_own{n}>{text})" for n, text in enumerate(patterns.values())))
 
 
+# Secrets
+
+_NAMED = (  # what the value of such a name is for
+    r"(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|jwt|key|(?:api|access|private|secret|encryption|ssh)"
+    r"[_-]?(?:access[_-]?)?keys?(?:[_-]?id)?|auth(?:orization)?|credentials?|creds|otp|pin|cvv|cvc|ssn|iban)"
+)
+_SCHEME = r"(?:(?:Bearer|Basic|Digest|Negotiate|Token|ApiKey)\s+)?"
+_VALUE = (
+    r"\"(?:[^\"\\]|\\.){1,4096}\"|'(?:[^'\\]|\\.){1,4096}'"
+    r"|(?:\\{1,4}[\"'])?[^\s,;&\"'<>(){}\[\]|]+"  # a mark is no value
+)
+_LIKE_SECRETS = re.compile(
+    rf"(?P<address>{dict(_KINDS)['URL']})"  # is hidden whole
+    # A private key, to its end or that of the line.
+    r"|(?P<block>-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*))"
+    # password=..., "apiKey": "...", Authorization: Bearer ..., --token ..., Cookie: ...
+    rf"|(?:(?<![A-Za-z])|(?<=[a-z0-9])(?=[A-Z]))(?i:{_NAMED}\\{{0,4}}[\"']?\s{{0,3}}(?:=>|:=|[=:](?![:/]))\s{{0,3}}"
+    rf"{_SCHEME})(?P<named>{_VALUE})"
+    rf"|(?i:(?<=--){_NAMED}\s{{1,3}})(?P<flag>{_VALUE})"
+    r"|(?i:\b(?:Bearer|Basic)\s+)(?P<bearer>(?=\S{0,512}[0-9=])[\w+/=.~-]{8,})"
+    r"|(?i:\bcookie\\{0,4}[\"']?\s{0,3}[=:]\s{0,3})(?P<cookie>\S.*)"
+    # user:password@host
+    r"|(?<![\w/.+-])[\w.+-]{1,64}:(?P<login>[^\s:@/]{1,128})(?=@[\w(])"
+    # Keys as their issuers write them: JSON web tokens, AWS, GitHub, GitLab, Slack, Stripe, Google, npm, ...
+    r"|(?P<issued>\beyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?|\b(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA)[0-9A-Z]{12,}"
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|(?:sk|pk|rk)[-_](?:live[-_]|test[-_]|proj[-_])?"
+    r"|AIza|ya29\.|npm_|hf_|SG\.)[\w.-]{12,})"
+    # Words like Tr0ub4dor!
+    r"|(?<!\S)(?P<mixed>(?=\S{0,63}[a-z])(?=\S{0,63}[0-9])(?=\S{1,63}[!@^*%])[\w!@^*%$+~?.-]{8,64})(?!\S)"
+)
+_RUN = re.compile(r"[0-9A-Za-z+/=_~-]{8,}")
+_LETTERS_AND_DIGITS = re.compile(r"[0-9A-Za-z]{8,}")
+_HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{7}", re.IGNORECASE)
+_INNER_DIGIT = re.compile(r"[A-Za-z][0-9]+[A-Za-z]")
+
+
+def secret_places(line: str) -> list[_Place]:
+    """Where a line has a secret, by its form: what follows `password=` and the like, keys as their issuers
+    write them, private key blocks, logins, cookies, words like Tr0ub4dor!
+
+    The name itself stays: `password=<SECRET>`. Addresses, e-mail addresses and numbers (of cards, of persons)
+    are values of other kinds; words that look random are found later, word by word.
+    """
+    found = ((one.lastgroup, one) for one in _LIKE_SECRETS.finditer(line))
+    return [(*one.span(kind), mark(SECRET)) for kind, one in found if kind and kind != "address"]
+
+
+def _with_random(word: str, places: Sequence[_Place]) -> list[_Place]:
+    """The values of a word, and what looks random between them."""
+    found: list[_Place] = []
+    done = 0
+    for place in (*places, (len(word), len(word), "")):
+        for run in _RUN.finditer(word, done, place[0]):
+            found += [(start, end, mark(SECRET)) for start, end in _random(run[0], run.start())]
+        done = place[1]
+        if place[2]:
+            found.append(place)
+    return found
+
+
+def _random(run: str, at: int) -> list[tuple[int, int]]:
+    """Places in a run of letters and digits that nobody would have written: keys, tokens, made-up passwords.
+
+    Names that people give are made of words; what is random changes between capitals, small letters and
+    digits at every second or third character.
+    """
+    size = sum(map(str.isalnum, run))
+    if size >= 20 and len(_HUMP.findall(run)) >= 0.3 * size:
+        return [(at, at + len(run))]
+    found = []
+    for part in _LETTERS_AND_DIGITS.finditer(run):
+        text = part[0]
+        humps, size = _HUMP.findall(text), len(text)
+        digits = sum(map(str.isdigit, text))
+        if digits in (0, size):
+            odd = (
+                size >= 16
+                and not digits
+                and (len(humps) >= 0.3 * size or any(map(_CONSONANTS.search, humps)))
+            )
+        else:
+            numbers = sum(map(str.isdigit, (hump[0] for hump in humps)))
+            odd = digits >= 5 or numbers >= 2 or (size >= 10 and _INNER_DIGIT.search(text) is not None)
+        if odd:
+            found.append((at + part.start(), at + part.end()))
+    return found
+
+
 _KEYS_FOLLOWED = 1 << 20
 _LINES_FOLLOWED = 100_000
 
@@ -268,26 +371,32 @@ class Keys:
 
     Args:
         most: number of ids kept; of more than a million (or twice as many) the rarest are dropped.
+        min_sources: ids seen in fewer sources are not frozen.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, min_sources: int = 1) -> None:
+        self._most, self._min_sources = most, min_sources
         self._tallies: dict[str, TemplateCounts] = {}
 
+    def __len__(self) -> int:
+        return len(self._tallies)
+
     def add(self, keys: Iterable[str], source: int) -> None:
-        """Count the event ids of one session, given by its number."""
+        """Count the event ids of one session; a number stands for its subject."""
         for key in keys:
             tally = self._tallies.get(key)
             if tally is None:
                 if len(self._tallies) >= max(2 * self._most, _KEYS_FOLLOWED):
-                    self._tallies = {kept: self._tallies[kept] for kept in self.freeze()}
-                tally = self._tallies[key] = TemplateCounts()
+                    names = list(self._tallies)
+                    kept = commonest(list(self._tallies.values()), self._most)
+                    self._tallies = {names[one]: self._tallies[names[one]] for one in kept}
+                tally = self._tallies[key] = TemplateCounts(self._min_sources)
             tally.add(source)
 
-    def freeze(self, *, min_lines: int = 1, min_sources: int = 1) -> list[str]:
+    def freeze(self, *, min_lines: int = 1) -> list[str]:
         """The event ids kept, in the order of first appearance."""
         names = list(self._tallies)
-        kept = commonest(list(self._tallies.values()), self._most, min_lines, min_sources)
+        kept = commonest(list(self._tallies.values()), self._most, min_lines, self._min_sources)
         return [names[number] for number in kept]
 
 
@@ -337,6 +446,37 @@ def _overlap(before: Sequence[Any], after: Sequence[Any]) -> int:
         if before[start] == after[0] and before[start:] == after[: len(before) - start]:
             return len(before) - start
     return 0
+
+
+def subject_of(raw: Any, number: int) -> int:
+    """A number for whose lines these are: those of a session, or of a log file and its rotations.
+
+    Args:
+        raw: a window or session, which may name its `subject`.
+        number: of the record, which is a subject of its own where none is named.
+    """
+    subject = getattr(raw, "subject", None)
+    return number if subject is None else hash(subject)
+
+
+def too_few(made: str, least: int, anything: bool) -> DataError:
+    """The error for logs without templates or words that enough subjects have.
+
+    Args:
+        made: what should have been learnt ("templates").
+        least: subjects that were asked for.
+        anything: whether there was anything to learn from.
+    """
+    if least > 1 and anything:
+        return DataError(
+            f"no log lines of {least} sessions or files are alike, so there are no {made} to keep",
+            remedy="a file and its rotations count once: name the sessions (--option session=REGEX), give "
+            "more files, or, if the data are not sensitive, lower tokenizer.options.min_sessions",
+        )
+    return DataError(
+        f"there are no log lines to learn {made} from",
+        remedy="give files that contain log lines, or lower min_lines and min_sessions",
+    )
 
 
 def lines_of(raw: Any) -> Sequence[str]:

@@ -20,10 +20,20 @@ from numpy.typing import NDArray
 from tokenizers import Regex, models, pre_tokenizers
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids
-from seqmlm.errors import DataError, UsageError, nearest
+from seqmlm.errors import UsageError, nearest
 from seqmlm.tokenizers.base import Unknown
 from seqmlm.tokenizers.drain import TemplateCounts
-from seqmlm.tokenizers.log_values import LogValues, Marked, are_lines, fresh_lines, lines_of, mark, original
+from seqmlm.tokenizers.log_values import (
+    LogValues,
+    Marked,
+    are_lines,
+    fresh_lines,
+    lines_of,
+    mark,
+    original,
+    subject_of,
+    too_few,
+)
 from seqmlm.tokenizers.subword import LONGEST_WORD, SPECIAL, WordPieceTokenizer, fitted_size
 
 _LETTERS = tuple(map(chr, range(33, 127)))
@@ -60,12 +70,12 @@ class LogWordTokenizer(WordPieceTokenizer):
     Args:
         backend: a trained tokenizer; `train` and `load` make it.
         patterns: further kinds of values, name (capital letters) to regular expression.
-        min_sessions: as given to `train`.
+        min_sessions, mask_secrets: as given to `train`.
     """
 
     name: ClassVar[str] = "log_words.v1"
     unit: ClassVar[str] = "word"
-    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10}
+    sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10, "mask_secrets": True}
 
     def __init__(
         self,
@@ -73,9 +83,10 @@ class LogWordTokenizer(WordPieceTokenizer):
         *,
         patterns: Mapping[str, str] | None = None,
         min_sessions: int = 1,
+        mask_secrets: bool = False,
     ) -> None:
         super().__init__(backend)
-        self._values, self._min_sessions = LogValues(patterns), min_sessions
+        self._values, self._min_sessions = LogValues(patterns, secrets=mask_secrets), min_sessions
         self._known: dict[str, _Part] = {}
 
     @classmethod
@@ -84,7 +95,9 @@ class LogWordTokenizer(WordPieceTokenizer):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        return {"patterns": self._values.patterns, "min_sessions": self._min_sessions}
+        made = {"patterns": self._values.patterns, "min_sessions": self._min_sessions}
+        # The fingerprints of tokenizers that are older than this option do not have it.
+        return {**made, "mask_secrets": True} if self._values.secrets else made
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups number the words, spans are characters of the raw lines.
@@ -176,6 +189,7 @@ class LogWordTokenizer(WordPieceTokenizer):
         vocabulary_size: int | None = None,
         patterns: Mapping[str, str] | None = None,
         min_sessions: int = 1,
+        mask_secrets: bool = False,
         **options: Any,
     ) -> Self:
         """Learn a vocabulary from windows and sessions.
@@ -184,26 +198,25 @@ class LogWordTokenizer(WordPieceTokenizer):
             texts: read once; memory grows with the number of distinct words only, up to a million.
             vocabulary_size: the most ids, specials, marks and letters included; None fits it to the text.
             patterns: further kinds of values.
-            min_sessions: words seen in fewer windows or sessions are ignored.
+            min_sessions: words seen in fewer sessions are ignored; where lines are of no session, the
+                windows of a file and its rotations count once.
+            mask_secrets: replace what looks like a secret, too (`SECRET`).
 
         Raises:
             UsageError: an unknown option, or a vocabulary size that leaves no room.
             DataError: no words.
         """
         if options:
-            known = ("min_sessions", "patterns")
+            known = ("mask_secrets", "min_sessions", "patterns")
             raise UsageError(f"{cls.name} has no option {min(options)!r}{nearest(min(options), known)}")
-        values = LogValues(patterns)
+        values = LogValues(patterns, secrets=mask_secrets)
         marks = [mark(kind) for kind in values.kinds]
         cut = _cut(marks)
-        counts = _count(texts, values, cut, min_sessions)
+        counts, anything = _count(texts, values, cut, min_sessions)
         if not counts:
-            raise DataError(
-                "there are no log lines to learn a vocabulary from",
-                remedy="give files that contain log lines, or lower min_sessions",
-            )
+            raise too_few("words", min_sessions, anything)
         backend = cls._assembled(_vocabulary(cls, counts, marks, vocabulary_size), cut)
-        return cls(backend, patterns=patterns, min_sessions=min_sessions)
+        return cls(backend, patterns=patterns, min_sessions=min_sessions, mask_secrets=mask_secrets)
 
 
 def _cut(marks: Iterable[str]) -> Any:
@@ -212,11 +225,14 @@ def _cut(marks: Iterable[str]) -> Any:
     return pre_tokenizers.Split(Regex(words), behavior="removed", invert=True)
 
 
-def _count(texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int) -> dict[str, int]:
-    """Words of the normalised lines with their counts, sorted by spelling."""
+def _count(
+    texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int
+) -> tuple[dict[str, int], bool]:
+    """Words of the normalised lines with their counts, sorted by spelling; and whether there is any word."""
     tallies: dict[str, TemplateCounts] = {}
     known: dict[str, list[str]] = {}
-    for number, (_, lines) in enumerate(fresh_lines(texts)):
+    for number, (raw, lines) in enumerate(fresh_lines(texts)):
+        subject = subject_of(raw, number)
         for line in map(values.line, lines):
             if line not in known:
                 if len(known) >= _REMEMBERED:
@@ -225,11 +241,12 @@ def _count(texts: Iterable[Any], values: LogValues, cut: Any, min_sessions: int)
             for word in known[line]:
                 tally = tallies.get(word)
                 if tally is None:
-                    tally = tallies[word] = TemplateCounts()
-                tally.add(number)
+                    tally = tallies[word] = TemplateCounts(min_sessions)
+                tally.add(subject)
         if len(tallies) > _DISTINCT_WORDS:
             tallies = {word: tally for word, tally in tallies.items() if tally.lines > 1}
-    return {word: tallies[word].lines for word in sorted(tallies) if tallies[word].sources >= min_sessions}
+    enough = (word for word in sorted(tallies) if tallies[word].sources >= min_sessions)
+    return {word: tallies[word].lines for word in enough}, bool(tallies)
 
 
 def _vocabulary(

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from histories import histories
 
 from seqmlm import plugins
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.code.levels import ClassNorms, LineLevel
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
+from seqmlm.evaluation.conformal import Calibration
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import Stored, store, store_backgrounds
+from seqmlm.inference.detector import table
 from seqmlm.inference.model_folder import Card, LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.code import CodeTokenizer
 from seqmlm.tokenizers.events import EventsTokenizer
@@ -78,3 +88,22 @@ def code_model(max_length: int = 512) -> LoadedModel:
 def source(text: str = MODULE, name: str = "stack.py") -> Record:
     """A Python file."""
     return Record(id=name, raw=SourceText(text, "python"), source=f"/tree/{name}", line=1)
+
+
+def changed_source() -> str:
+    """`MODULE` with one line changed and one more."""
+    changed = MODULE.replace("total + item.depth", "total - item.depth")
+    return changed.replace("import os\n", "import os\nimport sys\n")
+
+
+def calibrated_code_model(folder: Path) -> None:
+    """Write `code_model`, calibrated for lines in the mode "exact"."""
+    loaded = code_model()
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    scorer = RecordScorer(Session(loaded))
+    found = scorer.scored(scorer.encoded([source(), source(changed_source())] * 4, Problems()))
+    norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
+    store_backgrounds(folder, {"line": norms})
+    rows = [row for one in found for row in LineLevel().rows(one, norms)]
+    calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
+    store(folder, {("line", "exact"): Stored(calibration=calibration)})

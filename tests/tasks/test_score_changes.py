@@ -7,24 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tiny_domain_models import MODULE, code_model, source
+from tiny_domain_models import MODULE, calibrated_code_model, changed_source
 
 from seqmlm.cli import main
-from seqmlm.data.problems import Problems
-from seqmlm.domains.code.levels import ClassNorms, LineLevel
 from seqmlm.errors import DataError
-from seqmlm.evaluation.conformal import Calibration
-from seqmlm.inference import model_folder
-from seqmlm.inference.calibrations import Stored, store, store_backgrounds
-from seqmlm.inference.detector import table
-from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
 
-BUGGY = MODULE.replace("total + item.depth", "total - item.depth").replace(
-    "import os\n", "import os\nimport sys\n"
-)
+BUGGY = changed_source()
 
 
 def git(folder: Path, *arguments: str) -> bytes:
@@ -36,15 +25,7 @@ def git(folder: Path, *arguments: str) -> bytes:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated model's folder."""
     folder = tmp_path_factory.mktemp("model")
-    loaded = code_model()
-    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    scorer = RecordScorer(Session(loaded))
-    found = scorer.scored(scorer.encoded([source(), source(BUGGY)] * 4, Problems()))
-    norms = ClassNorms(np.zeros((17, 4, 3))).learn(found)
-    store_backgrounds(folder, {"line": norms})
-    rows = [row for one in found for row in LineLevel().rows(one, norms)]
-    calibration = Calibration.fit(*table(rows, LineLevel.statistics), seed=0)
-    store(folder, {("line", "exact"): Stored(calibration=calibration)})
+    calibrated_code_model(folder)
     return folder
 
 

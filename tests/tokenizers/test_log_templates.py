@@ -18,6 +18,7 @@ from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.tokenizers.log_templates import FILE, GAPS, NEW, SPECIAL, TemplateTokenizer
 from seqmlm.tokenizers.log_values import fresh_lines
+from seqmlm.tokenizers.log_words import LogWordTokenizer
 
 # Share of lines whose group is that of the shipped templates (Zhu et al. 2019), as measured, less 1 %.
 FLOORS = {
@@ -199,6 +200,49 @@ def test_a_secret_in_one_line_is_nowhere_in_the_saved_vocabulary(tmp_path: Path,
     assert made.surface(int(encoding.ids[1])) == NEW
     open_one = TemplateTokenizer.train(windows)
     assert any("canary" in token for token in open_one.tokens)
+
+
+@pytest.mark.parametrize("kind", [TemplateTokenizer, LogWordTokenizer])
+@pytest.mark.parametrize(("subjects", "kept"), [(1, False), (9, False), (10, True)])
+def test_ten_subjects_are_ten_sessions_or_files_however_many_windows(kind, subjects, kept):
+    windows = [
+        LogLines(
+            lines=("the canary sang", "all is well", f"turn {i}"),
+            times=(i, i + 0.1, i + 0.2),  # else equal lines are taken for those of windows that overlap
+            subject=f"app-{i % subjects}.log",
+        )
+        for i in range(200)
+    ]
+    usual = [LogLines(lines=("all is well",), times=(-i - 1.0,), subject=f"session {i}") for i in range(12)]
+    made = kind.train([*usual, *windows], **kind.sensitive_options)
+    assert any("canary" in token for token in made.tokens) == kept
+    assert any("well" in token for token in made.tokens)
+    keys = [LogLines(lines=("5", "77"), keys=True, subject=f"{i % subjects}") for i in range(200)]
+    if kind is TemplateTokenizer:
+        more = [LogLines(lines=("5",), keys=True, subject=f"session {i}") for i in range(12)]
+        assert ("77" in kind.train([*keys, *more], min_sessions=10).tokens) == kept
+
+
+@pytest.mark.parametrize("kind", [TemplateTokenizer, LogWordTokenizer])
+def test_a_secret_that_everybody_has_is_masked_at_all_times(kind, tmp_path: Path):
+    lines = ("password=canary accepted", "connected with dsn svc:canary@db(1)", "k3yca9nary7zx9 used")
+    windows = [LogLines(lines=lines, times=(i, i, i), subject=f"session {i}") for i in range(30)]
+    made = kind.train(windows, **kind.sensitive_options)
+    made.save(tmp_path)
+    assert all("canary" not in path.read_text() for path in tmp_path.iterdir())
+    loaded = kind.load(tmp_path)
+    assert loaded.fingerprint() == made.fingerprint()
+    assert loaded.encode(windows[0]).ids.tolist() == made.encode(windows[0]).ids.tolist()
+    other = LogLines(lines=tuple(line.replace("canary", "sparrow") for line in lines))
+    assert loaded.encode(other).ids.tolist() == made.encode(windows[0]).ids.tolist()
+    assert "mask_secrets" not in kind.train(windows).options  # older fingerprints stay as they are
+
+
+@pytest.mark.parametrize("kind", [TemplateTokenizer, LogWordTokenizer])
+def test_one_file_is_too_few_subjects_and_that_is_said(kind):
+    windows = [LogLines(lines=("all is well",), times=(float(i),), subject="app.log") for i in range(50)]
+    with pytest.raises(DataError, match=r"of 10 sessions or files .*session=REGEX.*min_sessions"):
+        kind.train(windows, **kind.sensitive_options)
 
 
 def test_options_are_checked_and_sizes_kept():

@@ -144,3 +144,66 @@ def test_tables_stay_small(monkeypatch: pytest.MonkeyPatch):
 
 def test_kinds_are_the_documented_ones():
     assert set(KINDS) == {"URL", "EMAIL", "ID", "MAC", "TIME", "IP", "PATH", "HEX", "DUR", "SIZE", "NUM"}
+
+
+SECRETS = (
+    ("password=hunter ok", "password=<SECRET> ok"),
+    ("login with Password: 'my own words' done", "login with Password: <SECRET> done"),
+    ('{"apiKey": "abc", "token":"x y", "n": 5}', '{"apiKey": <SECRET>, "token":<SECRET>, "n": <NUM>}'),
+    ("dbPassword=foo aws_secret_access_key = bar", "dbPassword=<SECRET> aws_secret_access_key = <SECRET>"),
+    ("Authorization: Bearer abcdef", "Authorization: Bearer <SECRET>"),
+    ("run --token deadbeefx -p 3", "run --token <SECRET> -p <NUM>"),
+    ("GET https://u:p@h.x/a?token=abc&b=2 ok", "GET <URL> ok"),
+    ("open admin:words@tcp(db)", "open admin:<SECRET>@tcp(db)"),
+    ("used AKIAIOSFODNN7EXAMPLE once", "used <SECRET> once"),
+    ("push ghp_aBcDeFgHiJkLmNoPqRsTuVwXyZabcd", "push <SECRET>"),
+    ("is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "is <SECRET>"),
+    ("jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P", "jwt <SECRET>"),
+    ("-----BEGIN RSA PRIVATE KEY-----", "<SECRET>"),
+    ("MIIEowIBAAKCAQEAu1SU1LfVLPHCozMxH2Mo4lgOEePzNm0tRgeLezV6ffAt0gun", "<SECRET>"),
+    ("Cookie: sid=ab; user=ann", "Cookie: <SECRET>"),
+    ("said Tr0ub4dor! or hunter2secret", "said <SECRET> or <SECRET>"),
+    ("key xkqjzvbnmwrtplkj", "key <SECRET>"),
+    ("card 4111 1111 1111 1111 and 4111111111111111", "card <NUM> <NUM> <NUM> <NUM> and <NUM>"),
+    ("ids AB123456C 12345678Z 078-05-1120", "ids <HEX> <SECRET> <NUM>-<NUM>-<NUM>"),
+    ("RSSMRA85M01H501Z DE89370400440532013000", "<SECRET> <HEX>"),
+    ("mail a.b@c.de", "mail <EMAIL>"),
+)
+NO_SECRETS = (
+    "org.apache.hadoop.hdfs.server.datanode.DataNode$DataXceiver",
+    "compass: north, auth::Token, pam_unix(sshd:auth): authentication failure",
+    "Failed password for invalid user root",
+    "RecordReader.nextKeyValue() getJSONObjectFromXMLHttpRequest",
+    "sha256sum and base64 of utf8mb4",
+    "a_rather_long_name_of_many_short_words",
+)
+
+
+@pytest.mark.parametrize(("line", "normal"), SECRETS)
+def test_what_looks_like_a_secret_is_masked_where_that_is_asked_for(line, normal):
+    values = LogValues(secrets=True)
+    assert values.line(line) == normal
+    assert " ".join(values.words(line)) == normal
+    assert "<SECRET>" not in LogValues().line(line)
+    found = values.marked(line)
+    told = [line[a:b] for a, b in found.marks[:, 2:].tolist()]
+    assert all(told)
+
+
+@pytest.mark.parametrize("line", NO_SECRETS)
+def test_names_that_people_give_stay(line):
+    assert LogValues(secrets=True).line(line) == LogValues().line(line)
+
+
+@given(line=lines)
+@settings(max_examples=200)
+def test_with_secrets_words_are_those_of_the_line_and_spans_lead_back(line):
+    values = LogValues({"JOB": "a[0:]+"}, secrets=True)
+    found = values.marked(line)
+    assert values.words(line) == tuple(found.text.split())
+    rest, done = [], 0
+    for new, end, old, stop in found.marks.tolist():
+        assert found.text[done:new] == line[rest[-1] if rest else 0 : old]
+        rest.append(stop)
+        done = end
+    assert found.text[done:] == line[rest[-1] if rest else 0 :]

@@ -114,7 +114,7 @@ def test_training_is_deterministic_and_a_secret_teaches_nothing(tmp_path: Path):
     texts = service(60)
     texts[30] = window("password canaryzq canaryzq canaryzq accepted", "done")
     first = LogWordTokenizer.train(texts, **LogWordTokenizer.sensitive_options)
-    assert first.tokens == LogWordTokenizer.train(texts[::-1], min_sessions=10).tokens
+    assert first.tokens == LogWordTokenizer.train(texts[::-1], **LogWordTokenizer.sensitive_options).tokens
     first.save(tmp_path)
     for path in tmp_path.iterdir():
         assert not any(piece in path.read_text() for piece in ("canary", "anary", "password"))

@@ -8,8 +8,8 @@ hand. Untracked files are no part of `git diff`, and none of this.
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -23,14 +23,14 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Changed
+from seqmlm.domains.code.git import WorkTree, own_file
 from seqmlm.domains.code.source import LARGEST, is_vendored, text_of_bytes
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError
 from seqmlm.tokenizers.lexers.source import SourceText, language_of
 
 # Changed files
 
 Status = Literal["added", "modified", "renamed", "deleted"]
-_TIMEOUT = 300  # seconds for one git command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +92,17 @@ def changes_since(root: str | Path, revision: str, problems: Problems) -> Iterat
         UsageError: no git, no work tree, or no such revision.
     """
     folder = Path(root)
-    commit = _commit(folder, revision)
-    options = ["--no-color", "--no-ext-diff", "--no-textconv", "--relative", "--find-renames", "--unified=0"]
-    options += ["--src-prefix=a/", "--dst-prefix=b/", "--diff-filter=AMDR", "--ignore-submodules"]
-    patches = parse_patch(_git(folder, "diff", *options, commit, "--", "."), f"git diff {revision}")
-    for patch in patches:
-        if _is_source(patch, problems):
-            old = None if patch.old is None else _git(folder, "cat-file", "blob", f"{commit}:./{patch.old}")
-            new = None if patch.new is None else (folder / patch.new).read_bytes()
-            yield _change(patch, old, new, problems)
+    with WorkTree(folder) as tree:
+        commit = tree.commit(revision)
+        for patch in parse_patch(tree.patch(commit), f"git diff {revision}"):
+            if not _is_source(patch, problems):
+                continue
+            file = None if patch.new is None else own_file(folder, patch.new)
+            if patch.new is not None and file is None:
+                problems.note("a symbolic link, skipped")
+                continue
+            old = None if patch.old is None else tree.blob(commit, patch.old)
+            yield _change(patch, old, None if file is None else file.read_bytes(), problems)
 
 
 def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Problems) -> Iterator[Change]:
@@ -127,34 +129,6 @@ def changes_of_diff(root: str | Path, diff: bytes, source: str, problems: Proble
         yield _change(patch, old, new, problems)
 
 
-def _commit(folder: Path, revision: str) -> str:
-    try:
-        return (
-            _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-            .decode()
-            .strip()
-        )
-    except subprocess.CalledProcessError:
-        pass
-    try:
-        _git(folder, "rev-parse", "--is-inside-work-tree")
-    except subprocess.CalledProcessError:
-        raise UsageError(f"{folder} is no git work tree; give one, or a unified diff") from None
-    raise UsageError(f"the git work tree {folder} has no revision {revision!r}; see git log --oneline")
-
-
-def _git(folder: Path, *arguments: str) -> bytes:
-    # A file-system monitor is a program the repository names; none is run here.
-    options = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
-    command = ["git", "-C", str(folder), *options, *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(
-            f"git could not be run in {folder}: {error}; install it, or give a unified diff"
-        ) from None
-
-
 def _is_source(patch: FilePatch, problems: Problems) -> bool:
     path = PurePosixPath(patch.new or patch.old or "")
     if not language_of(path.name):
@@ -171,10 +145,12 @@ def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, b
     for name, backwards in ((patch.new, True), (patch.old, False)):
         if name is None:
             continue
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder):
-            raise DataError("a diff of a file outside the folder", source=source, remedy="leave it out")
-        if path.is_file():
+        path = own_file(folder, name)
+        if path is None and (_leads_out(name) or os.path.lexists(folder / name)):
+            raise DataError(
+                "a diff of a file outside the folder, or of a link", source=source, remedy="leave it out"
+            )
+        if path is not None:
             found = path.read_bytes()
             made = patch.apply(found, backwards=backwards)
             if made is not None:
@@ -188,6 +164,10 @@ def _sides(folder: Path, patch: FilePatch, source: str) -> tuple[bytes | None, b
         source=source,
         remedy="check out the revision that the diff was made of, or name its folder",
     )
+
+
+def _leads_out(name: str) -> bool:
+    return PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts
 
 
 def _change(patch: FilePatch, old: bytes | None, new: bytes | None, problems: Problems) -> Change:
@@ -306,7 +286,7 @@ def paired(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]
 
 # Unified diffs
 
-_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 _NO_FILE = b"/dev/null"
@@ -429,6 +409,8 @@ class _Reader:
             elif self.named and _HUNK.match(line):
                 self.hunks.append(self._hunk())
                 continue
+            elif self.named and line.startswith(b"@@ -"):
+                raise DataError("a hunk without its line numbers", source=self.source, line=self.at + 1)
             self.at += 1
         if self.named:
             count += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -12,6 +11,7 @@ from seqmlm.data.files import expand, stem_suffix
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
+from seqmlm.domains.code.git import WorkTree, own_file
 from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, packages, read_source
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
@@ -28,7 +28,8 @@ def worktree_files(
     wanted = _wanted(languages)
     names = [name for name in _files(path, tracked) if _is_wanted(name, wanted)]
     names = [name for name in names if vendored or not is_vendored(name)]
-    return [path / name for name in names or _files(path, tracked)]
+    found = (own_file(path, name) for name in names or _files(path, tracked))
+    return [file for file in found if file is not None]
 
 
 def read_worktree(
@@ -75,8 +76,8 @@ def read_worktree(
         return
     known = NearDuplicates(near_duplicates) if near_duplicates else None
     for name, package in zip(names, packages(names), strict=True):
-        file = root / name
-        if file.is_symlink():
+        file = own_file(root, name)
+        if file is None:
             problems.note("a symbolic link, skipped")
             continue
         if stem_suffix(str(name)) in NOTEBOOK:
@@ -94,6 +95,9 @@ def _json(root: Path, problems: Problems, tracked: bool, near_duplicates: float)
     names = [
         name for name in _files(root, tracked) if stem_suffix(str(name)) in JSON and name.name != "truth.json"
     ]
+    links = [name for name in names if own_file(root, name) is None]
+    problems.note("a symbolic link, skipped", len(links))
+    names = [name for name in names if name not in links]
     if not names:
         raise DataError(
             "no source file in this folder",
@@ -129,14 +133,10 @@ def _files(root: Path, tracked: bool, problems: Problems | None = None) -> list[
 
 def _tracked(root: Path) -> list[PurePath]:
     """What git tracks below a folder; nothing where there is no git, or no work tree."""
-    # A file-system monitor is a program the repository names; none is run here.
-    command = ["git", "-C", str(root), "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        with WorkTree(root) as tree:
+            names = tree.tracked()
+    except (DataError, UsageError):
         return []
-    if done.returncode:
-        return []
-    names = [name.decode("utf-8", "surrogateescape") for name in done.stdout.split(b"\0") if name]
     # A submodule is a folder, and a file may have been removed since it was added.
-    return [PurePath(name) for name in dict.fromkeys(names) if (root / name).is_file()]
+    return [name for name in names if (root / name).is_file()]

@@ -31,6 +31,8 @@ class LogLines:
             as text ("5", "22").
         times: seconds since 1970-01-01 UTC of each line, or None where they are unknown.
         keys: the lines are event ids of a session file, not messages.
+        subject: whose lines they are, the session or the file with its rotations; None where nobody says.
+            Vocabularies of sensitive logs keep what enough subjects have. No part of what the lines say.
 
     >>> raw = LogLines(lines=("started", "ready"), times=(0.0, 1.5))
     >>> raw.text
@@ -40,6 +42,7 @@ class LogLines:
     lines: tuple[str, ...]
     times: tuple[float, ...] | None = None
     keys: bool = False
+    subject: str | None = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from seqmlm.data.files import COMPRESSED
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record
@@ -49,6 +50,25 @@ LOOKED_AT = 500
 
 KEYS = re.compile(r"\s*(?:([^,\s]+)[,\t]\s*)?(\d+(?:\s+\d+)*)\s*", re.ASCII)
 """A line of a session file: event ids, before them perhaps the session's id and a comma."""
+
+
+_ROTATED = re.compile(
+    r"(?:[._-](?:\d{1,3}|\d{4}-?\d\d-?\d\d(?:[T._-]?\d\d:?\d\d(?::?\d\d)?)?|old|prev|previous))+"
+    r"(?=\.(?:log|txt|out|err|jsonl?|ndjson|csv|tsv)$|$)",
+    re.IGNORECASE,
+)
+
+
+def service_of(source: str) -> str:
+    """A log file's path without what a rotation adds: equal for the files that one service wrote in turn.
+
+    >>> [service_of(name) for name in ("a/x.log", "a/x.log.2.gz", "a/x-2024-03-05.log", "a/x.log-20240305")]
+    ['a/x.log', 'a/x.log', 'a/x.log', 'a/x.log']
+    """
+    path = Path(source)
+    while path.suffix.lower() in (*COMPRESSED, ".bz2", ".xz"):
+        path = path.with_suffix("")
+    return str(path.with_name(_ROTATED.sub("", path.name) or path.name)) if path.name else source
 
 
 def kind_of(texts: Sequence[str], wanted: Fields) -> str:
@@ -105,7 +125,7 @@ class Reading:
     ) -> None:
         self._asked, self._clock, self._source = asked, clock, source
         self._labels, self._problems = labels, problems
-        self._name = Path(source).name
+        self._name, self._service = Path(source).name, service_of(source)
 
     def records(self, batches: Iterator[Lines]) -> Iterator[Record]:
         """The file's lines as records."""
@@ -193,7 +213,7 @@ class Reading:
             session = f"{hash64(session) & (1 << 64) - 1:016x}"  # an id may be a person's
         return Record(
             id=session or place,
-            raw=raw,
+            raw=replace(raw, subject=self._service if session is None else f"session {session}"),
             source=self._source,
             line=line,
             document=session or group,

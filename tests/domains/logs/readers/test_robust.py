@@ -18,6 +18,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs import LOGS
 from seqmlm.domains.logs.readers import READERS, events
+from seqmlm.domains.logs.readers.reading import service_of
 from seqmlm.errors import DataError
 
 TRACE = [
@@ -227,6 +228,41 @@ def test_a_secret_stays_where_it_is(text: str, tmp_path: Path, capsys: pytest.Ca
     except DataError as error:
         strict = str(error)
     assert SECRET not in put_aside + strict + str(problems.counts) + "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("name", "service"),
+    [
+        ("app.log.1", "app.log"),
+        ("app.log.12.gz", "app.log"),
+        ("app.1.log.zst", "app.log"),
+        ("app-2024-03-05.log", "app.log"),
+        ("app.log-20240305.gz", "app.log"),
+        ("app.log.2024-03-05_12-30", "app.log"),
+        ("app.log.old", "app.log"),
+        ("syslog.1", "syslog"),
+        ("host7.log", "host7.log"),
+        ("app", "app"),
+    ],
+)
+def test_a_file_and_its_rotations_are_one_subject(name: str, service: str, tmp_path: Path):
+    path = tmp_path / name
+    assert service_of(str(path)) == str(tmp_path / service)
+    assert service_of("-") == "-"
+    if not name.endswith((".gz", ".zst")):
+        path.write_text("a word\nmore words\n")
+        assert {record.raw.subject for record in READERS["plain"](path, Problems())} == {
+            str(tmp_path / service)
+        }
+
+
+def test_a_session_is_a_subject_of_its_own(tmp_path: Path):
+    path = tmp_path / "app.log"
+    path.write_text("".join(f"said {i} request_id=r{i % 3}\n" for i in range(60)))
+    for sensitive in (False, True):
+        records = list(READERS["plain"](path, Problems(sensitive=sensitive)))
+        assert len({record.raw.subject for record in records}) == 3
+        assert sensitive != any("r1" in record.raw.subject for record in records)
 
 
 CUT_SHORT = {

@@ -1,0 +1,289 @@
+"""Git, asked what a work tree contains, and never letting the repository say what is run.
+
+A repository's own configuration names programs: clean filters, file-system monitors, text converters, hooks,
+the transport that fetches what a partial clone lacks. So git gets a directory of ours, in which HEAD and the
+index are copies, references and objects are the repository's, and the configuration is written here: only
+the settings below are taken over, none of which names a program or a file. An attribute that asks for a
+filter then asks for one that does not exist, and the file is compared as it is. *Trade-off: what a filter
+changes in each file (git-lfs, a cleaner of notebooks) is seen as a change.*
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+from seqmlm.errors import DataError, UsageError
+
+_TIMEOUT = 300  # seconds for one command of git
+_LONGEST_NAME = 1 << 16  # bytes read of a file that holds one path
+
+_KEPT = re.compile(
+    r"core\.(?:autocrlf|eol|filemode|symlinks|ignorecase|precomposeunicode|trustctime|checkstat"
+    r"|bigfilethreshold|sparsecheckout|sparsecheckoutcone|repositoryformatversion)"
+    r"|extensions\.(?:objectformat|refstorage)"
+    r"|branch\..+\.(?:remote|merge)|remote\..+\.fetch",  # what @{upstream} means
+    re.DOTALL,
+)
+_OWN_REFERENCES = ("bisect", "worktree", "rewritten")  # of each linked work tree
+_DIFF = (
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--relative",
+    "--find-renames",
+    "--unified=0",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--diff-filter=AMDR",
+    "--ignore-submodules=all",  # or git would run inside them, with their configuration
+)
+
+
+class WorkTree:
+    """A git work tree, or a folder in one; used in a `with` statement.
+
+    Nothing is written into it, nothing that its files name is run, and nothing is fetched.
+
+    Args:
+        folder: names are paths below it.
+
+    Raises:
+        UsageError: no git work tree, or no git.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder).resolve()
+        found = _find(self._folder)
+        if found is None:
+            raise UsageError(f"{folder} is no git work tree; give one, or a unified diff")
+        self._top, self._private = found
+        self._common = _common(self._private)
+        self._own = Path()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._own = Path(self._stack.enter_context(TemporaryDirectory(prefix="seqmlm-git-")))
+        try:
+            self._copy()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def commit(self, revision: str) -> str:
+        """The name of the commit that a branch, a tag or an expression like "HEAD~3" means.
+
+        Raises:
+            UsageError: there is none.
+        """
+        asked = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        try:
+            return self._git("rev-parse", *asked).decode("ascii").strip()
+        except (DataError, ValueError):  # a revision may hold what no argument can: a NUL
+            raise UsageError(
+                f"the git work tree {self._folder} has no revision {revision!r}; see git log --oneline"
+            ) from None
+
+    def patch(self, commit: str) -> bytes:
+        """What the files of the work tree have that the commit has not, as a unified diff without context.
+
+        Raises:
+            DataError: git fails, as where objects are missing.
+        """
+        return self._git("diff", *_DIFF, commit, "--", ".")
+
+    def blob(self, commit: str, name: str) -> bytes:
+        """A file as it was in the commit.
+
+        Raises:
+            DataError: it is not there.
+        """
+        return self._git("cat-file", "blob", f"{commit}:./{name}")
+
+    def tracked(self) -> list[PurePath]:
+        """The files that the index names, each once.
+
+        Raises:
+            DataError: git fails.
+        """
+        names = self._git("ls-files", "-z", "--cached").split(b"\0")
+        return [PurePath(os.fsdecode(name)) for name in dict.fromkeys(names) if name]
+
+    def _copy(self) -> None:
+        """Make our git directory."""
+        self._own.joinpath("refs").mkdir()
+        self._own.joinpath("info").mkdir()
+        self._own.joinpath("logs").mkdir()
+        (self._own / "HEAD").write_text("ref: refs/heads/none\n")
+        # With its time: git takes files changed since the index was written for changed until it has looked.
+        for pattern in ("*HEAD", "index", "sharedindex.*", "info/sparse-checkout", "logs/HEAD"):
+            for path in self._private.glob(pattern):
+                _copied(path, self._own / path.relative_to(self._private))
+        for name in ("packed-refs", "shallow", "info/attributes", "info/grafts"):
+            _copied(self._common / name, self._own / name)
+        for folder, names in (
+            (self._common, [f"refs/{name}" for name in _listed(self._common / "refs")]),
+            (self._private, [f"refs/{name}" for name in _OWN_REFERENCES]),
+            (self._common, ["logs/refs", "reftable"]),
+        ):
+            for name in names:
+                link = self._own / name
+                if (folder / name).exists() and not link.is_symlink():
+                    link.symlink_to(folder / name)
+        settings = "".join(_spelled(name, value) for name, value in self._settings())
+        (self._own / "config").write_text(settings, errors="surrogateescape")
+
+    def _settings(self) -> Iterator[tuple[str, str]]:
+        """The settings that are kept: the user's, then the repository's."""
+        listed = ("config", "--null", "--list")
+        yield from _kept(self._git(*listed, "--includes", own=False))
+        files = [self._common / "config"]
+        for number, path in enumerate(files):
+            aside = self._own / f"theirs-{number}"
+            if not _copied(path, aside):
+                continue
+            found = self._git(*listed, "--no-includes", f"--file={aside}", own=False)
+            yield from _kept(found)
+            if not number and b"extensions.worktreeconfig\ntrue\0" in found.lower():
+                files.append(self._private / "config.worktree")
+
+    def _git(self, *arguments: str, own: bool = True) -> bytes:
+        """Run git with our directory and none of the environment's GIT_ variables.
+
+        Args:
+            arguments: of git.
+            own: in the folder and by our configuration alone; else only to read a configuration.
+        """
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        environment |= {
+            "GIT_DIR": str(self._own),
+            "GIT_OBJECT_DIRECTORY": str(self._common / "objects"),
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "none",
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+        if own:
+            environment |= {
+                "GIT_WORK_TREE": str(self._top),
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_CONFIG_GLOBAL": os.devnull,
+            }
+        command = [_program(), "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=_TIMEOUT,
+                env=environment,
+                cwd=self._folder if own else self._own,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(
+                f"git could not be run in {self._folder}: {error}; install it, or give a unified diff"
+            ) from None
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
+            raise DataError(
+                f"git {arguments[0]} failed: {''.join(c if c.isprintable() else '?' for c in said)[:300]}",
+                source=str(self._folder),
+                remedy="what is missing is not fetched; run git fsck, or give a unified diff",
+            )
+        return done.stdout
+
+
+def own_file(root: Path, name: str | PurePath) -> Path | None:
+    """The file of that name below a folder, None unless it is a regular one that no link leads to.
+
+    A name that a repository or a patch gives may be absolute, go up (".."), or pass through a link out of the
+    folder; none of those is a file of the folder.
+    """
+    top = root.resolve()
+    path = top / name
+    try:
+        same = path.resolve(strict=True) == path and not PurePath(name).is_absolute()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return root / name if same and path.is_file() else None
+
+
+def _program() -> str:
+    """Git by its absolute path: "." in PATH would mean the folder that is asked about."""
+    places = [place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
+    return shutil.which("git", path=os.pathsep.join(places)) or "git"
+
+
+def _find(folder: Path) -> tuple[Path, Path] | None:
+    """The top of the work tree that a folder is in, and its git directory; None where there is none.
+
+    A git directory is only ever called ".git" or named by a file ".git": a folder that looks like a bare
+    repository is none.
+    """
+    for top in (folder, *folder.parents):
+        inside = top / ".git"
+        if inside.is_file():
+            inside = top / _line(inside).removeprefix("gitdir:").strip()
+        if (inside / "HEAD").is_file() and (_common(inside) / "objects").is_dir():
+            return top, inside
+    return None
+
+
+def _common(private: Path) -> Path:
+    """The git directory that linked work trees share; for the main one its own."""
+    named = private / "commondir"
+    return private / _line(named) if named.is_file() else private
+
+
+def _line(path: Path) -> str:
+    with path.open("rb") as file:
+        return os.fsdecode(file.read(_LONGEST_NAME).replace(b"\0", b"")).strip()
+
+
+def _listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _copied(path: Path, to: Path) -> bool:
+    """Copy a regular file with its time; nothing else (a FIFO would wait for ever)."""
+    if not path.is_file():
+        return False
+    shutil.copy2(path, to)
+    return True
+
+
+def _kept(listed: bytes) -> Iterator[tuple[str, str]]:
+    """The harmless settings of what `git config --null --list` writes."""
+    for entry in listed.split(b"\0"):
+        name, equals, value = os.fsdecode(entry).partition("\n")
+        if _KEPT.fullmatch(name) and "\n" not in name:
+            yield name, value if equals else "true"
+
+
+def _spelled(name: str, value: str) -> str:
+    """A setting as a file of git's has it."""
+    section, _, key = name.rpartition(".")
+    head, dot, sub = section.partition(".")
+    return f"[{head}{' ' + _quoted(sub) if dot else ''}]\n\t{key} = {_quoted(value)}\n"
+
+
+_QUOTES: Mapping[int, str] = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.translate(_QUOTES)}"'
