@@ -486,9 +486,7 @@ def _bomb(pack: str) -> Kind:
                     sink.write(part)
                 sink.write(b"".join(one.records[MIDDLE:]) + one.tail)
         path.unlink()
-        return Case(
-            path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True
-        )
+        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True)
 
     return kind
 
@@ -589,7 +587,9 @@ def kinds() -> dict[str, Kind]:
         "gzip:whole": _same(lambda clean: gzip.compress(clean, mtime=0), text=False),
         "gzip:members": _same(_members, text=False),
         "gzip:zeros_after": _same(lambda clean: gzip.compress(clean, mtime=0) + b"\0" * 512, text=False),
-        "gzip:garbage_after": _same(lambda clean: gzip.compress(clean) + b"garbage", text=False, refusable=True),
+        "gzip:garbage_after": _same(
+            lambda clean: gzip.compress(clean) + b"garbage", text=False, refusable=True
+        ),
         "gzip:wrong_checksum": _same(_crc, text=False, refusable=True),
         "gzip:wrong_size": _same(_size, text=False, refusable=True),
         "gzip:cut": _packed_part(_stored, lambda packed: packed[: 2 * len(packed) // 3]),
