@@ -297,15 +297,16 @@ class Bench:
         if not summary:
             yield "no summary"
             return
-        if case.total is not None and summary["records"] + summary["bad"] != case.total:
-            yield (
-                f"{summary['records']} records and {summary['bad']} left out of {case.total}: "
-                f"{summary['problems']}"
-            )
+        if case.total is not None:
+            records, bad, told = summary["records"], summary["bad"], sum(summary["problems"].values())
+            # A fault may cost a line of a record; and a row of gaps is left out with a note.
+            counted = records <= case.total <= records + told if self.one.lines else False
+            if records + bad != case.total and records + told != case.total and not counted:
+                yield f"{records} records and {bad} left out of {case.total}: {summary['problems']}"
         if not summary["records"]:
             yield f"exit 0 with no record: {summary['problems']}"
         for row in rows:
-            if row.get("score") is None:
+            if row.get("score") is None and row.get("units"):
                 yield f"a row without a score: {str(row)[:200]}"
                 break
 

@@ -137,7 +137,16 @@ class Campaign:
         )
 
     def scoring(self, name: str) -> Job:
-        words = ("score", self.model, self.many, "--mode", "partition:4", "--on-error", "quarantine", "--json")
+        words = (
+            "score",
+            self.model,
+            self.many,
+            "--mode",
+            "partition:4",
+            "--on-error",
+            "quarantine",
+            "--json",
+        )
         out = Path(f"{name}.jsonl")
         return Job(name, (*words, "--out", out), (*words, "--out", out, "--resume"), out)
 
@@ -213,7 +222,9 @@ class Campaign:
             found["losses"] = lines
         return found
 
-    def check(self, home: Path, jobs: list[Job], when: str, environment: Mapping[str, str] | None = None) -> None:
+    def check(
+        self, home: Path, jobs: list[Job], when: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Compare with an undisturbed run, and look into registry and tracker."""
         for job in jobs:
             for key, value in self.results(home, [job]).items():
@@ -271,7 +282,9 @@ class Campaign:
             if not again:
                 told = job.done.err.lower()
                 if "mlflow" not in told or "sync" not in told:
-                    self.problems.append(f"{home.name}: nothing is said of the tracker: {job.done.err[-600:]}")
+                    self.problems.append(
+                        f"{home.name}: nothing is said of the tracker: {job.done.err[-600:]}"
+                    )
                 if "Traceback" in job.done.err:
                     self.problems.append(f"{home.name}: {job.done.err[-600:]}")
                 server.start()
@@ -392,7 +405,11 @@ class Server:
         ]
         log = (self.home / "server.log").open("ab")
         self.process = subprocess.Popen(
-            [str(word) for word in words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            [str(word) for word in words],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:

@@ -72,8 +72,12 @@ def inserted(one: Hostile, folder: Path, extra: Extra) -> Case:
         untouched=EVERY[:MIDDLE] if extra.spreads and not one.files else EVERY[1:] if one.apart else EVERY,
         total=None if uncounted else COUNT + 1,
         refusable=one.whole,
-        lines=() if one.files or uncounted or one.whole else (line,),
+        lines=() if one.files or uncounted or one.whole else _lines(line, extra.content),
     )
+
+
+def _lines(first: int, content: bytes) -> tuple[int, ...]:
+    return tuple(range(first, first + max(1, content.count(b"\n"))))
 
 
 VALUES: Mapping[str, bytes] = {
@@ -252,7 +256,7 @@ def together(one: Hostile) -> tuple[Kind, list[str]] | None:
         for number, record in enumerate(one.records):
             for content in (record, *contents[number * share : (number + 1) * share]):
                 if content is not record:
-                    lines.append(at)
+                    lines += range(at, at + content.count(b"\n"))
                 mixed.append(content)
                 at += content.count(b"\n")
         path = place(one, folder, mixed if one.files else one.file(mixed))
@@ -317,6 +321,16 @@ def _same(transform: Callable[[bytes], bytes], *, refusable: bool = False, text:
             total=None if refusable or one.apart else COUNT,
             refusable=refusable or one.binary,
         )
+
+    return kind
+
+
+def _faulty_at_end(transform: Callable[[bytes], bytes]) -> Kind:
+    """Only the last record may be lost: nobody knows whether it is whole."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        kept = () if one.whole or one.binary or one.tail else EVERY[: COUNT - 1]
+        return damaged(one, folder, transform, untouched=kept, refusable=not kept)
 
     return kind
 
@@ -407,7 +421,13 @@ def _nul_block(one: Hostile, folder: Path, chance: random.Random) -> Case | None
     """Where a machine lost power: a block of NULs between two records."""
     if one.binary:
         return None
-    return inserted(one, folder, Extra(b"\0" * 4096 + b"\n"))
+    case = inserted(one, folder, Extra(b"\0" * 4096 + b"\n", spreads=True))
+    if one.apart:
+        return case
+    untouched = (
+        EVERY if one.files else (*EVERY[: MIDDLE - 1], *EVERY[MIDDLE + 1 :])
+    )  # its neighbours may suffer
+    return Case(path=case.path, untouched=untouched, refusable=one.whole)
 
 
 def _twice(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
@@ -594,11 +614,9 @@ def kinds() -> dict[str, Kind]:
         "gzip:whole": _same(lambda clean: gzip.compress(clean, mtime=0), text=False),
         "gzip:members": _same(_members, text=False),
         "gzip:zeros_after": _same(lambda clean: gzip.compress(clean, mtime=0) + b"\0" * 512, text=False),
-        "gzip:garbage_after": _same(
-            lambda clean: gzip.compress(clean) + b"garbage", text=False, refusable=True
-        ),
-        "gzip:wrong_checksum": _same(_crc, text=False, refusable=True),
-        "gzip:wrong_size": _same(_size, text=False, refusable=True),
+        "gzip:garbage_after": _faulty_at_end(lambda clean: gzip.compress(clean) + b"garbage"),
+        "gzip:wrong_checksum": _faulty_at_end(_crc),
+        "gzip:wrong_size": _faulty_at_end(_size),
         "gzip:cut": _packed_part(_stored, lambda packed: packed[: 2 * len(packed) // 3]),
         "gzip:cut_packed": _packed_part(gzip.compress, lambda packed: packed[: len(packed) // 2]),
         "gzip:flip": _packed_part(_stored, _spoil_late),
