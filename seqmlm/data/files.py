@@ -495,6 +495,16 @@ def _opened(source: str | Path) -> Iterator[BufferedReader]:
         yield handle
 
 
+def require_file(path: str) -> None:
+    """Look at a file that a library is to open.
+
+    Raises:
+        DataError: it is not there, no regular file, or cannot be opened.
+    """
+    with _opened(path):
+        pass
+
+
 def _at_once(path: str, flags: int) -> int:
     """Open without waiting: a named pipe that nobody writes to would be waited for without end."""
     return os.open(path, flags | os.O_NONBLOCK)

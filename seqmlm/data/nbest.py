@@ -8,15 +8,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seqmlm.data.files import blocks, stem_suffix
+from seqmlm.data.files import blocks, stem_suffix, too_long
+from seqmlm.data.readers.tables import json_value
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
+
+_LARGEST = 1 << 30  # bytes of a .json file, which is held whole
+_BEYOND = 1e300  # whole numbers in JSON may be larger than what a number can be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +64,18 @@ def read_nbest(path: str, references: str | None = None) -> list[NBest]:
 
 
 def _whole(path: str) -> list[NBest]:
+    parts: list[bytes] = []
+    size = 0
+    for block in blocks(path):
+        parts.append(block)
+        size += len(block)
+        if size > _LARGEST:
+            raise too_long(path, 1, _LARGEST, "file")
+    values = json_value(b"".join(parts), path, 1, "see docs/SCORING.md for the forms")
     try:
-        values = json.loads(b"".join(blocks(path)))
         utterances = values.get("utts", values)
         return [_espnet(name, own, path) for name, own in utterances.items()]
-    except (ValueError, RecursionError, AttributeError):
+    except (ValueError, TypeError, AttributeError):  # wherever a list stands for an object, or a number
         raise DataError(
             "not a JSON object of n-best lists", source=path, remedy="see docs/SCORING.md for the forms"
         ) from None
@@ -131,8 +140,8 @@ def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str,
     if not texts:
         raise DataError(f"list {name!r} has no hypotheses", source=path, line=line, remedy="remove it")
     for text, score in texts:
-        number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
-        if not isinstance(text, str) or not number:
+        number = isinstance(score, int | float) and not isinstance(score, bool)
+        if not isinstance(text, str) or not number or not -_BEYOND < score < _BEYOND:  # nor not a number
             raise DataError(
                 f"a hypothesis of {name!r} has no text or no finite score",
                 source=path,

@@ -9,9 +9,9 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines, stem_suffix
+from seqmlm.data.files import MAX_BYTES, lines, require_file, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import json_object, table_rows
+from seqmlm.data.readers.tables import ambiguous, json_object, table_rows
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
@@ -78,6 +78,8 @@ def _table(source: str, style: Mapping[str, Any], columns: tuple[str, ...] | Non
     for line, fields in table_rows(source, Problems(), style, MAX_BYTES):
         if names is None:
             names = fields
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ambiguous(twice, source, line)
         elif len(fields) != len(names):
             raise DataError(
                 f"a row of {len(fields)} fields in a table of {len(names)} columns",
@@ -94,14 +96,13 @@ def _parquet(source: str) -> Iterator[FieldRow]:
     import pyarrow.parquet as pq
 
     number = 0
+    require_file(source)
     try:
         for batch in pq.ParquetFile(source).iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
-    except FileNotFoundError:
-        raise DataError("no such file", source=source, remedy="check the path") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"the file is not Parquet, or damaged ({type(error).__name__})",
             source=source,

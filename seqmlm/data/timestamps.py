@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from calendar import isleap
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -15,6 +16,9 @@ from seqmlm.errors import UsageError
 
 NAN = float("nan")
 DAY = 86400.0
+
+_LAST = 253_402_300_800.0  # the year 10000
+_LENGTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 _REMEMBERED = 1 << 16
 _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -97,7 +101,9 @@ class Clock(dict[str, float]):
         month = _MONTHS.get(part["b"].lower(), 0) if part.get("b") else int(part["mo"])
         day = int(part["d"])
         hour, minute, second = (int(part.get(name) or 0) for name in ("h", "mi", "s"))
-        if not (0 < month < 13 and 0 < day < 32 and hour < 24 and minute < 60 and second < 61):
+        if not (
+            0 < month < 13 and 0 < day <= _LENGTHS[month - 1] and hour < 24 and minute < 60 and second < 61
+        ):
             return NAN
         within = hour * 3600.0 + minute * 60.0 + second + float("0." + (part.get("f") or ""))
         zone = part.get("z")
@@ -107,6 +113,8 @@ class Clock(dict[str, float]):
         if "y" in part:
             year = int(part["y"])
             year += (2000 if year < 70 else 1900) if len(part["y"]) == 2 else 0
+            if not year or (month == 2 and day == 29 and not isleap(year)):
+                return NAN
         else:
             year = self._year_of(month, day, within)
         return self._utc(days(year, month, day), within, zone)
@@ -117,7 +125,10 @@ class Clock(dict[str, float]):
             return local - offset(zone)
         if isinstance(self._zone, float):
             return local - self._zone
-        wall = datetime.fromtimestamp(local, UTC).replace(tzinfo=self._zone)
+        try:
+            wall = datetime.fromtimestamp(local, UTC).replace(tzinfo=self._zone)
+        except (ValueError, OverflowError):
+            return NAN
         there = wall.utcoffset()
         return local - (there.total_seconds() if there is not None else 0.0)
 
@@ -150,14 +161,14 @@ def _within(clock: str) -> float:
 
 def epoch(value: float) -> float:
     """Seconds from a number of seconds, milli-, micro- or nanoseconds since the epoch, recognised by its
-    size.
+    size; not a number for what is beyond the year 9999.
 
     >>> epoch(1117838570), epoch(1117838570_000), epoch(1117838570_000_000_000)
     (1117838570.0, 1117838570.0, 1117838570.0)
     """
     size = abs(value)
     scale = 1.0 if size < 1e11 else 1e3 if size < 1e14 else 1e6 if size < 1e17 else 1e9
-    return value / scale
+    return value / scale if size / scale < _LAST else NAN
 
 
 def days(year: int, month: int, day: int) -> int:

@@ -127,3 +127,27 @@ def test_durations_and_zones():
     ]
     with pytest.raises(UsageError, match="unknown time zone"):
         Clock("Mars/Olympus")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2021-02-29T00:00:00",
+        "2021-02-31T00:00:00",
+        "2021-04-31 10:00:00",
+        "0000-01-01T00:00:00",
+        "99999999999999999999",
+        "31/Feb/2021:10:00:00 +0000",
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_times_that_are_in_no_calendar_are_none(text: str, zone: str) -> None:
+    assert math.isnan(Clock(zone)[text])
+
+
+def test_the_ends_of_the_calendar() -> None:
+    assert Clock()["9999-12-31T23:59:59"] == 253_402_300_799
+    assert not math.isnan(Clock("Europe/Berlin")["9999-12-31T12:00:00"])
+    assert not math.isnan(Clock()["2024-02-29T00:00:00"])
+    assert all(math.isnan(epoch(value)) for value in (1e300, float("inf"), float("nan")))
+    assert epoch(1e18) == 1e9

@@ -57,10 +57,16 @@ def read_stockholm(
 
 
 def entries(source: str, problems: Problems, max_bytes: int, what: str) -> Iterator[Entry]:
-    """The entries of a file that end with `//`; one without an end, or too long, goes to `problems`."""
+    """The entries of a file that end with `//`; one without an end, or too long, goes to `problems`.
+
+    An entry of which a line was refused goes with that line.
+    """
     held: list[str] = []
     begins = size = 0
+    due, whole = 1, True
     for number, text in lines(source, problems, max_bytes=max_bytes):
+        whole = whole and number == due
+        due = number + 1
         if not held:
             if not text.strip():
                 continue
@@ -71,19 +77,23 @@ def entries(source: str, problems: Problems, max_bytes: int, what: str) -> Itera
         if text.startswith("//"):
             if size > max_bytes:
                 problems.bad(too_long(source, begins, max_bytes, what), held[0])
-            else:
+            elif whole:
                 yield Entry(begins, "\n".join(held) + "\n")
-            held = []
-    if held:
+            held, whole = [], True
+    if held and whole:
         remedy = f"the file breaks off; an {what} ends with a line //"
         error = DataError(f"an {what} without an end", source=source, line=begins, remedy=remedy)
         problems.bad(error, "\n".join(held)[:1000])
 
 
 def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entry]:
-    """The text of a file that is one entry, blank lines in front of it left out."""
+    """The text of a file that is one entry, blank lines in front of it left out.
+
+    Nothing of a file with a line that was refused: an atom, or a piece of each row, would be missing.
+    """
     held: list[str] = []
     begins = size = 0
+    bad = problems.bad_count
     for number, text in lines(source, problems, max_bytes=max_bytes):
         if not held and not text.strip():
             continue
@@ -93,7 +103,7 @@ def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entr
             problems.bad(too_long(source, begins, max_bytes, "file"), held[0] if held else None)
             return
         held.append(text)
-    if held:
+    if held and problems.bad_count == bad:
         yield Entry(begins, "\n".join(held) + "\n")
 
 

@@ -79,8 +79,8 @@ def _read(
     for line, part, _, _ in parts(source, problems, max_bytes):
         header, _, body = part.partition(b"\n")
         raw = body.translate(table, delete).removesuffix(b"*")
-        if not raw or not raw.isascii():
-            _unusable(raw, body, source, line, problems)
+        if not raw or not raw.isascii() or b"\0" in part:
+            _unusable(raw, part, source, line, problems)
             continue
         label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
         slot = crc32(label.encode()) % _REMEMBERED
@@ -96,8 +96,11 @@ def _read(
         )
 
 
-def _unusable(raw: bytes, body: bytes, source: str, line: int, problems: Problems) -> None:
-    if raw:
+def _unusable(raw: bytes, part: bytes, source: str, line: int, problems: Problems) -> None:
+    body = part.partition(b"\n")[2]
+    if b"\0" in part:
+        reason, remedy = "a FASTA record with NUL bytes", "check that this is FASTA, and fetch it again"
+    elif raw:
         reason, remedy = "a sequence with bytes that are not ASCII", "check that this is FASTA"
     elif body.strip():
         problems.note("a row of gaps only, left out")

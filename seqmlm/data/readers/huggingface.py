@@ -2,23 +2,26 @@
 
 A data set is named `hf:NAME[@REVISION][:[SUBSET/]SPLIT]`, NAME being that of the hub or a folder of files
 that `datasets` can load. It is streamed: memory holds some rows, and nothing is copied to the disk. No code
-of a data set is ever run. A single Parquet file is read with pyarrow alone: `datasets` streams it at the same
-speed, but takes a second to import.
+of a data set is ever run, and what describes it (README.md, state.json) cannot name files outside of it. A
+single Parquet file is read with pyarrow alone: `datasets` streams it at the same speed, but takes a second to
+import.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seqmlm.data.files import REFERENCE, expand, is_reference
+from seqmlm.data.files import REFERENCE, expand, is_reference, require_file
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import missing, record_from
+from seqmlm.data.readers.tables import json_value, missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 
@@ -34,6 +37,7 @@ SPLITS = {
 """Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
 
 _ROWS = 1024
+_AGAIN = "save the data set again"
 _TALKATIVE = ("datasets", "huggingface_hub")
 
 
@@ -230,12 +234,11 @@ def numbered_rows(
     """
     number = 0
     try:
-        with _silent():
-            table = open_table(source)
-            for batch in table.batches(columns(table), _ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+        table = open_table(source)
+        for batch in table.batches(columns(table), _ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
     except DataError as error:
         problems.bad(error)
     # Each format of files has errors of its own: pyarrow's, those of pandas, of the decoder, of the network.
@@ -272,8 +275,7 @@ def _open_parquet(source: str) -> Table:
         raise DataError(
             "parquet cannot be read from standard input", source=source, remedy="give the name of the file"
         )
-    if not Path(source).exists():
-        raise DataError("no such file", source=source, remedy="check the path")
+    require_file(source)
     if Path(source).stat().st_size == 0:
         raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
     file = pq.ParquetFile(source, memory_map=True)
@@ -288,6 +290,7 @@ def _open_saved(path: str, split: str | None = None, source: str | None = None) 
     with _faults(source or path):
         import datasets
 
+        _check_saved(Path(path))
         found = datasets.load_from_disk(path)
         if split is not None:
             found = _chosen(found, split)
@@ -299,15 +302,7 @@ def _open_reference(reference: Reference, source: str) -> Table:
     if is_saved(Path(reference.name)):
         return _open_saved(reference.name, reference.split, source)
     with _faults(source):
-        import datasets
-
-        found = datasets.load_dataset(
-            reference.name,
-            reference.subset,
-            revision=reference.revision,
-            split=reference.split,
-            streaming=True,
-        )
+        found = _builder(reference).as_streaming_dataset(split=reference.split)
         if found.features is None:  # files without a schema, as JSON lines: their first rows tell it
             first = next(iter(found.with_format("arrow").iter(_ROWS)), None)
             names = [] if first is None else first.schema.names
@@ -319,7 +314,13 @@ def _open_reference(reference: Reference, source: str) -> Table:
 
 def _of_datasets(names: list[str], found: Any) -> Table:
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
-        return iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
+        parts = iter(found.select_columns(list(columns)).with_format("arrow").iter(size))
+        while True:
+            with _silent():  # not while the rows are used: others may log then
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
 
     return Table(names, batches)
 
@@ -336,11 +337,93 @@ def _split_names(reference: Reference) -> list[str]:
         import datasets
 
         if is_saved(Path(reference.name)):
+            _check_saved(Path(reference.name))
             return list(datasets.load_from_disk(reference.name))
-        found = datasets.get_dataset_split_names(
-            reference.name, config_name=reference.subset, revision=reference.revision
+        return list(_builder(reference).as_streaming_dataset())
+
+
+def _builder(reference: Reference) -> Any:
+    """What `datasets` makes of a folder, or of a data set of the hub, after a look at what it would open."""
+    import datasets
+    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
+
+    name = reference.name
+    if reference.local:
+        _check_described(Path(name))
+        name = str(Path(name).resolve())  # a folder called csv is not the format csv
+    elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read whatever is in the current folder
+        raise DataError(
+            "the name of a format of files, and of no data set",
+            source=str(reference),
+            remedy="name a folder: hf:./FOLDER",
         )
-        return list(found)
+    builder = datasets.load_dataset_builder(name, reference.subset, revision=reference.revision)
+    root = f"{Path(name)}/" if reference.local else "hf://datasets/"
+    for file in map(str, chain.from_iterable((builder.config.data_files or {}).values())):
+        if not (os.path.normpath(file) if reference.local else file).startswith(root):
+            raise _outside(str(reference), file)
+    return builder
+
+
+def _check_described(folder: Path) -> None:
+    """Refuse a folder whose description names files elsewhere: in another folder, or on the network.
+
+    Before `datasets` looks for them, since looking on the network is a request to somebody.
+    """
+    import datasets
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    readme, own = (folder / datasets.config.REPOCARD_FILENAME, folder / datasets.config.REPOYAML_FILENAME)
+    described = [DatasetCard.load(readme).data.to_dict()] if readme.is_file() else []
+    if own.is_file():
+        described.append(yaml.safe_load(own.read_text("utf-8")))
+    for name in chain.from_iterable(_named_files(one, False) for one in described):
+        if _leads_out(name):
+            raise _outside(str(folder), name)
+
+
+def _named_files(value: Any, named: bool) -> Iterator[str]:
+    """The texts below keys that name files, at any depth."""
+    if isinstance(value, str) and named:
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _named_files(inner, named or key in ("data_files", "data_dir"))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _named_files(inner, named)
+
+
+def _check_saved(folder: Path) -> None:
+    """Refuse a saved folder whose index names files or splits elsewhere."""
+    if not _is_one(folder):
+        index = json_value((folder / "dataset_dict.json").read_bytes(), str(folder), 1, _AGAIN)
+        for name in index.get("splits", ()) if isinstance(index, dict) else ():
+            if _leads_out(str(name)):
+                raise _outside(str(folder), str(name))
+            if _is_one(folder / str(name)):
+                _check_saved(folder / str(name))
+        return
+    state = json_value((folder / "state.json").read_bytes(), str(folder / "state.json"), 1, _AGAIN)
+    files = state.get("_data_files", ()) if isinstance(state, dict) else ()
+    for file in files if isinstance(files, list) else ():
+        name = str(file.get("filename", "")) if isinstance(file, dict) else ""
+        if _leads_out(name):
+            raise _outside(str(folder), name)
+
+
+def _leads_out(name: str) -> bool:
+    """Whether the name of a file in a data set leads out of its folder."""
+    return name.startswith(("/", "~")) or ":" in name or ".." in name.replace("\\", "/").split("/")
+
+
+def _outside(source: str, name: str) -> DataError:
+    return DataError(
+        f"the data set names a file outside of itself: {name[:200]!r}",
+        source=source,
+        remedy="its description (README.md, state.json) may only name files in its own folder",
+    )
 
 
 @contextmanager
@@ -363,6 +446,8 @@ def _faults(source: str) -> Iterator[None]:
     try:
         with _silent():
             yield
+    except DataError:
+        raise
     # Whatever a data set's files or the network make these libraries raise; httpx has exceptions of its own.
     except Exception as error:
         raise _explained(error, source) from error

@@ -91,11 +91,36 @@ def record_from(
 # JSON lines: one object a line, the sequence in one of its fields.
 
 
-def json_object(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is; None for any other text."""
+def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
+    """The value of a JSON text; every reader of JSON parses with this.
+
+    Numbers may be infinite or not a number: who calculates with one looks.
+
+    Args:
+        text: the whole text, or bytes in UTF-8.
+        source, remedy: for messages.
+        line: where the text begins.
+
+    Raises:
+        DataError: not JSON, nested deeper than about 1,000, or with a whole number of more than 4,300 digits.
+    """
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        return json.loads(text)
+    except RecursionError:
+        reason = "JSON that is nested too deeply"
+    except json.JSONDecodeError as error:
+        reason, line = "not JSON", line + error.lineno - 1
+    except ValueError as error:
+        digits = "digits" in str(error)
+        reason = "JSON with a number of thousands of digits" if digits else "bytes that are not UTF-8"
+    raise DataError(reason, source=source, line=line, remedy=remedy)
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is; None for any other text, one that `json_value` refuses too."""
+    try:
+        value = json_value(text, "", 1, "")
+    except DataError:
         return None
     return value if isinstance(value, dict) else None
 
@@ -204,13 +229,14 @@ def read_tsv(
     yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
 
 
-def endless_field(source: str, line: int) -> DataError:
-    """The error for a quotation mark that is not closed."""
+def endless_field(source: str, line: int, last: int) -> DataError:
+    """The error for a quotation mark that is not closed, and swallows the lines up to `last`."""
+    lost = f"it goes on to line {last}; " if last > line else ""
     return DataError(
         "a field without end",
         source=source,
         line=line,
-        remedy="close the quotation mark, or raise the limit with --option max_bytes=N",
+        remedy=f"{lost}close the quotation mark, or raise the limit with --option max_bytes=N",
     )
 
 
@@ -224,20 +250,52 @@ def too_few_fields(source: str, line: int, width: int) -> DataError:
     )
 
 
-class _Feed:
-    """Hands lines to the csv module and remembers where the row under way began."""
+def ambiguous(name: str, source: str, line: int | None) -> DataError:
+    """The error for a wanted column of which there are two."""
+    remedy = "rename one of them: which is meant cannot be told"
+    return DataError("two columns of this name", source=source, line=line, field=name, remedy=remedy)
+
+
+class Feed:
+    """Hands lines to the csv module, and knows of the row under way what that module does not tell.
+
+    Args:
+        numbered: lines and their numbers; a number is left out where a line was refused.
+
+    Attributes:
+        start: line the row began on, 0 between rows; set it to 0 before each row.
+        last: line that came last.
+        gap: whether a line within the row was refused.
+        torn: whether the lines ended within the row: a quotation mark is open.
+    """
 
     def __init__(self, numbered: Iterator[tuple[int, str]]) -> None:
         self._numbered = numbered
-        self.start = 0  # 0 between rows
+        self.start = self.last = 0
+        self.gap = self.torn = False
 
-    def __iter__(self) -> _Feed:
+    def __iter__(self) -> Feed:
         return self
 
     def __next__(self) -> str:
-        number, text = next(self._numbered)
-        self.start = self.start or number
+        try:
+            number, text = next(self._numbered)
+        except StopIteration:
+            self.torn = self.start > 0
+            raise
+        if not self.start:
+            self.start, self.gap = number, False
+        elif number != self.last + 1:
+            self.gap = True
+        self.last = number
         return text + "\n"
+
+    def fault(self, source: str, error: csv.Error) -> DataError:
+        """What the csv module cannot cut into fields."""
+        if not str(error).startswith("new-line"):
+            return endless_field(source, self.start, self.last)
+        remedy = "quote the field, or take the CR out"
+        return DataError("a CR in a field without quotes", source=source, line=self.start, remedy=remedy)
 
 
 def table_rows(
@@ -247,24 +305,40 @@ def table_rows(
 
     Args:
         source: the file.
-        problems: receives rows that cannot be cut into fields.
+        problems: receives rows that cannot be cut into fields. A row over several lines of which one was
+            refused goes with that line.
         style: what the csv module is told: delimiter, quoting.
         max_bytes: longest line and longest field.
     """
-    feed = _Feed(lines(source, problems, max_bytes=max_bytes))
+    yield from rows_of(lines(source, problems, max_bytes=max_bytes), source, problems, style, max_bytes)
+
+
+def rows_of(
+    numbered: Iterator[tuple[int, str]],
+    source: str,
+    problems: Problems,
+    style: Mapping[str, Any],
+    max_bytes: int,
+) -> Iterator[tuple[int, list[str]]]:
+    """As `table_rows`, of lines with their numbers."""
+    feed = Feed(numbered)
     rows = csv.reader(feed, **style)
     while True:
         csv.field_size_limit(max_bytes)  # of the module as a whole, so set anew before each row
         feed.start = 0
         try:
-            fields = next(rows)
-        except StopIteration:
+            for fields in rows:
+                if feed.torn:
+                    problems.bad(
+                        endless_field(source, feed.start, feed.last), style["delimiter"].join(fields)
+                    )
+                elif fields and fields != [""] and not feed.gap:
+                    yield feed.start, fields
+                    csv.field_size_limit(max_bytes)
+                feed.start = 0
             return
-        except csv.Error:
-            problems.bad(endless_field(source, feed.start))
-            continue
-        if fields and fields != [""]:
-            yield feed.start, fields
+        except csv.Error as error:
+            problems.bad(feed.fault(source, error))
 
 
 def _read(
@@ -286,6 +360,10 @@ def _read(
             absent = next((n for n in wanted if n not in columns), None)
             if absent is not None:
                 problems.bad(missing(absent, columns, source, line, "column", problems))
+                return
+            twice = next((n for n in wanted if columns.count(n) > 1), None)
+            if twice is not None:
+                problems.bad(ambiguous(twice, source, line))
                 return
             if header:
                 continue

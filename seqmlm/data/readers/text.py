@@ -24,30 +24,43 @@ def read_txt(
     """
     source, name = source_of(path), Path(path).name
     numbered = lines(source, problems, max_bytes=max_bytes)
-    if paragraphs:
-        numbered = _paragraphs(numbered, source, problems, max_bytes)
-    for number, text in numbered:
-        if text and not text.isspace():
-            yield Record(id=f"{name}:{number}", raw=text, source=source, line=number)
+    if not paragraphs:
+        for number, text in numbered:
+            if text and not text.isspace():
+                yield Record(id=f"{name}:{number}", raw=text, source=source, line=number)
+        return
+    for number, block in runs(numbered, max_bytes):
+        if block:
+            raw = "\n".join(text for _, text in block)
+            yield Record(id=f"{name}:{number}", raw=raw, source=source, line=number)
+        else:
+            problems.bad(too_long(source, number, max_bytes, "paragraph"))
 
 
-def _paragraphs(
-    numbered: Iterator[tuple[int, str]], source: str, problems: Problems, max_bytes: int
-) -> Iterator[tuple[int, str]]:
-    held: list[str] = []
-    start, size, over = 0, 0, False
+def runs(
+    numbered: Iterator[tuple[int, str]], max_bytes: int | None = None
+) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Yield (number of the first line, the lines with their numbers) of every run of lines up to a blank one.
+
+    A run of which a line was refused, so that its number is missing, is left out: it goes with that line.
+
+    Args:
+        numbered: the lines.
+        max_bytes: of a longer run nothing is kept, and its lines are an empty list; None for no limit.
+    """
+    held: list[tuple[int, str]] = []
+    start, size, due, whole = 0, 0, 1, True
     for number, text in chain(numbered, [(0, "")]):
+        whole = whole and number in (due, 0)
+        due = number + 1
         if text and not text.isspace():
             start = start or number
             size += len(text) + 1
-            over = over or size > max_bytes
-            if over:
+            if max_bytes is not None and size > max_bytes:
                 held = []
             else:
-                held.append(text)
+                held.append((number, text))
             continue
-        if over:
-            problems.bad(too_long(source, start, max_bytes, "paragraph"))
-        elif held:
-            yield start, "\n".join(held)
-        held, start, size, over = [], 0, 0, False
+        if start and whole:
+            yield start, held
+        held, start, size, whole = [], 0, 0, True

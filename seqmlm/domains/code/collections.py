@@ -18,7 +18,7 @@ from seqmlm.data.duplicates import NearDuplicates
 from seqmlm.data.files import MAX_BYTES, blocks, lines, source_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
-from seqmlm.data.readers.tables import missing, record_from, torn, torn_text
+from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
 from seqmlm.domains.code.source import broken_line, package_of_file
 from seqmlm.errors import DataError
@@ -41,7 +41,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     source = source_of(path)
     try:
         notebook = _loaded(source, max_bytes)
-        cells = [text for text in _cells(notebook) if text.strip()]
+        cells = [text for text in _cells(notebook, source) if text.strip()]
         if any(map(torn, cells)):
             raise torn_text(source)
     except DataError as error:
@@ -65,27 +65,42 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
 
 def _loaded(source: str, max_bytes: int) -> Mapping[str, Any]:
     parts: list[bytes] = []
+    size = 0
     for block in blocks(source):
         parts.append(block)
-        if sum(map(len, parts)) > max_bytes:
+        size += len(block)
+        if size > max_bytes:
             raise too_long(source, 1, max_bytes, "notebook")
-    try:
-        notebook = json.loads(b"".join(parts))
-        if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
-            return notebook
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        raise DataError("not JSON", source=source, line=line, remedy="save the notebook again") from None
+    notebook = json_value(b"".join(parts), source, 1, "save the notebook again")
+    if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
+        return notebook
     raise DataError("not a notebook", source=source, remedy="name the format it really has")
 
 
-def _cells(notebook: Mapping[str, Any]) -> Iterator[str]:
-    sheets = notebook.get("worksheets") or [notebook]
-    for sheet in sheets:
-        for cell in sheet.get("cells", ()) if isinstance(sheet, dict) else ():
-            if isinstance(cell, dict) and cell.get("cell_type") == "code":
+def _cells(notebook: Mapping[str, Any], source: str) -> Iterator[str]:
+    """The text of each code cell.
+
+    Raises:
+        DataError: the cells are no list of objects, or the source of one is no text.
+    """
+    for sheet in _dicts(notebook.get("worksheets") or [notebook], source):
+        for cell in _dicts(sheet.get("cells", []), source):
+            if cell.get("cell_type") == "code":
                 text = cell.get("source", cell.get("input", ""))
-                yield "".join(map(str, text)) if isinstance(text, list) else str(text)
+                pieces = text if isinstance(text, list) else [text]
+                if not all(isinstance(piece, str) for piece in pieces):
+                    raise _no_notebook("the source of a cell is no text", source)
+                yield "".join(pieces)
+
+
+def _dicts(value: Any, source: str) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise _no_notebook("the cells are no list of objects", source)
+    return value
+
+
+def _no_notebook(why: str, source: str) -> DataError:
+    return DataError(f"not a notebook: {why}", source=source, remedy="save the notebook again")
 
 
 def _language(notebook: Mapping[str, Any]) -> str:
@@ -112,7 +127,10 @@ def _without_magic(text: str, problems: Problems) -> str:
 
 # Code in JSON
 
+_OBJECTS = "write one object a line, or an array of them, or name the format the file really has"
 _GAP = re.compile(r"[,\s]*")
+_ITEM = re.compile(r"\n\s*(?=\{)")
+_LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
 _FIELDS = ("code", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens", "text")
 _IDS = ("idx", "id", "func_name", "name")
@@ -205,9 +223,16 @@ def _of_lines(
     for number, text in numbered:
         if text and not text.isspace():
             try:
-                yield number, json.loads(text)
-            except (ValueError, RecursionError):
-                problems.bad(_not_an_object(source, number), text)
+                yield number, json_value(text, source, number, _OBJECTS)
+            except DataError as error:
+                problems.bad(error, text)
+
+
+def _is_broken(error: Exception, text: str) -> bool:
+    """Whether an item is no JSON however it goes on: the fault is not where the text ends."""
+    if not isinstance(error, json.JSONDecodeError):
+        return True
+    return not error.msg.startswith("Unterminated string") and error.pos < len(text) - _LONGEST_WORD
 
 
 def _between(text: str, at: int) -> int:
@@ -226,7 +251,8 @@ def _of_array(
     """The items of an array, one in memory at a time.
 
     Items are decoded from a buffer that is filled up when its first item has no end yet, by as much again as
-    it holds, so that a large item costs no more attempts than its size doubles.
+    it holds, so that a large item costs no more attempts than its size doubles. Behind an item that is no
+    JSON, reading goes on at the next line that begins with `{`.
     """
     decode = json.JSONDecoder().raw_decode
     begins, held = first[0], [first[1].lstrip()[1:]]
@@ -240,8 +266,14 @@ def _of_array(
                 break
             try:
                 value, end = decode(rest, at)
-            except (ValueError, RecursionError):
-                break
+            except (ValueError, RecursionError) as error:
+                item = _ITEM.search(rest, at) if _is_broken(error, rest) else None
+                if item is None:
+                    break
+                problems.bad(_not_an_object(source, begins), rest[at : at + 1000])
+                begins += rest.count("\n", at, item.end())
+                at = item.end()
+                continue
             yield begins, value
             begins += rest.count("\n", at, end)
             at = end
@@ -269,5 +301,5 @@ def _not_an_object(source: str, line: int) -> DataError:
         "not a JSON object",
         source=source,
         line=line,
-        remedy="write one object a line, or an array of them, or name the format the file really has",
+        remedy=_OBJECTS,
     )

@@ -76,18 +76,23 @@ def read_fastq(
 
 
 def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, list[str]]]:
-    """(line, the four lines) of every read; after something else the search goes on for the next one."""
+    """(line, the four lines) of every read; after something else the search goes on for the next one.
+
+    A read of which a line was refused goes with that line.
+    """
     held: list[tuple[int, str]] = []
     stray = _Stray(source, problems)
-    for number, text in lines(source, problems, max_bytes=max_bytes):
+    for number, text in _with_refused(lines(source, problems, max_bytes=max_bytes)):
         if not text and not held:
             continue
         held.append((number, text))
         if len(held) < 4:
             continue
-        if held[0][1].startswith("@") and held[2][1].startswith("+"):
+        if held[0][1][:1] in ("@", _REFUSED) and held[2][1][:1] in ("+", _REFUSED):
             stray.tell(_NO_READ)
-            yield held[0][0], [line for _, line in held]
+            texts = [line for _, line in held]
+            if _REFUSED not in texts:
+                yield held[0][0], texts
             held = []
         else:
             stray.add(*held.pop(0), _NO_READ)
@@ -95,6 +100,19 @@ def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
     for number, text in held:
         stray.add(number, text, last)
     stray.tell(last)
+
+
+_REFUSED = "\0"  # stands for a line that was refused; no line holds it
+
+
+def _with_refused(numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    due = 1
+    for number, text in numbered:
+        while due < number:
+            yield due, _REFUSED
+            due += 1
+        yield number, text
+        due += 1
 
 
 class _Stray:
@@ -107,6 +125,8 @@ class _Stray:
 
     def add(self, line: int, text: str, why: tuple[str, str]) -> None:
         """Keep a line for the dead letters; where nothing is kept, say at once what is wrong."""
+        if text == _REFUSED:
+            return  # it has been told
         self._line = self._line if self.held else line
         self.held.append(text)
         self._size += len(text)

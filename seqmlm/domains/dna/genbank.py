@@ -29,13 +29,18 @@ def read_genbank(
 
     Args:
         path: the file.
-        problems: receives entries without a sequence or without an end, and text outside of entries.
+        problems: receives entries without a sequence or without an end, and text outside of entries. Of an
+            entry with a line that cannot be read, what comes before it may have been handed on.
         block, max_n: as in `read_genome`.
     """
     source = source_of(path)
     entry: _Entry | None = None
     stray = False  # what is outside of entries has been named
+    due = 1
     for number, text in lines(source, problems):
+        if number != due:  # a line was refused, and with it the entry it is in, whose bases it may have had
+            entry, stray = None, True
+        due = number + 1
         if text.startswith("LOCUS"):
             if entry is not None:
                 problems.bad(_error("an entry without an end", source, entry.line), entry.name)

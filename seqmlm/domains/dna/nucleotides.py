@@ -183,6 +183,8 @@ def read_genome(
         body = part
         if first or contig is None:
             header, _, body = part.partition(b"\n")
+            if b"\0" in header:
+                body = header  # refused as a letter that stands for no nucleotide
             label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
             contig = Contig(
                 label or f"{name}:{line}",

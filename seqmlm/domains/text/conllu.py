@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.text import runs
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
+_DIGITS = 20
+_WIDEST = 1000  # words of one contraction
 _COLUMNS = 10  # ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
 
 
@@ -24,12 +26,13 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
 
     Args:
         path: the file.
-        problems: receives sentences with a line that is no CoNLL-U.
+        problems: receives sentences with a line that is no CoNLL-U; one of which a line was refused goes
+            with it.
         max_bytes: longest line.
     """
     source, name = source_of(path), Path(path).name
     document: str | None = None
-    for start, block in _sentences(lines(source, problems, max_bytes=max_bytes)):
+    for start, block in runs(lines(source, problems, max_bytes=max_bytes)):
         comments = dict(_comment(text) for _, text in block if text.startswith("#"))
         if "newdoc" in comments or "newdoc id" in comments:
             document = comments.get("newdoc id") or f"{name}:{start}"
@@ -52,13 +55,6 @@ def read_conllu(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BY
         )
 
 
-def _sentences(numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    for blank, members in groupby(numbered, key=lambda one: not one[1] or one[1].isspace()):
-        if not blank:
-            block = list(members)
-            yield block[0][0], block
-
-
 def _comment(text: str) -> tuple[str, str]:
     key, _, value = text[1:].partition("=")
     return key.strip(), value.strip()
@@ -69,9 +65,11 @@ def _word(text: str, source: str, line: int) -> list[str]:
     place = fields[0]
     if len(fields) != _COLUMNS:
         reason = f"{len(fields)} columns where CoNLL-U has {_COLUMNS}"
-    elif not (place.isdigit() or _is_range(place) or _is_empty_node(place)):
+    elif len(place) > _DIGITS or len(fields[6]) > _DIGITS or (_is_range(place) and _width(place) > _WIDEST):
+        reason = "a word number that is too large"
+    elif not (place.isdecimal() or _is_range(place) or _is_empty_node(place)):
         reason = "the first column is not a word number"
-    elif place.isdigit() and not (fields[6].isdigit() or fields[6] == "_"):
+    elif place.isdecimal() and not (fields[6].isdecimal() or fields[6] == "_"):
         reason = "HEAD is not a word number"
     else:
         return fields
@@ -80,12 +78,17 @@ def _word(text: str, source: str, line: int) -> list[str]:
 
 def _is_range(place: str) -> bool:
     first, dash, last = place.partition("-")
-    return bool(dash) and first.isdigit() and last.isdigit()
+    return bool(dash) and first.isdecimal() and last.isdecimal()
+
+
+def _width(place: str) -> int:
+    first, _, last = place.partition("-")
+    return int(last) - int(first)
 
 
 def _is_empty_node(place: str) -> bool:
     first, dot, last = place.partition(".")
-    return bool(dot) and first.isdigit() and last.isdigit()
+    return bool(dot) and first.isdecimal() and last.isdecimal()
 
 
 def _surface(words: list[list[str]]) -> Iterator[tuple[str, int, int, bool]]:
@@ -97,7 +100,7 @@ def _surface(words: list[list[str]]) -> Iterator[tuple[str, int, int, bool]]:
             first, _, last = fields[0].partition("-")
             covered = int(last)
             yield fields[1], int(first), covered, spaced
-        elif fields[0].isdigit() and int(fields[0]) > covered:
+        elif fields[0].isdecimal() and int(fields[0]) > covered:
             yield fields[1], int(fields[0]), int(fields[0]), spaced
 
 
@@ -106,7 +109,7 @@ def _joined(words: list[list[str]]) -> str:
 
 
 def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
-    real = [fields for fields in words if fields[0].isdigit()]
+    real = [fields for fields in words if fields[0].isdecimal()]
     spans: dict[int, tuple[int, int]] = {}
     done = 0
     for form, first, last, _ in _surface(words):
@@ -120,6 +123,6 @@ def _syntax(words: list[list[str]], raw: str) -> dict[str, Any]:
         "upos": [fields[3] for fields in real],
         "xpos": [fields[4] for fields in real],
         "deprel": [fields[7] for fields in real],
-        "heads": [int(fields[6]) if fields[6].isdigit() else None for fields in real],
+        "heads": [int(fields[6]) if fields[6].isdecimal() else None for fields in real],
         "spans": [spans.get(int(fields[0])) for fields in real],
     }

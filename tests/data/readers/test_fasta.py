@@ -130,3 +130,25 @@ def test_a3m(tmp_path: Path) -> None:
     aligned = [r.raw for r in read_a3m(path, Problems("skip"), gaps="keep")]
     assert aligned == ["MK-VL", "M-VVL", "-----"]
     assert problems.counts["structure row of an alignment left out"] == 1
+
+
+def test_a_nul_costs_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.fasta"
+    path.write_bytes(b">a\nMKV\n>b\nM\0V\n>c\0\nMKV\n>d\nMKW\n")
+    problems = Problems("skip")
+    assert [record.id for record in read_fasta(path, problems)] == ["a", "d"]
+    assert problems.counts == {"a FASTA record with NUL bytes": 2}
+
+
+def test_files_put_together_keep_their_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.fasta"
+    path.write_bytes(b"\xef\xbb\xbf>a\nMKV\n\xef\xbb\xbf>b\nMKW\n")
+    assert [(record.id, record.raw) for record in read_fasta(path, Problems())] == [
+        ("a", "MKV"),
+        ("b", "MKW"),
+    ]
+    path.write_bytes(b">a\rMKV\r>b\rMKW\r")
+    assert [(record.id, record.raw) for record in read_fasta(path, Problems())] == [
+        ("a", "MKV"),
+        ("b", "MKW"),
+    ]

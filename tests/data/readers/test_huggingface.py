@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import pickle
+import tarfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from formats import saved
 
 from seqmlm import plugins
@@ -189,8 +196,7 @@ def test_the_hub_is_asked_for_the_commit_and_faults_of_the_network_are_told(
     def away(*_: Any, **__: Any) -> Any:
         raise ConnectionError("name resolution failed")
 
-    monkeypatch.setattr(datasets, "get_dataset_split_names", away)
-    monkeypatch.setattr(datasets, "load_dataset", away)
+    monkeypatch.setattr(datasets, "load_dataset_builder", away)
     for reference in ("hf:a/b", "hf:a/b:train"):
         with pytest.raises(DataError, match=r"the hub cannot be reached \(check the network"):
             read("text", reference)
@@ -198,26 +204,167 @@ def test_the_hub_is_asked_for_the_commit_and_faults_of_the_network_are_told(
     def absent(*_: Any, **__: Any) -> Any:
         raise datasets.exceptions.DatasetNotFoundError("Dataset 'a/b' doesn't exist on the Hub")
 
-    monkeypatch.setattr(datasets, "get_dataset_split_names", absent)
+    monkeypatch.setattr(datasets, "load_dataset_builder", absent)
     with pytest.raises(DataError, match="there is no such data set"):
         read("text", "hf:a/b")
 
 
-def test_rows_are_streamed_and_no_program_of_a_data_set_may_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    folder, load, given = shards(tmp_path / "set", text=TEXTS), datasets.load_dataset, {}
+    folder, asked = shards(tmp_path / "set", text=TEXTS), []
+    stream = datasets.DatasetBuilder.as_streaming_dataset
 
-    def watched(*names: Any, **options: Any) -> Any:
-        given.update(options)
-        return load(*names, **options)
+    def watched(self: Any, *names: Any, **options: Any) -> Any:
+        asked.append(options)
+        return stream(self, *names, **options)
 
-    monkeypatch.setattr(datasets, "load_dataset", watched)
+    monkeypatch.setattr(datasets.DatasetBuilder, "as_streaming_dataset", watched)
     assert len(read("text", f"hf:{folder}")) == 8
-    assert given["streaming"]
-    assert not given.get("trust_remote_code")
+    assert {"split": "train"} in asked
+
+
+# What follows are exploits as they would be found: whatever runs leaves a file, whatever is read a secret.
+
+
+class Exploit:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+def packed(path: Path, members: Mapping[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("ending", ["pkl", "pickle", "pyd", "pth", "pt", "npy", "npz"])
+def test_what_is_pickled_in_a_data_set_is_not_unpickled(ending: str, tmp_path: Path) -> None:
+    mark, folder = tmp_path / "run", tmp_path / "set"
+    folder.mkdir()
+    data = pickle.dumps(Exploit(mark))
+    if ending in ("npy", "npz"):
+        buffer = io.BytesIO()
+        array = np.array([Exploit(mark)], dtype=object)
+        np.save(buffer, array) if ending == "npy" else np.savez(buffer, a=array)
+        data = buffer.getvalue()
+    elif ending in ("pth", "pt"):
+        buffer = io.BytesIO()
+        torch.save(Exploit(mark), buffer)
+        data = buffer.getvalue()
+    packed(
+        folder / "train.tar", {f"{n}.{e}": d for n in range(2) for e, d in ((ending, data), ("txt", b"x"))}
+    )
+    for options in ({"text": "txt"}, {"text": ending}):
+        problems = Problems("skip")
+        found = list(plugins.domain("text").read([f"hf:{folder}"], problems, **options))
+        assert found or problems.bad_count
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / f"train.{ending}").write_bytes(data)
+    assert not list(plugins.domain("text").read([f"hf:{alone}"], Problems("skip")))
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(Exploit(mark)))  # the exploit is one
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("name", ["set.py", "train.py", "dataset.py", "__init__.py", "conftest.py"])
+def test_no_program_of_a_data_set_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, mark = shards(tmp_path / "set", text=TEXTS), tmp_path / "run"
+    (folder / name).write_text(f"open({str(mark)!r}, 'w')\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
+    with suppress(DataError):
+        read("text", f"hf:{folder}")
+    assert not mark.exists()
+
+
+CONFIGS = "configs:\n- config_name: default\n  {}\n"
+
+
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "data_files: ../secret.txt",
+        "data_files: [a.txt, '{secret}']",
+        "data_files: [{{split: train, path: ../*.txt}}]",
+        "data_files: [{{split: train, path: [b/../../secret.txt]}}]",
+        "data_files: file://{secret}",
+        "data_files: https://localhost:1/secret.txt",
+        "data_files: zip://secret.txt::../a.zip",
+        "data_dir: ..",
+        "data_files: ../secret.txt # ---",
+    ],
+)
+def test_a_data_set_names_no_file_outside_of_it(file: str, named: str, tmp_path: Path) -> None:
+    folder, secret = tmp_path / "set", tmp_path / "secret.txt"
+    folder.mkdir()
+    secret.write_text("the secret\n")
+    (folder / "a.txt").write_text("a text\n")
+    text = CONFIGS.format(named.format(secret=secret))
+    (folder / file).write_text(f"---\n# --- \n{text}---\n# A data set\n" if file == "README.md" else text)
+    with pytest.raises(DataError, match="a file outside of itself"):
+        read("text", f"hf:{folder}")
+    (folder / file).unlink()
+    assert [record.raw for record in read("text", f"hf:{folder}")] == ["a text"]
+
+
+@pytest.mark.parametrize("index", ["state.json", "dataset_dict.json"])
+def test_a_saved_folder_names_no_file_outside_of_it(index: str, tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        saved(tmp_path / name, {"text": [f"{name} {n}" for n in range(8)]})
+    mine, other = tmp_path / "mine/saved", tmp_path / "other/saved"
+    if index == "state.json":
+        state = json.loads((mine / "train/state.json").read_text())
+        [foreign] = other.glob("train/*.arrow")
+        state["_data_files"] = [{"filename": f"../../../other/saved/train/{foreign.name}"}]
+        (mine / "train/state.json").write_text(json.dumps(state))
+    else:
+        (mine / index).write_text(json.dumps({"splits": ["../../other/saved/train"]}))
+    for path in (str(mine), f"hf:{mine}", f"hf:{mine}:train"):
+        with pytest.raises(DataError, match=r"outside of itself|no split of this name"):
+            read("text", path)
+    (mine / "dataset_dict.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="nested too deeply"):
+        read("text", str(mine))
+
+
+def test_a_format_is_no_data_set_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("not asked for\n")
+    with pytest.raises(DataError, match="the name of a format of files"):
+        read("text", "hf:text")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "b.txt").write_text("asked for\n")
+    assert [record.raw for record in read("text", "hf:text")] == ["asked for"]
+
+
+def test_a_table_may_lie_about_its_text(tmp_path: Path) -> None:
+    bad = pa.array([b"good text", b"\xff\xfe"]).view(pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, bad.buffers())
+    pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
+    problems = Problems("skip")
+    list(plugins.domain("text").read([tmp_path / "a.parquet"], problems))
+    assert problems.bad_count == 1
+
+
+def test_others_may_log_while_rows_are_read(tmp_path: Path) -> None:
+    folder, logger = shards(tmp_path / "set", text=TEXTS), logging.getLogger("datasets")
+    level = logger.level
+    found = plugins.domain("text").read([f"hf:{folder}"], Problems())
+    next(found)
+    assert logger.level == level
+    found.close()
 
 
 def test_files_that_decide_are_those_of_the_folder_and_the_split(tmp_path: Path) -> None:

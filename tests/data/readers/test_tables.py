@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
-from seqmlm.data.readers.tables import read_csv, read_tsv
+from seqmlm.data.readers.tables import json_object, json_value, read_csv, read_tsv
 from seqmlm.errors import DataError
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=20)
@@ -157,3 +157,62 @@ def test_the_csv_limit_of_python_does_not_bind(tmp_path: Path) -> None:
     path.write_text("id,text\n1," + "x" * 200_000 + "\n")
     assert len(next(iter(read_csv(path, Problems()))).raw) == 200_000
     csv.field_size_limit(131_072)
+
+
+def test_a_quotation_mark_that_swallows_the_rest_is_said_with_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,text\n1,fine\n2,"never closed\n3,lost\n4,lost\n')
+    problems = Problems("skip")
+    assert [r.raw for r in read_csv(path, problems)] == ["fine"]
+    assert problems.counts == {"a field without end": 1}
+    assert problems.places == {"a field without end": f"{path}:3"}
+    assert "it goes on to line 5" in problems.remedies["a field without end"]
+
+
+def test_a_refused_line_takes_the_row_it_is_in_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'id,text\n1,fine\n2,"one\ntw\xffo\nthree"\n3,"also\nfine"\n\xff\n4,last\n')
+    problems = Problems("skip")
+    assert [(r.line, r.raw) for r in read_csv(path, problems)] == [
+        (2, "fine"),
+        (6, "also\nfine"),
+        (9, "last"),
+    ]
+    assert problems.counts == {"bytes that are not UTF-8": 2}
+
+
+def test_a_carriage_return_in_a_bare_field_is_called_that(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'id,text\n1,a\rb\n2,"c\rd"\n')
+    problems = Problems("skip")
+    assert [r.raw for r in read_csv(path, problems)] == ["c\rd"]
+    assert problems.counts == {"a CR in a field without quotes": 1}
+
+
+def test_a_column_that_is_there_twice_is_refused_where_it_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,x,x\none,1,2\n")
+    assert [r.raw for r in read_csv(path, Problems())] == ["one"]
+    with pytest.raises(DataError, match="field 'x': two columns of this name"):
+        list(read_csv(path, Problems(), id_column="x"))
+    path.write_text(",".join(["c"] * 100_000 + ["text"]) + "\n" + "," * 100_000 + "wide\n,\n")
+    problems = Problems("skip")
+    assert [r.raw for r in read_csv(path, problems)] == ["wide"]
+    assert problems.counts == {"a row with too few fields": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "JSON that is nested too deeply"),
+        ('{"a":' * 100_000, "JSON that is nested too deeply"),
+        ("9" * 5000, "JSON with a number of thousands of digits"),
+        ("{", "not JSON"),
+        (b'{"a": "\xff"}', "bytes that are not UTF-8"),
+    ],
+)
+def test_json_that_cannot_be_read_is_one_error(text: str | bytes, reason: str) -> None:
+    with pytest.raises(DataError) as caught:
+        json_value(text, "a.json", 7, "write it again")
+    assert (caught.value.reason, caught.value.source, caught.value.line) == (reason, "a.json", 7)
+    assert json_object(text if isinstance(text, str) else "7") is None

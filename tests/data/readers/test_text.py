@@ -52,3 +52,12 @@ def test_a_paragraph_too_long_is_named(end: str, tmp_path: Path) -> None:
     found = [r.raw for r in read_txt(path, problems, paragraphs=True, max_bytes=100)]
     assert found == (["first", "last"] if end else ["first"])
     assert problems.bad_count == 1
+
+
+def test_a_refused_line_takes_its_paragraph(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo\n\nbad\n\xff\nworse\n\nthree\n\n\0\nfour\n\nfive\n")
+    problems = Problems("skip")
+    found = [(r.line, r.raw) for r in read_txt(path, problems, paragraphs=True)]
+    assert found == [(1, "one\ntwo"), (8, "three"), (13, "five")]
+    assert problems.bad_count == 2

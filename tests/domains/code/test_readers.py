@@ -212,7 +212,8 @@ def test_json_fields_tokens_and_copies(tmp_path):
         "a near duplicate, skipped": 1,
         "no field of this name": 1,
         "no text in the field": 1,
-        "not a JSON object": 2,
+        "not a JSON object": 1,
+        "not JSON": 1,
     }
     assert [r.raw for r in read_code_json(path, Problems("skip"), field="other")] == ["a b c d e f g h"]
 
@@ -354,3 +355,56 @@ def test_a_slice_of_the_standard_library():
     assert {r.id for r in found} >= {"__init__.py", "decoder.py", "encoder.py", "scanner.py", "tool.py"}
     assert all(r.raw.language == "python" for r in found)
     assert problems.bad_count == 0
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        {"cells": 5},
+        {"cells": [5]},
+        {"cells": {"a": 1}},
+        {"cells": [{"cell_type": "code", "source": 5}]},
+        {"cells": [{"cell_type": "code", "source": ["a", {"b": 1}]}]},
+        {"worksheets": 5},
+        {"worksheets": [5]},
+        {"worksheets": [{"cells": "text"}]},
+        [],
+        "text",
+    ],
+)
+def test_a_notebook_of_another_shape_is_one_bad_record(notebook, tmp_path):
+    path = written(tmp_path, {"a.ipynb": json.dumps(notebook)}) / "a.ipynb"
+    problems = Problems("skip")
+    assert list(read_notebook(path, problems)) == []
+    assert problems.bad_count == 1
+    assert next(iter(problems.counts)).startswith("not a notebook")
+
+
+def test_a_deep_notebook_is_one_bad_record(tmp_path):
+    path = written(tmp_path, {"a.ipynb": "[" * 100_000}) / "a.ipynb"
+    problems = Problems("skip")
+    assert list(read_notebook(path, problems)) == []
+    assert problems.counts == {"JSON that is nested too deeply": 1}
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"code": "x" 5}', '{"code": ' + "[" * 5000 + "}", "{'code': 1}", '{"code": nan}']
+)
+def test_a_broken_object_of_an_array_costs_itself(bad, tmp_path):
+    good = [json.dumps({"code": f"good {n}"}) for n in range(4)]
+    text = "[\n" + ",\n".join([*good[:2], bad, *good[2:]]) + "\n]\n"
+    path = written(tmp_path, {"a.json": text}) / "a.json"
+    problems = Problems("skip")
+    assert [(r.line, str(r.raw)) for r in read_code_json(path, problems)] == [
+        (2, "good 0"),
+        (3, "good 1"),
+        (5, "good 2"),
+        (6, "good 3"),
+    ]
+    assert problems.counts == {"not a JSON object": 1}
+
+
+def test_a_work_tree_is_a_folder(tmp_path):
+    for path in ("-", written(tmp_path, {"a.py": "x = 1\n"}) / "a.py"):
+        with pytest.raises(UsageError, match="is no folder"):
+            list(read_worktree(path, Problems()))

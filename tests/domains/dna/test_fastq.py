@@ -80,3 +80,14 @@ def test_refused_reads_are_put_aside_whole(tmp_path: Path) -> None:
 def test_a_dot_is_a_base_that_was_not_called(tmp_path: Path) -> None:
     [read] = read_fastq(written(tmp_path, "@a\nAC.T\n+\nIIII\n"), Problems())
     assert read.raw == "ACNT"
+
+
+@pytest.mark.parametrize("line", range(4))
+def test_a_refused_line_takes_its_read_and_no_other(line: int, tmp_path: Path) -> None:
+    reads = [[b"@r%d" % n, b"ACGT", b"+", b"IIII"] for n in range(3)]
+    reads[1][line] += b"\xff"
+    path = tmp_path / "a.fastq"
+    path.write_bytes(b"".join(b"\n".join(read) + b"\n" for read in reads))
+    problems = Problems("skip")
+    assert [record.id for record in read_fastq(path, problems)] == ["r0", "r2"]
+    assert problems.counts == {"bytes that are not UTF-8": 1}

@@ -11,6 +11,7 @@ import pytest
 from formats import aligned, pdb, swissprot
 
 from seqmlm.data.problems import Problems
+from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.domains.protein.readers import (
     WARNED,
     read_clustal,
@@ -159,3 +160,12 @@ def test_blosum_ranks_real_mutations_as_known(real_data: Path) -> None:
         rows = [(row["mutant"], float(row["2500"])) for row in csv.DictReader(file)]
     scores = [matrix[letters.index(name[0]), letters.index(name[-1])] for name, _ in rows]
     assert spearmanr(scores, [effect for _, effect in rows]).statistic == pytest.approx(0.346, abs=0.002)
+
+
+def test_a_refused_line_takes_the_alignment(tmp_path: Path) -> None:
+    path = tmp_path / "a.sto"
+    one = b"# STOCKHOLM 1.0\na MKV\nb MKW\n//\n"
+    path.write_bytes(one + one.replace(b"b M", b"\xff M") + one)
+    problems = Problems("skip")
+    assert [record.line for record in read_stockholm(path, problems)] == [1, 1, 9, 9]
+    assert problems.bad_count == 1

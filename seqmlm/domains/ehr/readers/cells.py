@@ -56,7 +56,7 @@ def when(cell: Any) -> float | None:
         return cell  # seconds already: a time stamp of a parquet file
     try:
         return None if cell is None else seconds(cell)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
@@ -95,7 +95,7 @@ def number(cell: Any) -> float | None:
     """A finite number, or None where the cell holds none."""
     try:
         found = float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
 

@@ -187,6 +187,7 @@ _KINDS = {
 }
 _KIND_OF = {concept: kind for kind, concepts in _KINDS.items() for concept in concepts.split()}
 _CHUNK = 1 << 16
+_DIGITS = 18  # of a concept's number, which has 64 bits
 
 
 def read_omop(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
@@ -242,7 +243,7 @@ class Concepts:
         for file in files:
             for line, (concept, vocabulary, code, name) in scan(file, problems, columns, list(columns)[:3]):
                 number = cells.words(concept)
-                if not number.isdecimal() or not cells.words(code):
+                if not number.isdecimal() or len(number) > _DIGITS or not cells.words(code):
                     problems.bad(cells.no_code(str(file), line, "concept_id"))
                     continue
                 full = f"{cells.words(vocabulary)}//{cells.words(code)}"
@@ -272,7 +273,7 @@ class Concepts:
         return None if concept in ("", "0") else concept
 
     def _find(self, concept: str, column: Any) -> str | None:
-        if not len(self._numbers) or not concept.isdecimal() or concept == "0":
+        if not len(self._numbers) or not concept.isdecimal() or len(concept) > _DIGITS or concept == "0":
             return None
         at = int(np.searchsorted(self._numbers, int(concept)))
         if at == len(self._numbers) or self._numbers[at] != int(concept):

@@ -93,12 +93,16 @@ def _resources(source: str, problems: Problems, max_bytes: int) -> Iterator[tupl
                 DataError("not a JSON object", source=source, line=line, remedy="write one resource a line")
             )
             continue
-        for entry in (
-            found.get("entry") or () if found.get("resourceType") == "Bundle" else ({"resource": found},)
-        ):
+        if found.get("resourceType") != "Bundle":
+            yield line, found
+            continue
+        inside = found.get("entry") or []
+        for entry in inside if isinstance(inside, list) else [None]:
             resource = entry.get("resource") if isinstance(entry, dict) else None
             if isinstance(resource, dict):
                 yield line, resource
+            else:
+                problems.note("an entry of a bundle that is no resource", source=source, line=line)
 
 
 def _texts(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str]]:
@@ -139,7 +143,7 @@ class _Reading:
         self.source, self.line, self.number, self.problems = source, line, number, problems
 
     def rows(self, resource: Resource) -> Iterator[Cells]:
-        kind = resource.get("resourceType")
+        kind = str(resource.get("resourceType"))
         if _code_of(resource.get("verificationStatus")) == "entered-in-error" or resource.get("status") in (
             "entered-in-error",
             "not-done",
@@ -151,7 +155,7 @@ class _Reading:
         elif kind == "Encounter":
             yield from self._encounter(resource)
         elif kind in _TYPES:
-            yield from self._event(resource, str(kind))
+            yield from self._event(resource, kind)
         else:
             self.problems.note(OTHER)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import SeenHashes, hash128
-from seqmlm.data.files import source_of
+from seqmlm.data.files import require_file, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
 from seqmlm.domains.ehr.readers.histories import SUBJECT, Cells, Histories
 from seqmlm.domains.ehr.readers.relational import measured
 from seqmlm.domains.ehr.readers.tables import present, scan
+from seqmlm.errors import DataError
 
 UNORDERED = "a shard that is not in order of subjects"
 SCATTERED = "a subject whose events are not together in one shard"
@@ -123,6 +124,7 @@ def _in_order(shard: str) -> bool:
 
     last: Any = None
     try:
+        require_file(shard)
         file = pq.ParquetFile(shard, memory_map=True)
         column = present(_COLUMNS, file.schema_arrow.names)["subject_id"]
         for batch in file.iter_batches(columns=[column]):
@@ -136,7 +138,7 @@ def _in_order(shard: str) -> bool:
             if len(ids) > 1 and pc.any(pc.greater(ids[:-1], ids[1:])).as_py():
                 return False
             last = ids[-1].as_py()
-    except (pa.ArrowException, OSError, KeyError):
+    except (pa.ArrowException, OSError, KeyError, DataError):
         pass
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
-from seqmlm.data.readers.tables import too_few_fields
+from seqmlm.data.readers.tables import rows_of, too_few_fields
 from seqmlm.errors import DataError, UsageError
 
 # Field -> the names its column may have, in lower case, best first.
@@ -148,6 +149,8 @@ def _scan_csv(
     if lacking is not None:
         problems.bad(_absent(lacking, columns, names, source, line, option, not problems.sensitive))
         return
+    if any(names.count(name) > 1 for name in where.values()):
+        problems.note("two columns of one name: the first is read", source=source, line=line)
     width = len(names)
     # The place -1 is that of a None put behind each row.
     pick = itemgetter(*(names.index(where[field]) if field in where else -1 for field in columns))
@@ -162,44 +165,15 @@ def _scan_csv(
 def csv_rows(source: str, problems: Problems, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
     """Yield (line it begins on, fields) of every row that is not blank, the first one too."""
     numbered = lines(source, problems)
-    number, first = next(numbered, (0, ""))
-    if not number:
-        return
-    feed = _texts(number, first, numbered)
-    rows = csv.reader(feed, delimiter=delimiter or _delimiter(first), strict=False)
-    while True:
-        csv.field_size_limit(MAX_BYTES)  # of the module as a whole, so set anew
-        line = rows.line_num + 1
-        try:
-            for fields in rows:
-                if fields:
-                    yield line, fields
-                line = rows.line_num + 1
-            return
-        except csv.Error:
-            problems.bad(
-                DataError("a field without end", source=source, line=line, remedy="close the quotation mark")
-            )
-
-
-def _texts(number: int, first: str, numbered: Iterator[tuple[int, str]]) -> Iterator[str]:
-    """Lines with their ends; a line that was refused is an empty one, so that the csv module counts it."""
-    yield from [""] * (number - 1)
-    yield first + "\n"
-    due = number
-    for number, text in numbered:
-        due += 1
-        while due < number:
-            yield ""
-            due += 1
-        yield text + "\n"
+    first = next(numbered, None)
+    if first is not None:
+        style = {"delimiter": delimiter or _delimiter(first[1])}
+        yield from rows_of(chain([first], numbered), source, problems, style, MAX_BYTES)
 
 
 def _scan_arrow(
     source: str, problems: Problems, columns: Columns, needed: Sequence[str], option: str
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    import pyarrow as pa
-
     number = 0
     try:
         table = open_table(source)
@@ -218,8 +192,9 @@ def _scan_arrow(
                 yield number, row
     except DataError as error:
         problems.bad(error)
-    except (pa.ArrowException, OSError):
-        problems.bad(damaged(source, number))
+    # Beside pyarrow's own errors: bytes in a column of text that are no UTF-8, numbers beyond what fits.
+    except Exception as error:
+        problems.bad(damaged(source, number, error))
 
 
 def as_cells(column: Any) -> list[Any]:

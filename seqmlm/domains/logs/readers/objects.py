@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import endless_field, json_object, missing, no_object, too_few_fields
+from seqmlm.data.readers.tables import (
+    Feed,
+    endless_field,
+    json_object,
+    missing,
+    no_object,
+    too_few_fields,
+)
 from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Events, Lines, batched
 from seqmlm.errors import DataError
@@ -90,7 +97,10 @@ def read_time(value: Any, clock: Clock) -> float:
         return clock[value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NAN
-    return epoch(float(value))
+    try:
+        return epoch(float(value))
+    except OverflowError:  # a whole number of hundreds of digits
+        return NAN
 
 
 # JSON lines: an application's own, `journalctl -o json`, a container's; or a session an object
@@ -333,32 +343,22 @@ class Table:
                 fields = next(self._rows)
             except StopIteration:
                 return
-            except csv.Error:
-                self._problems.bad(endless_field(self._source, self._feed.start))
+            except csv.Error as error:
+                self._problems.bad(self._feed.fault(self._source, error))
                 continue
-            if not self._feed.start:
+            if self._feed.torn:
+                fault = endless_field(self._source, self._feed.start, self._feed.last)
+                self._problems.bad(fault, "\t".join(fields))
+            elif not self._feed.start:
                 yield None
-            elif fields and fields != [""]:
+            elif fields and fields != [""] and not self._feed.gap:
                 yield self._feed.start, fields
 
 
-class _Feed:
-    """Hands lines to the csv module and remembers where the row under way began.
-
-    A pause is a line of number 0; to the csv module it is an empty line, unless a row is under way.
-    """
+class _Feed(Feed):
+    """As `Feed`; a pause is a line of number 0: to the csv module an empty one, unless a row is under way."""
 
     def __init__(self, batches: Iterator[Lines]) -> None:
         pause = Lines([0], [""])
         self.numbered = (pair for one in batches for pair in zip(*(one if one.texts else pause), strict=True))
-        self.start = 0  # 0 between rows
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> str:
-        number, text = next(self.numbered)
-        while not number and self.start:
-            number, text = next(self.numbered)
-        self.start = self.start or number
-        return text + "\n"
+        super().__init__(pair for pair in self.numbered if pair[0] or not self.start)
