@@ -27,70 +27,25 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[2]),
+    str(Path(__file__).resolve().parents[1] / "support"),
+]
 
+from forked_cli import Ended, command, no_threads, start
 from hostile_formats import COUNT, Hostile, hostile_formats, place
-from hostile_kinds import Case, Kind, kinds, large_kinds
+from hostile_kinds import Case, Kind, alone, extras, kinds, large_kinds, together
 
 SECONDS = 20
 LEVELS = {"code": "file", "ehr": "patient"}  # a row a record
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 COMPARED = ("units", "pll", "score", "max", "good", "bad", "difference")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: exit code, or minus the signal; what it printed; bytes it took beyond the parent."""
-
-    code: int
-    out: str
-    err: str
-    memory: int
-    raw: bytes
-
-
-def forked(work: Any, folder: Path, seconds: int = SECONDS) -> Ended:
-    """Run `work` in a child whose standard streams are files."""
-    out, err = folder / "stdout", folder / "stderr"
-    child = os.fork()
-    if child == 0:
-        code = 97
-        try:
-            os.setpgid(0, 0)
-            signal.alarm(seconds)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-            os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-            try:
-                work()
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-            except BaseException:
-                traceback.print_exc()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    _, status, usage = os.wait4(child, 0)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what it has left behind
-    raw = out.read_bytes() + err.read_bytes()
-    return Ended(
-        os.waitstatus_to_exitcode(status),
-        out.read_text(encoding="utf-8", errors="surrogateescape"),
-        err.read_text(encoding="utf-8", errors="surrogateescape"),
-        usage.ru_maxrss * 1024 - _RESIDENT,
-        raw,
-    )
 
 
 _RESIDENT = 0
@@ -99,17 +54,6 @@ _RESIDENT = 0
 def resident() -> int:
     """Bytes this process has in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def command(*words: object) -> Any:
-    """The command line, to be run in a child."""
-
-    def run() -> None:
-        from seqmlm.cli import main
-
-        main([str(word) for word in words])
-
-    return run
 
 
 def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
@@ -144,9 +88,7 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
                 path = place(one, root / "words" / one.key)
                 options = parse_options([w.replace("{}", str(path.parent)) for w in one.options if "=" in w])
                 records += list(own.read([path], Problems("raise"), format=one.format, **options))
-        tokenizer = load_or_train(
-            resolve_config(own, {}), lambda: map(own.training_text, records)
-        )
+        tokenizer = load_or_train(resolve_config(own, {}), lambda: map(own.training_text, records))
         loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
         model_folder.write(root / domain, loaded.rows, loaded.tokenizer, loaded.card)
         level = own.level(LEVELS.get(domain))
@@ -206,8 +148,7 @@ class Bench:
     def _run(self, folder: Path, *words: object) -> Ended:
         self.commands += 1
         streams = folder.parent / f"{folder.name}.streams"
-        streams.mkdir(exist_ok=True)
-        return forked(command(*words), streams, self.seconds)
+        return start(command(*words), streams, seconds=self.seconds).wait()
 
     def _score(
         self, path: Path | str, folder: Path, case: Case, *, raises: bool = False
@@ -249,6 +190,36 @@ class Bench:
                 if not at.endswith(".fai"):
                     self.complaints.append(f"{self.one.key} {name}: changed on disk: {at!r}")
         shutil.rmtree(folder, ignore_errors=True)
+
+    def try_all(self, *, large: bool, share: int, wanted: str) -> None:
+        """Try the kinds.
+
+        Args:
+            large: those of many bytes, and no other.
+            share: try one in so many of those that are tried alone; the others of the records together.
+            wanted: part of the names of the kinds to try.
+        """
+        if large:
+            chosen = {name: kind for name, kind in large_kinds().items() if wanted in name}
+        else:
+            records = {name: alone(extra) for name, extra in extras(self.one).items() if wanted in name}
+            chosen = {name: kind for name, kind in kinds().items() if wanted in name}
+            if share == 1:
+                chosen |= records
+            elif (pack := together(self.one)) is not None:
+                before = len(self.complaints)
+                self.try_kind("records together", pack[0])
+                self.cases += len(pack[1]) - 1
+                if len(self.complaints) > before:  # which of them?
+                    for name in pack[1]:
+                        self.try_kind(name, records[name])
+                records = {name: kind for name, kind in records.items() if name not in pack[1]}
+                chosen |= records
+            else:
+                chosen |= records
+        for name, kind in chosen.items():
+            if (crc32(f"{self.one.key} {name}".encode()) + self.seed) % share == 0:
+                self.try_kind(name, kind)
 
     def _complaints(self, folder: Path, case: Case) -> Iterator[str]:
         places: dict[str, str] = {}
@@ -296,8 +267,9 @@ class Bench:
         if (control := _CONTROL.search(done.out + done.err)) is not None:
             around = (done.out + done.err)[max(0, control.start() - 40) : control.end() + 20]
             yield f"a control character is printed: {around!r}"
-        if done.memory > case.memory:
-            yield f"{done.memory >> 20:,} MiB of memory (at most {case.memory >> 20:,})"
+        taken = done.memory - _RESIDENT
+        if taken > case.memory:
+            yield f"{taken >> 20:,} MiB of memory (at most {case.memory >> 20:,})"
 
     def _inspected(self, found: dict[str, Any], case: Case) -> Iterator[str]:
         records, left = found["records"], found["problems"]
@@ -325,15 +297,16 @@ class Bench:
         if not summary:
             yield "no summary"
             return
-        if case.total is not None and summary["records"] + summary["bad"] != case.total:
-            yield (
-                f"{summary['records']} records and {summary['bad']} left out of {case.total}: "
-                f"{summary['problems']}"
-            )
+        if case.total is not None:
+            records, bad, told = summary["records"], summary["bad"], sum(summary["problems"].values())
+            # A fault may cost a line of a record; and a row of gaps is left out with a note.
+            counted = records <= case.total <= records + told if self.one.lines else False
+            if records + bad != case.total and records + told != case.total and not counted:
+                yield f"{records} records and {bad} left out of {case.total}: {summary['problems']}"
         if not summary["records"]:
             yield f"exit 0 with no record: {summary['problems']}"
         for row in rows:
-            if row.get("score") is None:
+            if row.get("score") is None and row.get("units"):
                 yield f"a row without a score: {str(row)[:200]}"
                 break
 
@@ -346,8 +319,8 @@ class Bench:
         name = Path(str(case.path)).name
         if name.isprintable() and name.isascii() and name not in done.err:
             yield f"the file is not named: {done.err[-300:]!r}"
-        if case.line is not None and f":{case.line}:" not in done.err:
-            yield f"line {case.line} is not named: {done.err[:300]!r}"
+        if case.lines and not any(f":{line}:" in done.err for line in case.lines):
+            yield f"no line of {case.lines[:5]} is named: {done.err[:300]!r}"
         if (control := _CONTROL.search(done.out + done.err)) is not None:
             yield f"a control character is printed: {control[0]!r}"
 
@@ -359,7 +332,8 @@ def _facts(row: dict[str, Any]) -> tuple[Any, ...]:
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Equal but for the last bits of sums: records are packed together with others than when they are alone."""
     return all(
-        a == b or (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-5))
+        a == b
+        or (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-5))
         for a, b in zip(one, other, strict=True)
     )
 
@@ -379,6 +353,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("formats", nargs="*")
     parser.add_argument("--kinds", default="")
+    parser.add_argument("--share", type=int, default=1, help="try one in so many kinds, chosen by the seed")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=SECONDS, help="patience with one command")
@@ -390,21 +365,17 @@ def main() -> None:
     formats = [known[name] for name in arguments.formats or known]
     # Models are made in a child, because that computes; the parent does as little as imports and caches what
     # every command needs.
-    made = forked(lambda: models(formats, root), root, 300)
+    made = start(lambda: models(formats, root), root / "streams").wait()
     if made.code:
         raise RuntimeError(made.err)
     warm_up(known["text-txt"], root)
     global _RESIDENT
     _RESIDENT = resident()
-    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    if len([name for name in threads if name != "jemalloc_bg_thd"]) != 1:  # which knows of forks
-        raise RuntimeError(f"threads before a fork: {threads}")
+    no_threads()
     for one in formats:
         began = time.monotonic()
         bench = Bench(one, root, arguments.seed, arguments.seconds)
-        for name, kind in (large_kinds() if arguments.large else kinds()).items():
-            if arguments.kinds in name:
-                bench.try_kind(name, kind)
+        bench.try_all(large=arguments.large, share=arguments.share, wanted=arguments.kinds)
         told = {
             "format": one.key,
             "cases": bench.cases,

@@ -68,6 +68,11 @@ class Hostile:
     def key(self) -> str:
         return f"{self.domain}-{self.format}" if self.command == "score" else f"{self.command}-{self.format}"
 
+    @property
+    def lines(self) -> bool:
+        """Whether a record has several lines, so that a fault may cost one of them alone."""
+        return any(record.count(b"\n") > 1 for record in self.records)
+
     def file(self, records: Sequence[bytes] | None = None) -> bytes:
         """The bytes of the file with these records."""
         return self.head + b"".join(self.records if records is None else records) + self.tail

@@ -38,7 +38,7 @@ class Case:
         total: records there are; None where it is a matter of view.
         nothing: no record can be read, so that the command must fail with exit code 3.
         refusable: the whole input may be refused instead, with exit code 3.
-        line: of the bad record, which a message must name where the record is left out.
+        lines: of bad records; where any is left out a message must name one of them.
         memory: bytes that the process may take beyond what it has at its start.
         modest: too much for scoring unit by unit: units are hidden four at a time.
     """
@@ -48,7 +48,7 @@ class Case:
     total: int | None = None
     nothing: bool = False
     refusable: bool = False
-    line: int | None = None
+    lines: tuple[int, ...] = ()
     memory: int = 256 * MIB
     modest: bool = False
 
@@ -59,28 +59,25 @@ Kind = Callable[[Hostile, Path, random.Random], Case | None]
 # One more record among the clean ones
 
 
-def inserted(one: Hostile, folder: Path, extra: bytes, *, records: int = 1, spreads: bool = False) -> Case:
-    """The clean records, and `extra` in their middle.
-
-    Args:
-        one, folder: as for a kind.
-        extra: what stands there.
-        records: as how many it counts.
-        spreads: what comes after it may be lost with it.
-    """
+def inserted(one: Hostile, folder: Path, extra: Extra) -> Case:
+    """The clean records, and one more in their middle."""
     if one.files:
-        path = place(one, folder, [*one.records, extra])
+        path = place(one, folder, [*one.records, extra.content])
     else:
-        path = place(one, folder, one.file([*one.records[:MIDDLE], extra, *one.records[MIDDLE:]]))
-    line = one.file(one.records[:MIDDLE]).removesuffix(one.tail).count(b"\n") + 1
-    uncounted = one.apart or spreads
+        path = place(one, folder, one.file([*one.records[:MIDDLE], extra.content, *one.records[MIDDLE:]]))
+    line = (one.head + b"".join(one.records[:MIDDLE])).count(b"\n") + 1
+    uncounted = one.apart or extra.spreads
     return Case(
         path=path,
-        untouched=EVERY[:MIDDLE] if spreads and not one.files else EVERY[1:] if one.apart else EVERY,
-        total=None if uncounted else COUNT + records,
+        untouched=EVERY[:MIDDLE] if extra.spreads and not one.files else EVERY[1:] if one.apart else EVERY,
+        total=None if uncounted else COUNT + 1,
         refusable=one.whole,
-        line=None if one.files or spreads or one.whole or one.apart else line,
+        lines=() if one.files or uncounted or one.whole else _lines(line, extra.content),
     )
+
+
+def _lines(first: int, content: bytes) -> tuple[int, ...]:
+    return tuple(range(first, first + max(1, content.count(b"\n"))))
 
 
 VALUES: Mapping[str, bytes] = {
@@ -135,92 +132,145 @@ DATES: Mapping[str, bytes] = {
 }
 
 
-def _spelled(place: str, given: bytes) -> Kind:
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        spell = getattr(one, place)
+@dataclass(frozen=True)
+class Extra:
+    """One more record: its bytes, and whether what comes after it may be lost with it, or it is no record."""
+
+    content: bytes
+    spreads: bool = False
+
+
+JSON_LINES: Mapping[str, bytes] = {
+    "deep_list": b"[" * 100_000 + b"]" * 100_000,
+    "deep_object": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep_unclosed": b'{"text": ' + b"[" * 100_000,
+    "number": b"5",
+    "text": b'"words"',
+    "null": b"null",
+    "list": b"[1, 2]",
+    "empty_object": b"{}",
+    "other_field": b'{"other": "words"}',
+    "torn": b'{"text": "wor',
+    "trailing_comma": b'{"text": "words",}',
+    "single_quotes": b"{'text': 'words'}",
+    "two_objects": b'{"text": "a"} {"text": "b"}',
+    "nan": b'{"text": NaN, "code": NaN, "message": NaN, "cells": NaN}',
+    "infinity": b'{"text": 1e999, "code": -Infinity, "message": Infinity, "cells": 1e999}',
+    "integer_of_10000_digits": b'{"text": %s, "id": %s}' % (b"9" * 10_000, b"9" * 10_000),
+    "cells_number": b'{"cells": 5}',
+    "cells_of_numbers": b'{"cells": [5, null, {"cell_type": 7, "source": {"a": 1}}]}',
+    "fields_of_objects": b'{"text": {}, "code": [[]], "message": {"a": []}, "id": [], "time": {}}',
+    "resource_of_numbers": b'{"resourceType": 5, "id": {}, "subject": [], "code": 7}',
+    "reference_of_numbers": b'{"resourceType": "Condition", "subject": {"reference": 5}, "code": {"coding": 7}}',
+    "bundle_of_nothing": b'{"resourceType": "Bundle", "entry": {"a": 5}}',
+}
+JSON_ESCAPES: Mapping[str, bytes] = {
+    "lone_surrogate": b"\\ud800",
+    "nul": b"\\u0000",
+    "escape": b"\\u001b[2J",
+    "c1": b"\\u009b31m",
+    "right_to_left": b"\\u202e",
+    "half_escape": b"\\u00",
+    "line_ends": b"\\r\\n\\u2028",
+}
+TABLE_ROWS: Mapping[str, Extra] = {
+    "too_few": Extra(b"x"),
+    "too_many": Extra(b"x,2024-01-01,I10,7,8,9,10,11,12,13"),
+    "only_delimiters": Extra(b",,,,", True),
+    "unclosed_quote": Extra(b'x,"2024,I10', True),
+    "quote_inside": Extra(b'x,20"24,I10', True),
+    "line_end_inside": Extra(b'"x\ny","2024\n",z', True),
+}
+FASTA: Mapping[str, Extra] = {
+    "no_sequence": Extra(b">x\n"),
+    "no_name": Extra(b">\nMKV\n"),
+    "nothing_at_all": Extra(b">\n"),
+    "digits": Extra(b">x\nMK1V\n"),
+    "gaps": Extra(b">x\n----\n", True),
+    "headers_in_a_row": Extra(b">x\n>y\n>z\nACG\n", True),
+}
+FASTQ: Mapping[str, Extra] = {
+    "short_quality": Extra(b"@x\nACGT\n+\nII\n"),
+    "odd_quality": Extra(b"@x\nACGT\n+\nII \x7f\n"),
+    "empty": Extra(b"@x\n\n+\n\n"),
+    "no_plus": Extra(b"@x\nACGT\nIIII\n", True),
+    "no_at": Extra(b"x\nACGT\n+\nIIII\n", True),
+    "torn": Extra(b"@x\nACGT\n", True),
+}
+
+
+def extras(one: Hostile) -> dict[str, Extra]:
+    """Every bad record of a format, by the name of its kind."""
+    found: dict[str, Extra] = {}
+    for place_, spell, given in (
+        ("value", one.value, VALUES),
+        ("label", one.label, VALUES),
+        ("time", one.time, DATES),
+    ):
         if spell is None:
-            return None
-        extra = spell(given)
-        blank = not extra.strip()  # separates lines, and is no record
-        return inserted(one, folder, extra, spreads=blank or (b'"' in given and b"{" not in spell(b"")))
-
-    return kind
-
-
-def _json_lines() -> Iterator[tuple[str, bytes]]:
-    deep = 100_000
-    yield "deep_list", b"[" * deep + b"]" * deep
-    yield "deep_object", b'{"a":' * deep + b"1" + b"}" * deep
-    yield "deep_unclosed", b'{"text": ' + b"[" * deep
-    yield "number", b"5"
-    yield "text", b'"words"'
-    yield "null", b"null"
-    yield "list", b"[1, 2]"
-    yield "empty_object", b"{}"
-    yield "other_field", b'{"other": "words"}'
-    yield "torn", b'{"text": "wor'
-    yield "trailing_comma", b'{"text": "words",}'
-    yield "single_quotes", b"{'text': 'words'}"
-    yield "two_objects", b'{"text": "a"} {"text": "b"}'
-    yield "nan", b'{"text": NaN, "code": NaN, "message": NaN, "cells": NaN}'
-    yield "infinity", b'{"text": 1e999, "code": -Infinity, "message": Infinity, "cells": 1e999}'
-    yield "integer_of_10000_digits", b'{"text": %s, "id": %s}' % (b"9" * 10_000, b"9" * 10_000)
-    yield "cells_number", b'{"cells": 5}'
-    yield "cells_of_numbers", b'{"cells": [5, null, {"cell_type": 7, "source": {"a": 1}}]}'
-    yield "fields_of_objects", b'{"text": {}, "code": [[]], "message": {"a": []}, "id": [], "time": {}}'
-    yield "resource_of_numbers", b'{"resourceType": 5, "id": {}, "subject": [], "code": 7}'
-    yield (
-        "references_itself",
-        b'{"resourceType": "Condition", "subject": {"reference": 5}, "code": {"coding": 7}}',
-    )
-    yield "bundle_of_nothing", b'{"resourceType": "Bundle", "entry": {"a": 5}}'
-
-
-def _json(line: bytes) -> Kind:
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if not one.json:
-            return None
-        case = inserted(one, folder, line + (b"" if one.files else b"\n"))
-        return case
-
-    return kind
-
-
-def _escaped(escape: bytes) -> Kind:
-    """An escape of JSON inside a value."""
-
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if not one.json or one.value is None:
-            return None
-        return inserted(one, folder, one.value(b"a" + escape + b"b"))
-
-    return kind
-
-
-def _table(row: bytes, spreads: bool = False) -> Kind:
-    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if not one.name.endswith((".csv", ".tsv", ".bed")):
-            return None
+            continue
+        quoting = b"{" not in spell(b"")  # in a table, a quotation mark may take in what follows
+        for name, text in given.items():
+            content = spell(text)
+            blank = not content.strip()  # separates lines, and is no record
+            found[f"{place_}:{name}"] = Extra(content, blank or (quoting and b'"' in text))
+    if one.json:
+        end = b"" if one.files else b"\n"
+        found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}
+        if one.value is not None:
+            found |= {
+                f"json:{name}": Extra(one.value(b"a" + text + b"b")) for name, text in JSON_ESCAPES.items()
+            }
+    if one.name.endswith((".csv", ".tsv", ".bed")):
         mark = b"," if one.name.endswith(".csv") else b"\t"
-        return inserted(one, folder, row.replace(b",", mark) + b"\n", spreads=spreads)
+        for name, row in TABLE_ROWS.items():
+            found[f"table:{name}"] = Extra(row.content.replace(b",", mark) + b"\n", row.spreads)
+    if one.format in ("fasta", "a3m"):
+        found |= {f"fasta:{name}": extra for name, extra in FASTA.items()}
+    if one.format == "fastq":
+        found |= {f"fastq:{name}": extra for name, extra in FASTQ.items()}
+    return found
 
-    return kind
 
+def alone(extra: Extra) -> Kind:
+    """One bad record among the clean ones."""
 
-def _fasta(part: bytes, uncounted: bool = False) -> Kind:
     def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        if one.format not in ("fasta", "a3m"):
-            return None
-        return inserted(one, folder, part, spreads=uncounted)
+        return inserted(one, folder, extra)
 
     return kind
 
 
-def _fastq(part: bytes, spreads: bool = False) -> Kind:
+def together(one: Hostile) -> tuple[Kind, list[str]] | None:
+    """All bad records that cost only themselves in one input; and the names of their kinds."""
+    found = {name: extra for name, extra in extras(one).items() if not extra.spreads}
+    if one.whole or not found:
+        return None
+
     def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
-        return inserted(one, folder, part, spreads=spreads) if one.format == "fastq" else None
+        share = -(-len(found) // COUNT)
+        contents = [extra.content for extra in found.values()]
+        mixed: list[bytes] = []
+        lines: list[int] = []
+        at = one.head.count(b"\n") + 1
+        for number, record in enumerate(one.records):
+            for content in (record, *contents[number * share : (number + 1) * share]):
+                if content is not record:
+                    lines += range(at, at + content.count(b"\n"))
+                mixed.append(content)
+                at += content.count(b"\n")
+        path = place(one, folder, mixed if one.files else one.file(mixed))
+        if one.files:  # named by their number
+            clean = {n for n, content in enumerate(mixed) if content in one.records}
+            assert len(clean) == COUNT
+        return Case(
+            path=path,
+            untouched=EVERY[1:] if one.apart else EVERY,
+            total=None if one.apart or one.domain == "ehr" else COUNT + len(found),
+            lines=() if one.files or one.apart else tuple(lines),
+        )
 
-    return kind
+    return kind, list(found)
 
 
 # The file as a whole
@@ -271,6 +321,16 @@ def _same(transform: Callable[[bytes], bytes], *, refusable: bool = False, text:
             total=None if refusable or one.apart else COUNT,
             refusable=refusable or one.binary,
         )
+
+    return kind
+
+
+def _faulty_at_end(transform: Callable[[bytes], bytes]) -> Kind:
+    """Only the last record may be lost: nobody knows whether it is whole."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        kept = () if one.whole or one.binary or one.tail else EVERY[: COUNT - 1]
+        return damaged(one, folder, transform, untouched=kept, refusable=not kept)
 
     return kind
 
@@ -361,9 +421,13 @@ def _nul_block(one: Hostile, folder: Path, chance: random.Random) -> Case | None
     """Where a machine lost power: a block of NULs between two records."""
     if one.binary:
         return None
-    block = b"\0" * 4096 + b"\n"
-    case = inserted(one, folder, block)
-    return case
+    case = inserted(one, folder, Extra(b"\0" * 4096 + b"\n", spreads=True))
+    if one.apart:
+        return case
+    untouched = (
+        EVERY if one.files else (*EVERY[: MIDDLE - 1], *EVERY[MIDDLE + 1 :])
+    )  # its neighbours may suffer
+    return Case(path=case.path, untouched=untouched, refusable=one.whole)
 
 
 def _twice(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
@@ -453,7 +517,7 @@ def _giant(units: int, *, over: bool) -> Kind:
     def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
         if one.giant is None:
             return None
-        case = inserted(one, folder, b"".join(one.giant(units)))
+        case = inserted(one, folder, Extra(b"".join(one.giant(units))))
         return Case(**{**vars(case), "memory": (700 if over else 1000) * MIB, "modest": True})
 
     return kind
@@ -462,7 +526,7 @@ def _giant(units: int, *, over: bool) -> Kind:
 def _word(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
     if one.value is None:
         return None
-    case = inserted(one, folder, one.value(b"MKV" * (2 * MIB // 3)))
+    case = inserted(one, folder, Extra(one.value(b"MKV" * (2 * MIB // 3))))
     return Case(**{**vars(case), "memory": 500 * MIB, "modest": True})
 
 
@@ -486,9 +550,7 @@ def _bomb(pack: str) -> Kind:
                     sink.write(part)
                 sink.write(b"".join(one.records[MIDDLE:]) + one.tail)
         path.unlink()
-        return Case(
-            path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True
-        )
+        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True)
 
     return kind
 
@@ -505,45 +567,8 @@ def _many(count: int) -> Kind:
 
 
 def kinds() -> dict[str, Kind]:
-    """Every kind that is cheap, by name."""
+    """What can be wrong with a file as a whole, by name."""
     found: dict[str, Kind] = {}
-    for name, given in VALUES.items():
-        found[f"value:{name}"] = _spelled("value", given)
-        found[f"label:{name}"] = _spelled("label", given)
-    for name, given in DATES.items():
-        found[f"time:{name}"] = _spelled("time", given)
-    for name, line in _json_lines():
-        found[f"json:{name}"] = _json(line)
-    for name, escape in {
-        "lone_surrogate": b"\\ud800",
-        "nul": b"\\u0000",
-        "escape": b"\\u001b[2J",
-        "c1": b"\\u009b31m",
-        "right_to_left": b"\\u202e",
-        "half_escape": b"\\u00",
-        "line_ends": b"\\r\\n\\u2028",
-    }.items():
-        found[f"json:{name}"] = _escaped(escape)
-    found |= {
-        "table:too_few": _table(b"x"),
-        "table:too_many": _table(b"x,2024-01-01,I10,7,8,9,10,11,12,13"),
-        "table:only_delimiters": _table(b",,,,"),
-        "table:unclosed_quote": _table(b'x,"2024,I10', spreads=True),
-        "table:quote_inside": _table(b'x,20"24,I10', spreads=True),
-        "table:line_end_inside": _table(b'"x\ny","2024\n",z', spreads=True),
-        "fasta:no_sequence": _fasta(b">x\n"),
-        "fasta:no_name": _fasta(b">\nMKV\n"),
-        "fasta:nothing_at_all": _fasta(b">\n"),
-        "fasta:gaps": _fasta(b">x\n----\n", uncounted=True),
-        "fasta:digits": _fasta(b">x\nMK1V\n"),
-        "fasta:headers_in_a_row": _fasta(b">x\n>y\n>z\nACG\n", uncounted=True),
-        "fastq:short_quality": _fastq(b"@x\nACGT\n+\nII\n"),
-        "fastq:no_plus": _fastq(b"@x\nACGT\nIIII\n", spreads=True),
-        "fastq:no_at": _fastq(b"x\nACGT\n+\nIIII\n", spreads=True),
-        "fastq:odd_quality": _fastq(b"@x\nACGT\n+\nII \x7f\n"),
-        "fastq:empty": _fastq(b"@x\n\n+\n\n"),
-        "fastq:torn": _fastq(b"@x\nACGT\n", spreads=True),
-    }
     found |= {
         "file:empty": _nothing(lambda clean: b""),
         "file:a_line_end": _nothing(lambda clean: b"\n"),
@@ -589,9 +614,9 @@ def kinds() -> dict[str, Kind]:
         "gzip:whole": _same(lambda clean: gzip.compress(clean, mtime=0), text=False),
         "gzip:members": _same(_members, text=False),
         "gzip:zeros_after": _same(lambda clean: gzip.compress(clean, mtime=0) + b"\0" * 512, text=False),
-        "gzip:garbage_after": _same(lambda clean: gzip.compress(clean) + b"garbage", text=False, refusable=True),
-        "gzip:wrong_checksum": _same(_crc, text=False, refusable=True),
-        "gzip:wrong_size": _same(_size, text=False, refusable=True),
+        "gzip:garbage_after": _faulty_at_end(lambda clean: gzip.compress(clean) + b"garbage"),
+        "gzip:wrong_checksum": _faulty_at_end(_crc),
+        "gzip:wrong_size": _faulty_at_end(_size),
         "gzip:cut": _packed_part(_stored, lambda packed: packed[: 2 * len(packed) // 3]),
         "gzip:cut_packed": _packed_part(gzip.compress, lambda packed: packed[: len(packed) // 2]),
         "gzip:flip": _packed_part(_stored, _spoil_late),

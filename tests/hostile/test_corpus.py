@@ -1,0 +1,71 @@
+"""Whatever comes as input: no traceback, no hang, nothing lost without a word, and clean records unharmed.
+
+Every format meets all its kinds of bad records in one file, and one in `SHARE` of the kinds of damage to whole
+files; SEQMLM_HOSTILE=all tries every kind on every format, each alone, and the large ones (an hour).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_formats import KEYS, hostile_formats
+from hostile_kinds import extras, kinds
+
+SHARE = 6
+ALL = os.environ.get("SEQMLM_HOSTILE") == "all"
+PARTS = 4
+"""Processes that a full start of Python is paid for."""
+
+
+def told(folder: Path, *words: object) -> list[dict[str, Any]]:
+    """What the warm parent says of formats."""
+    here = Path(__file__).resolve().parent
+    out, errors = folder / "told.jsonl", folder / "errors.txt"
+    with out.open("w") as one, errors.open("w") as other:
+        process = subprocess.Popen(
+            [sys.executable, str(here / "warm.py"), str(folder / "work"), *map(str, words)],
+            stdout=one,
+            stderr=other,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, errors.read_text()[-4000:]
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_every_format_has_forty_kinds() -> None:
+    formats = hostile_formats()
+    assert tuple(formats) == KEYS
+    for key, one in formats.items():
+        assert len(extras(one)) + len(kinds()) >= 40, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_kind_of_input_does_harm(tmp_path: Path, part: int) -> None:
+    formats = KEYS[part::PARTS]
+    found = told(tmp_path, *formats, "--share", 1 if ALL else SHARE)
+    assert [one["format"] for one in found] == list(formats)
+    assert [complaint for one in found for complaint in one["complaints"]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["line_of_70_mib", "word_of_2_mb", "gzip_bomb", "100000_records"])
+def test_memory_is_bounded(tmp_path: Path, kind: str) -> None:
+    formats = () if ALL else ("text-jsonl", "protein-fasta")
+    found = told(tmp_path, *formats, "--large", "--kinds", kind, "--seconds", 300)
+    assert [complaint for one in found for complaint in one["complaints"]] == []
+    assert sum(one["cases"] for one in found)

@@ -1,0 +1,129 @@
+"""The command line in processes forked from a warm parent: a start of Python with torch costs seconds.
+
+The parent imports everything and computes nothing: no pool of threads may exist at a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: exit code, or minus the signal; what it printed; the most memory it had, in bytes."""
+
+    code: int
+    out: str
+    err: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process under way, the leader of a group of its own; `streams` has its `stdout` and `stderr`."""
+
+    process: int
+    streams: Path
+
+    def kill(self) -> None:
+        """kill -9, for it and what it has started."""
+        os.killpg(self.process, signal.SIGKILL)
+
+    def wait(self) -> Ended:
+        """Wait for its end; whatever it has left behind is killed."""
+        _, status, usage = os.wait4(self.process, 0)
+        with contextlib.suppress(ProcessLookupError):
+            self.kill()
+        out, err = (
+            (self.streams / name).read_text(encoding="utf-8", errors="surrogateescape")
+            for name in ("stdout", "stderr")
+        )
+        return Ended(os.waitstatus_to_exitcode(status), out, err, usage.ru_maxrss * 1024)
+
+
+def start(work: Callable[[], None], streams: Path, *, seconds: int = 0) -> Started:
+    """Run `work` in a child.
+
+    Args:
+        work: raises SystemExit with its exit code, or returns.
+        streams: a folder for what it prints; its standard input is empty.
+        seconds: after which SIGALRM ends it; 0 for never.
+    """
+    streams.mkdir(parents=True, exist_ok=True)
+    child = os.fork()
+    if child == 0:
+        code = 97
+        try:
+            os.setpgid(0, 0)
+            signal.alarm(seconds)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for number, name in ((1, "stdout"), (2, "stderr")):
+                os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            try:
+                work()
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # whoever is first
+        os.setpgid(child, child)
+    return Started(child, streams)
+
+
+def command(*words: object) -> Callable[[], None]:
+    """A command line, as `start` takes it."""
+
+    def run() -> None:
+        from seqmlm.cli import main
+
+        main([str(word) for word in words])
+
+    return run
+
+
+def run(*words: object, streams: Path, seconds: int = 0) -> Ended:
+    """Run a command line to its end."""
+    return start(command(*words), streams, seconds=seconds).wait()
+
+
+def import_what(work: Callable[[], None], streams: Path) -> None:
+    """Run `work` in a child, and import here what it imported there."""
+
+    def listed() -> None:
+        try:
+            work()
+        finally:
+            (streams / "modules.json").write_text(json.dumps(sorted(sys.modules)))
+
+    done = start(listed, streams).wait()
+    if done.code:
+        raise RuntimeError(done.err)
+    for name in json.loads((streams / "modules.json").read_text()):
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    no_threads()
+
+
+def no_threads() -> None:
+    """Refuse a fork that could leave a lock held for ever.
+
+    Raises:
+        RuntimeError: there are threads besides this one and that of an allocator, which knows of forks.
+    """
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if len([name for name in threads if name != "jemalloc_bg_thd"]) != 1:
+        raise RuntimeError(f"threads before a fork: {threads}")
