@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -248,7 +249,7 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
             what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
             raise StateError(f"{folder / name} {what}: {remedy}")
     present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
-    added = sorted(name for name in present if name in _READ_BY_NAME or name.startswith("seqmlm"))
+    added = sorted(name for name in present if name in _READ_BY_NAME or fnmatch(name, "seqmlm*.json"))
     if card.files and added:
         raise StateError(
             f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"
