@@ -285,7 +285,7 @@ _VALUE = (
     r"|(?:\\{1,4}[\"'])?[^\s,;&\"'<>(){}\[\]|]+"  # a mark is no value
 )
 _LIKE_SECRETS = re.compile(
-    rf"(?P<address>{dict(_KINDS)['URL']})"  # is hidden whole
+    rf"(?P<address>{dict(_KINDS)['URL']}|{dict(_KINDS)['EMAIL']})"  # is hidden whole
     # A private key, to its end or that of the line.
     r"|(?P<block>-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*))"
     # password=..., "apiKey": "...", Authorization: Bearer ..., --token ..., Cookie: ...
