@@ -1,7 +1,7 @@
 """Words planted in sensitive data, looked for in every byte that is written or shown.
 
-A word of at least ten subjects may be in a model; one of fewer, and whatever looks like a secret, may be
-nowhere but in the rows and reports that the owner of the data asked for, which are for the owner alone.
+A word of at least ten subjects may be in a model; one of fewer may be nowhere but in the rows and reports
+that the owner of the data asked for, which are for the owner alone. What looks like a secret is not even there.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def is_private(path: Path, root: Path) -> bool:
     return any(not stat.S_IMODE(one.stat().st_mode) & 0o077 for one in own)
 
 
+READS = ("train", "calibrate", "score", "inspect", "export", "strict", "strict, debugging")
 COMMANDS = {
     "train": 0,
     "calibrate": 0,
@@ -114,14 +115,15 @@ def everything(
     sensitive = ("--set", "data.sensitive=true")
     skip = ("--on-error", "skip")
     aside = ("--on-error", "quarantine")
-    domain = kind[:2]
+    domain, reading = kind[:2], SESSIONS if "logs" in kind else ()
     rows, labels = out / "rows.jsonl", out / "labels.csv"
     labels.write_text("id,label\ncanaryuser,1\n")
     said, codes = "", {}
+    more = ("--sarif", out / "s.sarif", "--fpr", 0.1, "--per-unit")
     for name, arguments in {
         "train": ("train", *kind, *data, *SMALL, *sensitive, *aside, "--name", "m"),
         "calibrate": ("calibrate", "m", *fresh, *skip),
-        "score": ("score", "m", *data, *skip, "--out", rows, "--report", out / "r.html", "--per-unit"),
+        "score": ("score", "m", *data, *skip, "--out", rows, "--report", out / "r.html", *more),
         "evaluate": ("evaluate", rows, "--labels", labels),
         "inspect": ("data", "inspect", *domain, *data, "--sensitive"),
         "export": ("data", "export", *domain, *data, "--out", out / "exported", "--sensitive"),
@@ -132,7 +134,7 @@ def everything(
         "strict, debugging": ("--debug", "train", *kind, *data, *SMALL, *sensitive, "--on-error", "raise"),
     }.items():
         try:
-            done = seqmlm(*arguments)
+            done = seqmlm(*arguments, *(reading if name in READS else ()))
             codes[name], told = done.code, done.out + done.err
         except SeqmlmError as error:
             codes[name], told = error.exit_code, traceback.format_exc()
@@ -145,6 +147,8 @@ KINDS = {
     "log words": ("--domain", "logs", "--tokenizer", "log_words.v1"),
     "patients": ("--domain", "ehr"),
 }
+# Lines of no session make windows, far more than ten.
+SESSIONS = ("--option", r"session=request_id=(\S+)", "--option", "window=16")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,9 +170,14 @@ def test_what_few_subjects_have_is_found_nowhere(kind, seqmlm, workspace, tmp_pa
         assert found[name] == ["canaryuser"]
         assert is_private(workspace / name, workspace)
     assert set(found) == personal
-    assert set(holding(asked, SECRETS)) <= {"rows.jsonl", "r.html", "labels.csv"}
-    for name in ("rows.jsonl", "r.html"):
+    assert set(holding(asked, SECRETS)) <= {"rows.jsonl", "r.html", "s.sarif", "labels.csv"}
+    shown = holding(asked, ("canarypass", "canarybearer"))
+    assert not shown, shown
+    for name in ("rows.jsonl", "r.html", "s.sarif"):
         assert is_private(asked / name, asked)
+    for name in ("prepared", "tokenizers"):
+        for entry in (workspace / "runs" / ".cache" / name).iterdir():
+            assert entry.is_file() or is_private(entry, workspace)
     # The search would find what is there.
     model = holding(workspace / "runs" / "m" / "model", [MAY])
     assert model or kind == "log words"
