@@ -7,7 +7,7 @@ several tokens the sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -41,6 +41,7 @@ class Scored:
         values: what else was wanted, by the name of its reduction (`seqmlm.engine.reductions`): (U, ...), of
             a unit of several tokens what `Reduction.over_unit` says; sums are in bits.
         also: the same record in the further modes that a level asks for, by `str(Mode)`.
+        conceal: gives a text of equal length without what may not be shown; None where all may.
     """
 
     record: Record
@@ -50,6 +51,7 @@ class Scored:
     surprisal: Doubles
     values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     also: Mapping[str, Scored] = field(default_factory=dict)
+    conceal: Callable[[str], str] | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -71,9 +73,11 @@ class Scored:
 
     @cached_property
     def raw(self) -> str:
-        """The text that spans point into: of a record with a `text` (a log's lines) that, else its `str`."""
-        text = getattr(self.record.raw, "text", None)
-        return text if isinstance(text, str) else str(self.record.raw)
+        """The text that spans point into, as it may be shown: of a record with a `text` (a log's lines) that,
+        else its `str`."""
+        found = getattr(self.record.raw, "text", None)
+        text = found if isinstance(found, str) else str(self.record.raw)
+        return text if self.conceal is None else self.conceal(text)
 
     @property
     def classes(self) -> NDArray[np.int16] | None:

@@ -92,9 +92,10 @@ class RecordScorer:
                 for one, windows in zip(own, parts, strict=True)
             ]
 
+        conceal = self.session.tokenizer.conceal
         known = self.session.cache.scores([one.encoding for one in batch], request, score, wanted)
         return [
-            replace(scores, record=one.record, encoding=one.encoding)
+            replace(scores, record=one.record, encoding=one.encoding, conceal=conceal)
             for scores, one in zip(known, batch, strict=True)
         ]
 

@@ -370,7 +370,9 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / TOKENIZER_CARD).exists():
             say(f"training a {kind.name} tokenizer")
-            load_or_train(config, reader.texts).save(folder)
+            made = load_or_train(config, reader.texts)
+            folder.mkdir(mode=0o700 if config.data.sensitive else 0o777, parents=True, exist_ok=True)
+            made.save(folder)
     return kind.load(folder)
 
 

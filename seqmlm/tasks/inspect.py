@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from seqmlm import plugins
 from seqmlm.data.duplicates import hash128
-from seqmlm.data.privacy import SMALL, Cell, redact_small_counts, redacted_count, redacted_counts
+from seqmlm.data.privacy import Cell, redact_small_counts, redacted_count, redacted_counts
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, TRAIN, VALIDATION, Split
@@ -185,7 +185,7 @@ class Inspection:
         looked_at: records in which units and vocabulary were counted, drawn at random.
         unit: name of the domain's unit; unit_quantiles: units per record.
         vocabulary: the domain's tokenizer, its size, and the number of unknown tokens.
-        tokens: the most common tokens of these records, with counts.
+        tokens: the most common tokens of these records, with counts; none for sensitive data.
         outside_alphabet: symbols outside the domain's closed alphabet, with counts.
         split: records of each split, and distinct sequences that are both in training and in a held-out
             part ("in both").
@@ -287,7 +287,7 @@ def _report(
         unit=domain.unit,
         unit_quantiles=redact_small_counts({"quantiles": examined.units()}, hide)["quantiles"],
         vocabulary=redact_small_counts(examined.vocabulary(), hide),
-        tokens={k: v for k, v in redact_small_counts(examined.tokens(), hide).items() if v != SMALL},
+        tokens={} if hide else examined.tokens(),
         outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
         split={
             **_parts(

@@ -168,6 +168,10 @@ class Tokenizer(ABC):
         """Everything in `raw` that `encode` would refuse or replace by the unknown token, in order."""
         return []
 
+    def conceal(self, text: str) -> str:
+        """The text of a record as rows and reports may show it, of equal length; here, as it is."""
+        return text
+
     def surface(self, token: int) -> str:
         """The text of id `token` in a raw sequence, without the vocabulary's markers ("##", "▁")."""
         return self.tokens[token]

@@ -244,6 +244,10 @@ class TemplateTokenizer(Tokenizer):
             raise too_few("templates", least, bool(len(drain) or len(keys)))
         return cls(templates, kept, chosen)
 
+    def conceal(self, text: str) -> str:
+        """The text with stars for what looks like a secret, where secrets are masked."""
+        return self._values.conceal(text)
+
     def spell(self, raw: Any) -> str:
         """The lines as `hf` takes them: "E12" is the twelfth template or event id; gaps, `<NEW>` as named."""
         ids = self.encode(raw).ids[1:-1].tolist()

@@ -165,6 +165,19 @@ class LogValues:
         assert number is not None
         return found[0] if number == 1 else self._marks[number - 2]
 
+    def conceal(self, text: str) -> str:
+        """Lines with a star for each character of what looks like a secret; as they are without `secrets`."""
+        if not self.secrets:
+            return text
+        return "\n".join(map(self._concealed, text.split("\n")))
+
+    def _concealed(self, line: str) -> str:
+        found = self.marked(line)
+        for new, end, start, stop in found.marks.tolist():
+            if found.text[new:end] == mark(SECRET):
+                line = line[:start] + "*" * (stop - start) + line[stop:]
+        return line
+
     def _first_places(self, line: str) -> list[_Place]:
         """The values looked for in the whole line, before the built-in ones: secrets, then the user's own."""
         places = secret_places(line) if self.secrets else []
@@ -285,7 +298,7 @@ _VALUE = (
     r"|(?:\\{1,4}[\"'])?[^\s,;&\"'<>(){}\[\]|]+"  # a mark is no value
 )
 _LIKE_SECRETS = re.compile(
-    rf"(?P<address>{dict(_KINDS)['URL']})"  # is hidden whole
+    rf"(?P<address>{dict(_KINDS)['URL']}|{dict(_KINDS)['EMAIL']})"  # is hidden whole
     # A private key, to its end or that of the line.
     r"|(?P<block>-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*))"
     # password=..., "apiKey": "...", Authorization: Bearer ..., --token ..., Cookie: ...

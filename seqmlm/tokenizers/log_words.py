@@ -177,6 +177,10 @@ class LogWordTokenizer(WordPieceTokenizer):
         places = encoding.spans[encoding.ids == self.space.unk].tolist()
         return [Unknown(start, text[start:end]) for start, end in places]
 
+    def conceal(self, text: str) -> str:
+        """The text with stars for what looks like a secret, where secrets are masked."""
+        return self._values.conceal(text)
+
     def spell(self, raw: Any) -> str:
         """The normalised lines as `hf` takes them, `[SEP]` between them."""
         return " [SEP] ".join(map(self._values.line, lines_of(raw)))

@@ -1,0 +1,185 @@
+"""Words planted in sensitive data, looked for in every byte that is written or shown.
+
+A word of at least ten subjects may be in a model; one of fewer may be nowhere but in the rows and reports
+that the owner of the data asked for, which are for the owner alone. What looks like a secret is not even there.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import histories as patients
+import pytest
+
+from seqmlm.domains.ehr.readers.histories import iso
+from seqmlm.errors import SeqmlmError
+
+Run = Callable[..., Any]
+
+TINY = "model.overrides={num_hidden_layers: 2, hidden_size: 16, intermediate_size: 32}"
+SMALL = ("--size", "tiny", "--set", TINY, "--max-steps", 2, "--set", "model.max_length=64")
+SECRETS = ("canaryone", "canarynine", "canarywindow", "canarypass", "canarybearer", "canarybad", "canaryuser")
+MAY = "canaryten"
+
+
+def log_files(folder: Path, day: int = 4) -> list[Path]:
+    """A service's log in three rotations: sessions by request id, and lines of no session."""
+    lines = []
+    for number in range(150):
+        stamp = f"2024-03-0{day}T0{number // 60}:{number % 60:02}:"
+        said = [
+            "GET started",
+            f"took {number} ms",
+            "password=canarypass accepted",
+            "Authorization: Bearer canarybearer",
+        ]
+        said += ["the canaryten sang"] * (number < 10) + ["a canarynine sang"] * (number < 9)
+        said += ["one canaryone sang"] * (3 if number == 4 else 0)
+        said += [f"mail from canaryuser{number}@example.org", "done"]
+        lines += [f"{stamp}{i:02}Z {text} request_id=r{day}-{number}" for i, text in enumerate(said)]
+        lines += [f"{stamp}59Z idle {i} canarywindow waits" for i in range(2)]
+    third = len(lines) // 3
+    paths = [folder / name for name in ("app.log.2", "app.log.1", "app.log")]
+    for place, path in enumerate(paths):
+        path.write_text("\n".join(lines[place * third : (place + 1) * third]) + "\n")
+    with paths[0].open("ab") as file:
+        file.write(b"2024-03-04T03:00:00Z canarybad \xff request_id=canaryone\n")
+    return paths
+
+
+def patients_table(folder: Path, seed: int = 0) -> Path:
+    """Patients, three of whose codes and words are those of 1, 9 and 10 of them."""
+    lines = ["patient,time,code,value,text,visit"]
+    histories = patients.histories(120, seed)
+    for history in histories:
+        for event in history.events:
+            time = "" if event.time is None else iso(event.time)
+            value = "" if event.value is None else repr(event.value)
+            fields = (history.subject, time, event.code, value, event.text or "", event.visit or "")
+            lines.append(",".join(fields))
+    for count, word in ((1, "canaryone"), (9, "canarynine"), (40, MAY)):
+        for history in histories[:count]:
+            for repeated in range(3):
+                lines.append(f"{history.subject},2001-01-0{repeated + 1},DX//{word},,,w{repeated}")
+                lines.append(f"{history.subject},2001-01-0{repeated + 1},LAB//5778-6,,{word},w{repeated}")
+    lines.append("canaryuser,2001-01-01,SEX//F,31337.25,,v")
+    lines.append("canaryuser,canarybad,SEX//F,,,v")
+    path = folder / "events.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def holding(root: Path, words: Iterable[str]) -> dict[str, list[str]]:
+    """Files below a folder that hold any of some words, in any of the usual encodings."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            own = [w for w in words if w.encode() in content or w.encode("utf-16-le") in content]
+            if own or any(word in str(path) for word in words):
+                found[str(path.relative_to(root))] = own
+    return found
+
+
+def is_private(path: Path, root: Path) -> bool:
+    """Whether nobody but the owner may read it, or reach it."""
+    own = [path, *(one for one in path.parents if one.is_relative_to(root) and one != root)]
+    return any(not stat.S_IMODE(one.stat().st_mode) & 0o077 for one in own)
+
+
+READS = ("train", "calibrate", "score", "inspect", "export", "strict", "strict, debugging")
+COMMANDS = {
+    "train": 0,
+    "calibrate": 0,
+    "score": 0,
+    "evaluate": 3,
+    "inspect": 0,
+    "export": 2,
+    "models export": 0,
+    "models show": 0,
+    "score on the console": 2,
+    "strict": 3,
+    "strict, debugging": 3,
+}
+
+
+def everything(
+    seqmlm: Run, out: Path, kind: tuple[Any, ...], data: list[Path], fresh: list[Path]
+) -> tuple[dict[str, int], str]:
+    """Run all commands that read sensitive data: the exit code of each, and all that was shown."""
+    sensitive = ("--set", "data.sensitive=true")
+    skip = ("--on-error", "skip")
+    aside = ("--on-error", "quarantine")
+    domain, reading = kind[:2], SESSIONS if "logs" in kind else ()
+    rows, labels = out / "rows.jsonl", out / "labels.csv"
+    labels.write_text("id,label\ncanaryuser,1\n")
+    said, codes = "", {}
+    more = ("--sarif", out / "s.sarif", "--fpr", 0.1, "--per-unit")
+    for name, arguments in {
+        "train": ("train", *kind, *data, *SMALL, *sensitive, *aside, "--name", "m"),
+        "calibrate": ("calibrate", "m", *fresh, *skip),
+        "score": ("score", "m", *data, *skip, "--out", rows, "--report", out / "r.html", *more),
+        "evaluate": ("evaluate", rows, "--labels", labels),
+        "inspect": ("data", "inspect", *domain, *data, "--sensitive"),
+        "export": ("data", "export", *domain, *data, "--out", out / "exported", "--sensitive"),
+        "models export": ("models", "export", "m", "--out", out / "model"),
+        "models show": ("models", "show", "m"),
+        "score on the console": ("score", "m", *data, *skip),
+        "strict": ("train", *kind, *data, *SMALL, *sensitive, "--on-error", "raise", "--name", "n"),
+        "strict, debugging": ("--debug", "train", *kind, *data, *SMALL, *sensitive, "--on-error", "raise"),
+    }.items():
+        try:
+            done = seqmlm(*arguments, *(reading if name in READS else ()))
+            codes[name], told = done.code, done.out + done.err
+        except SeqmlmError as error:
+            codes[name], told = error.exit_code, traceback.format_exc()
+        said += f"\n## {name}\n{told}"
+    return codes, said
+
+
+KINDS = {
+    "log templates": ("--domain", "logs"),
+    "log words": ("--domain", "logs", "--tokenizer", "log_words.v1"),
+    "patients": ("--domain", "ehr"),
+}
+# Lines of no session make windows, far more than ten.
+SESSIONS = ("--option", r"session=request_id=(\S+)", "--option", "window=16")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_few_subjects_have_is_found_nowhere(kind, seqmlm, workspace, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("SEQMLM_DEBUG", "")  # is set by --debug
+    elsewhere = tmp_path_factory.mktemp("data")
+    asked = tmp_path_factory.mktemp("asked")
+    later = elsewhere / "later"
+    later.mkdir()
+    logs = "log" in kind
+    data = log_files(elsewhere) if logs else [patients_table(elsewhere)]
+    fresh = log_files(later, day=5) if logs else [patients_table(later, seed=1)]
+    codes, said = everything(seqmlm, asked, KINDS[kind], data, fresh)
+    assert codes == COMMANDS, said
+    assert [word for word in SECRETS if word in said] == [], said
+    found = holding(workspace, SECRETS)
+    personal = {name for name in found if name.startswith("runs/.cache/")}
+    for name in personal:  # prepared data say whose a record is
+        assert found[name] == ["canaryuser"]
+        assert is_private(workspace / name, workspace)
+    assert set(found) == personal
+    assert set(holding(asked, SECRETS)) <= {"rows.jsonl", "r.html", "s.sarif", "labels.csv"}
+    shown = holding(asked, ("canarypass", "canarybearer"))
+    assert not shown, shown
+    for name in ("rows.jsonl", "r.html", "s.sarif"):
+        assert is_private(asked / name, asked)
+    for name in ("prepared", "tokenizers"):
+        for entry in (workspace / "runs" / ".cache" / name).iterdir():
+            assert entry.is_file() or is_private(entry, workspace)
+    # The search would find what is there.
+    model = holding(workspace / "runs" / "m" / "model", [MAY])
+    assert model or kind == "log words"
+    assert holding(elsewhere, SECRETS)
+    assert json.loads((workspace / "runs/m/model/seqmlm.json").read_text())["sensitive"]
