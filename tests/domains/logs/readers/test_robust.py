@@ -197,6 +197,14 @@ def test_times_that_cannot_be_read(tmp_path: Path):
     assert problems.counts == {"an event without a time that can be read has that of its neighbour": 2}
 
 
+def test_a_line_without_a_message_is_counted_and_a_blank_line_is_not(tmp_path: Path):
+    day = "2024-01-02 03:04:05"
+    problems = Problems()
+    [record] = read(write(tmp_path, [f"{day} a", f"{day} ", "", f"{day} b", f"{day}   "]), problems)
+    assert len(record.raw.lines) == 2
+    assert problems.counts == {"a line without a message, left out": 2}
+
+
 SECRET = "hunter2secret"
 
 
