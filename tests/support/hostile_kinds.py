@@ -213,7 +213,8 @@ def extras(one: Hostile) -> dict[str, Extra]:
         for name, text in given.items():
             content = spell(text)
             blank = not content.strip()  # separates lines, and is no record
-            found[f"{place_}:{name}"] = Extra(content, blank or (quoting and b'"' in text))
+            escaping = one.json and text.endswith(b"\\")  # takes in what follows: a line end, for one
+            found[f"{place_}:{name}"] = Extra(content, blank or escaping or (quoting and b'"' in text))
     if one.json:
         end = b"" if one.files else b"\n"
         found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}
