@@ -1,4 +1,4 @@
-"""Kills commands that share one workspace, and servers under them, and checks that nothing is lost or doubled.
+"""Kills commands that share a workspace, and servers under them, and checks that nothing is lost or doubled.
 
     python workspace.py FOLDER two-trainings --kills 20 --seed 0
 
@@ -36,13 +36,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", MLFLOW_DISABLE_TELEMETRY="true")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 from forked_cli import Ended, Started, command, import_what, no_threads, start
 from formats import PROTEINS
 
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8
 PATIENCE = 240  # seconds, with a busy machine
 TINY = (
@@ -176,7 +177,7 @@ class Campaign:
                     )
 
     def disturb(self, home: Path, jobs: list[Job], most: int) -> None:
-        """Start all, kill some at random moments, and begin again, up to `most` kills; then let all finish."""
+        """Start all, kill some at random moments, begin again, up to `most` kills; then let all finish."""
         killed = 0
         while killed < most:
             self.begin(home, jobs)
@@ -380,7 +381,7 @@ def _doubts(name: str, told: Mapping[str, Any]) -> Iterator[str]:
     )
     steps = Counter(step for step, _ in runs[0]["points"].get("train/loss", []))
     if steps != wanted or set(wanted) != set(range(1, STEPS + 1)):
-        yield f"train/loss of {name} has steps {sorted(steps.items())} in MLflow, {sorted(wanted.items())} here"
+        yield f"train/loss of {name} has steps {dict(steps)} in MLflow, {dict(wanted)} in its folder"
     evaluated = [step for step, _ in runs[0]["points"].get("eval/loss", [])]
     if not evaluated or max(evaluated) != STEPS:
         yield f"eval/loss of {name} has steps {evaluated} in MLflow"

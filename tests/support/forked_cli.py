@@ -19,7 +19,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: exit code, or minus the signal; what it printed; the most memory it had, in bytes."""
+    """How a process ended: exit code, or minus the signal; what it printed; its peak of memory in bytes."""
 
     code: int
     out: str

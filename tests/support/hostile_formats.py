@@ -1,4 +1,4 @@
-"""Every format as pieces of bytes that can be damaged one by one: a head, clean records, and a way to spell more.
+"""Every format in pieces that can be damaged one by one: a head, clean records, and a way to spell more.
 
 A kind of damage (hostile_kinds.py) puts the pieces together otherwise than a program would. Every record
 makes one row when it is scored with the words given here, so that what became of each can be counted.

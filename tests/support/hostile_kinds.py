@@ -16,7 +16,7 @@ import random
 import socket
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,7 +161,7 @@ JSON_LINES: Mapping[str, bytes] = {
     "cells_of_numbers": b'{"cells": [5, null, {"cell_type": 7, "source": {"a": 1}}]}',
     "fields_of_objects": b'{"text": {}, "code": [[]], "message": {"a": []}, "id": [], "time": {}}',
     "resource_of_numbers": b'{"resourceType": 5, "id": {}, "subject": [], "code": 7}',
-    "reference_of_numbers": b'{"resourceType": "Condition", "subject": {"reference": 5}, "code": {"coding": 7}}',
+    "reference_of_numbers": b'{"resourceType": "Condition", "subject": {"reference": 5}, "code": 7}',
     "bundle_of_nothing": b'{"resourceType": "Bundle", "entry": {"a": 5}}',
 }
 JSON_ESCAPES: Mapping[str, bytes] = {
@@ -213,7 +213,8 @@ def extras(one: Hostile) -> dict[str, Extra]:
         for name, text in given.items():
             content = spell(text)
             blank = not content.strip()  # separates lines, and is no record
-            found[f"{place_}:{name}"] = Extra(content, blank or (quoting and b'"' in text))
+            escaping = one.json and text.endswith(b"\\")  # takes in what follows: a line end, for one
+            found[f"{place_}:{name}"] = Extra(content, blank or escaping or (quoting and b'"' in text))
     if one.json:
         end = b"" if one.files else b"\n"
         found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}

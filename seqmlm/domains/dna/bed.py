@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,9 @@ def read_bed(
                 yield from map(window.record, cutter.finish())
 
 
+_PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thousands of digits
+
+
 @dataclass(frozen=True, slots=True)
 class _Window:
     """A line of a BED file: bases start to end (0-based, half open) of a contig."""
@@ -110,7 +114,7 @@ def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -
         problems.bad(DataError(reason, source=source, line=line, remedy=remedy), text[:1000])
 
     fields = text.split("\t") if "\t" in text else text.split()
-    if len(fields) < 3 or not (fields[1].strip().isdecimal() and fields[2].strip().isdecimal()):
+    if len(fields) < 3 or not all(_PLACE.fullmatch(field) for field in fields[1:3]):
         bad(
             "not a BED window: contig, start and end are wanted, the last two whole numbers",
             "check that this is BED, not VCF or GFF",

@@ -78,6 +78,7 @@ def test_a_vcf_is_refused_with_its_line(tmp_path: Path, head: str) -> None:
     [
         ("chr1\t5\trs1\tA\tG", "not a BED window"),
         ("chr1\t5", "not a BED window"),
+        pytest.param("chr1\t5\t" + "9" * 5000, "not a BED window", id="a number of 5000 digits"),
         ("chr9\t5\t9", "a contig that the genome does not have"),
         ("chr1\t9\t9", "an empty window"),
         ("chr1\t500\t600", "an empty window"),

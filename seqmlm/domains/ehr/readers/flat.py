@@ -318,5 +318,6 @@ def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:
 
 
 def _order(visit: str) -> tuple[int, int, str]:
-    """Numbers by size, before words."""
-    return (0, int(visit), "") if visit.isdecimal() else (1, 0, visit)
+    """Numbers by size, of any number of digits, before words."""
+    digits = visit.lstrip("0")
+    return (0, len(digits), digits) if visit.isdecimal() else (1, 0, visit)

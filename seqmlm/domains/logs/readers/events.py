@@ -319,6 +319,8 @@ def unsplit(batches: Iterator[tuple[Events, list[bool]]]) -> Iterator[Events]:
 def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
     """Leave out empty messages, and give events without a usable time that of a neighbour, with a note.
 
+    Blank lines are no events and are not counted; lines of a time without a message are.
+
     The neighbour is the event before; at the beginning of a file the next one of the batch that has a time.
     """
     last = NAN
@@ -328,6 +330,8 @@ def filled(batches: Iterator[Events], problems: Problems) -> Iterator[Events]:
             continue
         keep = [bool(m) and not m.isspace() for m in batch.messages]
         if not all(keep):
+            dated = [not wanted and not isnan(t) for wanted, t in zip(keep, batch.times or (), strict=False)]
+            problems.note("a line without a message, left out", sum(dated))
             batch = chosen(batch, [row for row, wanted in enumerate(keep) if wanted])
         times = batch.times
         if times and any(map(isnan, times)):

@@ -134,16 +134,23 @@ def is_container(row: dict[str, Any]) -> bool:
     return row.keys() >= DOCKER
 
 
-def docker(batches: Iterator[list[ObjectRow]], clock: Clock) -> Iterator[tuple[Events, list[bool]]]:
-    """What a container wrote, line by line, and which are parts of a longer one (no line end)."""
+def docker(
+    batches: Iterator[list[ObjectRow]], clock: Clock, source: str, problems: Problems
+) -> Iterator[tuple[Events, list[bool]]]:
+    """What a container wrote, line by line, and which are parts of a longer one (no line end).
+
+    Objects without a message go to `problems`.
+    """
     for rows in batches:
-        texts = [str(row.get("log", "")) for _, row in rows]
+        kept, texts = _with_message(rows, "log", source, problems)
+        if rows and not kept:
+            continue
         messages = [text.rstrip("\r\n") for text in texts]
         events = Events(
-            numbers=[number for number, _ in rows],
+            numbers=[number for number, _ in kept],
             messages=messages,
-            times=[read_time(row.get("time"), clock) for _, row in rows],
-            heads=[False] * len(rows),
+            times=[read_time(row.get("time"), clock) for _, row in kept],
+            heads=[False] * len(kept),
             whole=messages,
         )
         yield events, [bool(text) and not text.endswith("\n") for text in texts]
@@ -159,15 +166,7 @@ def events_of(
         if not rows:
             yield Events(numbers=[], messages=[])
             continue
-        kept: list[ObjectRow] = []
-        messages: list[str] = []
-        for number, row in rows:
-            text = message_of(row.get(name))
-            if text is None:
-                problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
-                continue
-            kept.append((number, row))
-            messages.append(text)
+        kept, messages = _with_message(rows, name, source, problems)
         if not kept:
             continue
         values = [row for _, row in kept]
@@ -179,6 +178,22 @@ def events_of(
             labels=None if found.label is None else [str(row.get(found.label)) for row in values],
             whole=messages,
         )
+
+
+def _with_message(
+    rows: list[ObjectRow], name: str, source: str, problems: Problems
+) -> tuple[list[ObjectRow], list[str]]:
+    """The objects that have a message, and their messages; the others go to `problems`."""
+    kept: list[ObjectRow] = []
+    messages: list[str] = []
+    for number, row in rows:
+        text = message_of(row.get(name))
+        if text is None:
+            problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
+            continue
+        kept.append((number, row))
+        messages.append(text)
+    return kept, messages
 
 
 def message_of(value: Any) -> str | None:

@@ -260,7 +260,7 @@ class Reading:
             return
         rows = chain([first], rows)
         if self._asked.fields == Fields() and objects.is_container(first[0][1]):
-            events = unsplit(objects.docker(rows, self._clock))
+            events = unsplit(objects.docker(rows, self._clock, self._source, self._problems))
             yield from self._events(joined(events, *self._continues("docker"), self._problems))
             return
         found = objects.fields_of(first, self._asked.fields, self._source, self._problems)

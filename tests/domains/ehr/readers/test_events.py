@@ -189,6 +189,15 @@ def test_a_wide_table_without_dates(tmp_path: Path) -> None:
         list(readers.read_wide(path, Problems(), patient="patient_nbr", columns=["diag_9"]))
 
 
+def test_numbers_of_encounters_may_have_any_number_of_digits(tmp_path: Path) -> None:
+    later, earlier = "1" + "0" * 5000, "9" * 5000
+    text = f"patient_id,encounter_id,dx\n1,{later},B\n1,{earlier},A\n1,7,C\n"
+    path = write(tmp_path, {"wide": text}) / "wide.csv"
+    (record,) = readers.read_wide(path, Problems(), columns=["dx"])
+    codes = [event.code for event in record.raw.events]
+    assert [code for code in codes if code.startswith("dx//")] == ["dx//C", "dx//A", "dx//B"]
+
+
 def test_a_wide_table_with_dates(tmp_path: Path) -> None:
     text = "patient_id,encounter_id,seen,class,dx\n1,a,2011-01-02,ER,250\n1,b,soon,ER,251\n"
     path = write(tmp_path, {"wide": text}) / "wide.csv"

@@ -198,6 +198,26 @@ def test_times_that_cannot_be_read(tmp_path: Path):
     assert problems.counts == {"an event without a time that can be read has that of its neighbour": 2}
 
 
+def test_an_object_of_a_container_without_a_message_is_bad_and_joins_nothing(tmp_path: Path):
+    line = '{"log": "%s\\n", "stream": "stdout", "time": "2024-01-02T03:04:05Z"}'
+    lines = [line % "a", '{"log": {}, "stream": "stdout"}', '{"other": 1}', line % "b"]
+    path = write(tmp_path, lines)
+    with pytest.raises(DataError, match=r":2: field 'log': no message in the field"):
+        read(path, Problems())
+    problems = Problems("skip")
+    [record] = read(path, problems)
+    assert record.raw.lines == ("a", "b")
+    assert problems.counts == {"no message in the field": 2}
+
+
+def test_a_line_without_a_message_is_counted_and_a_blank_line_is_not(tmp_path: Path):
+    day = "2024-01-02 03:04:05"
+    problems = Problems()
+    [record] = read(write(tmp_path, [f"{day} a", f"{day} ", "", f"{day} b", f"{day}   "]), problems)
+    assert len(record.raw.lines) == 2
+    assert problems.counts == {"a line without a message, left out": 2}
+
+
 SECRET = "hunter2secret"
 
 

@@ -1,0 +1,74 @@
+"""Commands that share a workspace, and the servers under them, are killed: nothing is lost or doubled.
+
+A few kills here, as many as SEQMLM_KILLS says under `make kills`; there servers are killed more often, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WANTED = int(os.environ.get("SEQMLM_KILLS", "0"))
+
+
+def campaign(folder: Path, scenario: str, kills: int) -> dict[str, Any]:
+    """What a campaign of tests/kills/workspace.py prints."""
+    told, errors = folder / "told.json", folder / "errors.txt"
+    words = [Path(__file__).with_name("workspace.py"), folder / "work", scenario, "--kills", kills]
+    with told.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            stdout=out,
+            stderr=err,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, errors.read_text()[-4000:]
+    found = json.loads(told.read_text())
+    assert found["problems"] == []
+    assert found["kills"] == kills
+    return dict(found)
+
+
+@pytest.mark.kills
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["two-trainings", "training-and-scoring", "two-scorings"])
+def test_two_commands_in_one_workspace(tmp_path: Path, scenario: str) -> None:
+    campaign(tmp_path, scenario, WANTED // 3 or 2)
+
+
+@pytest.mark.kills
+@pytest.mark.slow
+def test_an_mlflow_server_is_killed_and_started_again_or_not(tmp_path: Path) -> None:
+    campaign(tmp_path, "tracker", 6 if WANTED else 2)
+
+
+@pytest.mark.kills
+@pytest.mark.slow
+def test_postgresql_is_restarted_during_a_training(tmp_path: Path, postgres_state: Path) -> None:
+    campaign(tmp_path, "database", 6 if WANTED else 1)
+
+
+@pytest.fixture
+def postgres_state(postgres_url: str) -> Path:
+    """The folder of the server of .ci/postgres; others are not ours to restart."""
+    state = Path(
+        os.environ.get("SEQMLM_POSTGRES_STATE")
+        or f"{os.environ.get('TMPDIR', '/tmp')}/seqmlm-postgres.{os.getuid()}"
+    )
+    if not state.is_file():
+        pytest.skip("needs the server of .ci/postgres start: another cannot be restarted")
+    return Path(state.read_text().strip())
