@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from seqmlm.errors import UsageError, nearest
+from seqmlm.parsing import parse_yaml, read_bounded
 
 T = TypeVar("T")
 
 _LARGEST_YAML = 64 << 20
-_MOST_VALUES = 2_000_000
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
@@ -84,8 +84,8 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         if not equals or not all(key.split(".")):
             raise UsageError(f"a setting is written key=value, as seed=1; got {assignment!r}")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            value = parse_yaml(text)
+        except (yaml.YAMLError, ValueError) as error:
             raise UsageError(f"setting {key}: {text!r} is not a YAML value ({_one_line(error)})") from None
         for part in reversed(key.split(".")):
             value = {part: value}
@@ -121,13 +121,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a regular file")
-        with open(path, "rb") as file:
-            data = file.read(_LARGEST_YAML + 1)
-        if len(data) > _LARGEST_YAML:
-            raise ValueError(f"it has more than {_LARGEST_YAML} bytes")
-        values = _safe_yaml(data.decode("utf-8"))
+        values = parse_yaml(read_bounded(path, _LARGEST_YAML).decode("utf-8"))
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
     except (yaml.YAMLError, ValueError, OSError) as error:
@@ -137,43 +131,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"config file {path} must hold keys and values at its top")
     return values
-
-
-def _safe_yaml(text: str) -> Any:
-    """Read YAML whose aliases do not multiply: ten lines of them can stand for a billion values.
-
-    Raises:
-        ValueError: it is nested too deep, or stands for more than `_MOST_VALUES` values.
-        yaml.YAMLError: it is not YAML, or names objects of Python.
-    """
-    import yaml
-
-    loader = yaml.SafeLoader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _values_of(node, {}) > _MOST_VALUES:
-            raise ValueError(f"its aliases stand for more than {_MOST_VALUES} values")
-        return loader.construct_document(node)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    finally:
-        loader.dispose()
-
-
-def _values_of(node: Any, known: dict[int, int]) -> int:
-    """How many values a node of YAML stands for once its aliases are spelled out; each is counted once.
-
-    Args:
-        known: by node, what was counted; a node within itself has infinitely many.
-    """
-    if id(node) not in known:
-        known[id(node)] = _MOST_VALUES + 1
-        parts = node.value if isinstance(node.value, list) else ()
-        inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
-        known[id(node)] = 1 + sum(_values_of(one, known) for one in inner)
-    return known[id(node)]
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:

@@ -20,23 +20,24 @@ PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 
 # Part -> the parts, or single modules of parts, that it may import besides itself. `engine.durable` loads no
 # torch: how files are replaced is the same everywhere.
-ENGINE = {"errors", "engine"}
+ENGINE = {"errors", "parsing", "engine"}
 DATA = ENGINE | {"tokenizers", "data", "config"}
 FIELDS = DATA | {"evaluation", "anomaly", "reports", "domains"}
 MAY_IMPORT = {
     "errors": set(),
-    "config": {"errors"},
+    "parsing": set(),
+    "config": {"errors", "parsing"},
     "engine": ENGINE,
     "tokenizers": ENGINE,
     "data": DATA,
     "evaluation": DATA,
     "anomaly": DATA | {"evaluation"},
-    "reports": {"errors", "data", "anomaly", "engine.durable"},
+    "reports": {"errors", "data", "anomaly", "parsing", "engine.durable"},
     "domains": FIELDS,
-    "streams": {"errors", "data", "config", "engine.durable"},
+    "streams": {"errors", "data", "config", "parsing", "engine.durable"},
     "workspace": {"errors", "config", "engine.durable"},
-    "tracking": {"errors", "workspace", "engine.durable"},
-    "registry": {"errors", "workspace", "engine.durable"},
+    "tracking": {"errors", "workspace", "parsing", "engine.durable"},
+    "registry": {"errors", "workspace", "parsing", "engine.durable"},
     "plugins": {"errors", "engine", "tokenizers", "domains"},
     "inference": FIELDS | {"streams", "registry", "workspace", "plugins", "__version__"},
     "tasks": FIELDS | {"inference", "streams", "registry", "tracking", "plugins", "workspace", "__version__"},

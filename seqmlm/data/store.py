@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from seqmlm.data.identity import IDENTITIES, SALT, identity_hash, new_salt, write_trained_on
 from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
-from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.errors import StateError
+from seqmlm.parsing import read_json
 
 SEQUENCES, RECORDS = "sequences.arrow", "records.arrow"
 LENGTHS, OWNERS, MARKS = "lengths.bin", "owners.bin", "marks.bin"  # plain numbers, until the rows are divided

@@ -32,6 +32,7 @@ from seqmlm.engine.device import random_state, set_random_state
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.optimizer import module_tensors, optimizer_tensors, restore_module, restore_optimizer
 from seqmlm.errors import StateError
+from seqmlm.parsing import read_json
 
 FORMAT = 1
 
@@ -247,7 +248,7 @@ def newest_valid(root: Path, skipped: list[Skipped] | None = None) -> Path | Non
 def problem(path: Path) -> str | None:
     """Why a checkpoint folder is unusable, or None."""
     try:
-        manifest = durable.read_json(path / _MANIFEST)
+        manifest = read_json(path / _MANIFEST)
         files = manifest["files"]
         if manifest["format"] != FORMAT:
             return f"its format is {manifest['format']}, this version reads {FORMAT}"
@@ -274,7 +275,7 @@ def read(path: Path, *, verify: bool = True) -> Checkpoint:
     if reason is not None:
         raise StateError(f"{path}: unusable checkpoint: {reason}; name another one or train again")
     try:
-        return Checkpoint(path, step_of(path), dict(durable.read_json(path / _STATE)))
+        return Checkpoint(path, step_of(path), dict(read_json(path / _STATE)))
     except (OSError, ValueError, TypeError) as error:
         raise StateError(f"{path / _STATE} cannot be read: {error}; name another checkpoint") from None
 

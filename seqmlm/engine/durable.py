@@ -1,5 +1,4 @@
-"""Writing that survives a kill or a power cut, in one place, so that a test can stop at each operation; and
-reading JSON that may be damaged or hostile.
+"""Writing that survives a kill or a power cut, in one place, so that a test can stop at each operation.
 
 Every file that must never be seen half-written goes through here: checkpoints, run records, cursors, reports.
 Only a regular file is ever replaced: a link, a pipe or a device under its name stays what it is. The locks
@@ -11,8 +10,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
-import math
 import os
 import re
 import secrets
@@ -25,16 +22,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 from seqmlm.errors import StateError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-LARGEST_JSON = 256 << 20
-"""Bytes of a JSON file of a model, a run or a workspace; a vocabulary of a million words has about 50 MiB."""
-DEEPEST_JSON = 64
-_LONGEST_NUMBER = 300  # digits: the largest float has 309
 
 
 class Disk:
@@ -276,63 +268,6 @@ def owner_only(private: bool = True) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def read_json(path: Path, *, largest: int = LARGEST_JSON, finite: bool = False) -> Any:
-    """Read a JSON file that may be damaged, or made to do harm, in bounded memory.
-
-    Args:
-        path: the file.
-        largest: bytes; a larger file is not read.
-        finite: refuse NaN and infinity, which Python reads and JSON does not have.
-
-    Raises:
-        ValueError: it is not UTF-8, not JSON, too large, nested more than `DEEPEST_JSON` deep, or holds a
-            number that is none; the message says which.
-        OSError: it cannot be read, or is no regular file.
-    """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    with open(path, "rb") as file:
-        data = file.read(largest + 1)
-    if len(data) > largest:
-        raise ValueError(f"it has more than {largest} bytes")
-    return parse_json(data, finite=finite)
-
-
-def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
-    """Parse JSON as `read_json` does.
-
-    Raises:
-        ValueError: as `read_json`.
-    """
-
-    def constant(name: str) -> float:
-        if finite:
-            raise ValueError(f"it holds {name}, which is no number")
-        return float(name)
-
-    def real(text: str) -> float:
-        value = float(text)
-        return value if math.isfinite(value) else constant(text[:20])
-
-    def integer(text: str) -> int:
-        if len(text) > _LONGEST_NUMBER:
-            raise ValueError(f"it holds a number of {len(text)} digits")
-        return int(text)
-
-    try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-        value = json.loads(text, parse_constant=constant, parse_float=real, parse_int=integer)
-    except RecursionError:
-        raise ValueError(f"it is nested more than {DEEPEST_JSON} deep") from None
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(DEEPEST_JSON):
-        if not level:
-            return value
-        inner = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))
-        level = [one for one in inner if isinstance(one, (dict, list))]
-    raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")
 
 
 # Locks

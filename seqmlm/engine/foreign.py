@@ -20,8 +20,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from seqmlm.engine.durable import read_json
 from seqmlm.errors import StateError
+from seqmlm.parsing import read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"

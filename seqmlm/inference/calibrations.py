@@ -22,7 +22,6 @@ from safetensors.numpy import save
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
-from seqmlm.engine.durable import parse_json
 from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
@@ -30,6 +29,7 @@ from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.inference.one_pass import correction_identity
+from seqmlm.parsing import parse_json
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 CASCADE = "cascade"

@@ -31,21 +31,14 @@ from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.channels import InputChannels
-from seqmlm.engine.durable import (
-    DISK,
-    FileLock,
-    InUseError,
-    entry_of,
-    owner_only,
-    read_json,
-    replace_file,
-)
+from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, owner_only, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
 from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import SeqmlmError, StateError, UsageError
+from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.base import read_card as tokenizer_card

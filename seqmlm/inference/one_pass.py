@@ -21,7 +21,6 @@ import numpy as np
 from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
-from seqmlm.engine.durable import read_json
 from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.one_pass import Fit, fit
@@ -29,6 +28,7 @@ from seqmlm.engine.types import Encoding, Floats, Sequences
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import LoadedModel, make_masker, put_file
+from seqmlm.parsing import read_json
 
 if TYPE_CHECKING:
     from seqmlm.engine.one_pass import HeadConfig, HeadRows, Trained

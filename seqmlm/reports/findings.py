@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from seqmlm.anomaly.findings import CONTENT, PLACE, Finding
-from seqmlm.engine.durable import parse_json, replace_file
+from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError
+from seqmlm.parsing import parse_json
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 VERSION = "2.1.0"

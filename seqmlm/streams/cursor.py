@@ -11,8 +11,9 @@ from typing import Any
 
 from seqmlm.data.files import is_reference
 from seqmlm.data.prepare import file_fingerprint
-from seqmlm.engine.durable import parse_json, replace_file
+from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
+from seqmlm.parsing import parse_json
 from seqmlm.streams.sinks import unwritable
 
 SUFFIX = ".resume.json"

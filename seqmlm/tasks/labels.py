@@ -7,7 +7,6 @@ out of a scoring must not improve its result.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from seqmlm.data.files import stem_suffix
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.base import Domain
 from seqmlm.errors import DataError
+from seqmlm.parsing import parse_json, read_json
 from seqmlm.streams.sinks import unescaped
 
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")
@@ -322,7 +322,7 @@ class Planted:
         if not path.endswith(".json") or not Path(path).is_file():
             return None
         try:
-            truth = json.loads(Path(path).read_text(encoding="utf-8"))
+            truth = read_json(Path(path))
         except (ValueError, OSError):
             return None
         if not isinstance(truth, dict) or not str(truth.get("schema", "")).startswith(_SCHEMA):
@@ -341,7 +341,7 @@ class Planted:
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])
         if found and not whole:
-            extra, top = _parsed(row.get("extra"), {}), _parsed(row.get("top"), [])
+            extra, top = _parsed(row, "extra", {}), _parsed(row, "top", [])
             row = {"start": None, "end": None, **row, **extra, "top": top}
         hits = [number for number, one in found if whole or self._domain.shows(row, one)]
         for number in hits:
@@ -354,6 +354,17 @@ class Planted:
         return set(self._hidden.values())
 
 
-def _parsed(value: Any, absent: Any) -> Any:
-    """A value that tables store as JSON text."""
-    return json.loads(value) if isinstance(value, str) and value else value or absent
+def _parsed(row: Mapping[str, Any], field: str, absent: Any) -> Any:
+    """A field that tables store as JSON text.
+
+    Raises:
+        DataError: it is none.
+    """
+    value = row.get(field)
+    try:
+        found = parse_json(value) if isinstance(value, str) and value else value or absent
+    except ValueError:
+        found = None
+    if not isinstance(found, type(absent)):
+        raise DataError(f"the row {row['id']!r} is not one of a scoring", field=field, remedy="score again")
+    return found

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.privacy import PERSONAL
-from seqmlm.engine.durable import owner_only, read_json
+from seqmlm.engine.durable import owner_only
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import CARD
+from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tracking import TrackedRun, Tracker

@@ -27,12 +27,13 @@ from seqmlm.engine import checkpoint
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
-from seqmlm.engine.durable import move_into_place, owner_only, read_json, replace_file
+from seqmlm.engine.durable import move_into_place, owner_only, replace_file
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
+from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
 from seqmlm.tasks.assemble import Parts, assemble, new_model
 from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, StateError, UsageError, nearest
+from seqmlm.parsing import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -20,11 +20,11 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.durable import read_json
 from seqmlm.engine.masking.base import number_units
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.windows import windows, windows_at
 from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, options_of, read_card
 from seqmlm.tokenizers.events_layout import (
     CLS,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import tokenizers
 
 from seqmlm.engine import foreign
-from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
+from seqmlm.parsing import read_json
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.durable import read_json
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import StateError, UsageError
+from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
 from seqmlm.tokenizers.log_values import (

@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqmlm.engine.durable import parse_json, read_json, replace_file
+from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
+from seqmlm.parsing import parse_json, read_json
 from seqmlm.tracking.store import Point, RunInfo, Store, now, plain
 
 LEDGER = "tracking.json"

@@ -1,0 +1,122 @@
+"""JSON and YAML of settings and states that may be damaged, or made to do harm: read in bounded memory.
+
+Records of data have readers of their own (`seqmlm.data.readers`), which go on after a bad one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+LARGEST_JSON = 256 << 20
+"""Bytes of a JSON file of a model, a run or a workspace; a vocabulary of a million words has about 50 MiB."""
+DEEPEST_JSON = 64
+_LONGEST_NUMBER = 300  # digits: the largest float has 309
+_MOST_VALUES = 2_000_000  # of a YAML document
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """All of a regular file.
+
+    Raises:
+        ValueError: it has more than `largest` bytes.
+        OSError: it cannot be read, or is no regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open(path, "rb") as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"it has more than {largest} bytes")
+    return data
+
+
+def read_json(path: Path, *, largest: int = LARGEST_JSON, finite: bool = False) -> Any:
+    """Read a JSON file that may be damaged, or made to do harm, in bounded memory.
+
+    Args:
+        path: the file.
+        largest: bytes; a larger file is not read.
+        finite: refuse NaN and infinity, which Python reads and JSON does not have.
+
+    Raises:
+        ValueError: it is not UTF-8, not JSON, too large, nested more than `DEEPEST_JSON` deep, or holds a
+            number that is none; the message says which.
+        OSError: it cannot be read, or is no regular file.
+    """
+    return parse_json(read_bounded(path, largest), finite=finite)
+
+
+def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
+    """Parse JSON as `read_json` does.
+
+    Raises:
+        ValueError: as `read_json`.
+    """
+
+    def constant(name: str) -> float:
+        if finite:
+            raise ValueError(f"it holds {name}, which is no number")
+        return float(name)
+
+    def real(text: str) -> float:
+        value = float(text)
+        return value if math.isfinite(value) else constant(text[:20])
+
+    def integer(text: str) -> int:
+        if len(text) > _LONGEST_NUMBER:
+            raise ValueError(f"it holds a number of {len(text)} digits")
+        return int(text)
+
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        value = json.loads(text, parse_constant=constant, parse_float=real, parse_int=integer)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST_JSON} deep") from None
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(DEEPEST_JSON):
+        if not level:
+            return value
+        inner = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))
+        level = [one for one in inner if isinstance(one, (dict, list))]
+    raise ValueError(f"it is nested more than {DEEPEST_JSON} deep")
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML whose aliases do not multiply: ten lines of them can stand for a billion values.
+
+    Raises:
+        ValueError: it is nested too deep, or stands for more than `_MOST_VALUES` values.
+        yaml.YAMLError: it is not YAML, or names objects of Python.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values_of(node, {}) > _MOST_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MOST_VALUES} values")
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    finally:
+        loader.dispose()
+
+
+def _values_of(node: Any, known: dict[int, int]) -> int:
+    """How many values a node of YAML stands for once its aliases are spelled out; each is counted once.
+
+    Args:
+        known: by node, what was counted; a node within itself has infinitely many.
+    """
+    if id(node) not in known:
+        known[id(node)] = _MOST_VALUES + 1
+        parts = node.value if isinstance(node.value, list) else ()
+        inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+        known[id(node)] = 1 + sum(_values_of(one, known) for one in inner)
+    return known[id(node)]
