@@ -317,7 +317,7 @@ class Planted:
         """Read a truth file; None if the file is something else.
 
         Raises:
-            DataError: it has no anomalies.
+            DataError: it has no anomalies, or is damaged.
         """
         if not path.endswith(".json") or not Path(path).is_file():
             return None
@@ -333,7 +333,15 @@ class Planted:
                 source=path,
                 remedy="docs/SAMPLES.md says which samples have anomalies; give other labels",
             )
-        return cls(plugins.domain(str(truth.get("domain"))), truth["anomalies"], str(truth.get("file", "")))
+        domain = plugins.domain(str(truth.get("domain")))
+        try:
+            return cls(domain, truth["anomalies"], str(truth.get("file", "")))
+        except (TypeError, KeyError, ValueError, AttributeError):
+            raise DataError(
+                "the anomalies of this truth file cannot be read",
+                source=path,
+                remedy="make the sample again with seqmlm sample",
+            ) from None
 
     def shown(self, row: Mapping[str, Any]) -> bool:
         """Whether a row shows an anomaly; that anomaly is no longer `unseen`."""

@@ -10,7 +10,7 @@ import pytest
 
 from seqmlm.errors import DataError
 from seqmlm.streams.sinks import Schema, open_sink
-from seqmlm.tasks.labels import Columns, aligned, read_labelled
+from seqmlm.tasks.labels import Columns, Planted, aligned, read_labelled
 
 ROWS = [
     {"id": "a", "units": 3, "score": 1.5, "p_value": 0.5, "channels": {"pll": 0.9}, "alarm": False},
@@ -110,3 +110,13 @@ def test_parts_of_a_record_are_rows_of_their_own(tmp_path: Path) -> None:
     assert len(set(found.keys)) == 2
     values, _ = aligned(_write(tmp_path / "b.jsonl", rows), "score", found.keys, False)
     assert values == [0, 5]
+
+
+@pytest.mark.parametrize("anomalies", ["5", '"abc"', "[5]", "[{}]", '{"a": 1}'])
+def test_a_truth_that_is_damaged(tmp_path: Path, anomalies: str) -> None:
+    path = tmp_path / "truth.json"
+    path.write_text(f'{{"schema": "seqmlm.sample.v1", "domain": "protein", "anomalies": {anomalies}}}')
+    with pytest.raises(DataError, match=r"truth\.json: the anomalies of this truth file cannot be read"):
+        Planted.read(str(path))
+    path.write_text("[" * 100_000)
+    assert Planted.read(str(path)) is None
