@@ -77,7 +77,7 @@ def parse_json(data: bytes | str, *, finite: bool = False) -> Any:
     except RecursionError:
         raise ValueError(f"it is nested more than {DEEPEST_JSON} deep") from None
     level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(DEEPEST_JSON):
+    for _ in range(DEEPEST_JSON + 1):
         if not level:
             return value
         inner = (one for outer in level for one in (outer.values() if isinstance(outer, dict) else outer))

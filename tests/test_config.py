@@ -81,3 +81,37 @@ def test_yaml_files(tmp_path: Path) -> None:
     for path in (listy, broken, tmp_path / "missing.yaml"):
         with pytest.raises(UsageError, match=path.name):
             read_yaml(path)
+
+
+def test_yaml_that_multiplies_nests_or_names_objects_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.yaml"
+    lists = "a0: &a0 [1, 1]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+    )
+    merges = "a0: &a0 {x: 1}\n" + "".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
+    )
+    canary = tmp_path / "canary"
+    objects = (
+        f"x: !!python/object/apply:pathlib.Path.write_text [!!python/object/apply:pathlib.Path [{canary}], y]"
+    )
+    for content, reason in (
+        (lists, "aliases stand for more than"),
+        (merges, "aliases stand for more than"),
+        ("a: &a [*a]\n", "aliases stand for more than"),
+        ("a: " + "[" * 100_000, "nested too deep"),
+        (objects, "python/object"),
+        ("a: \0", "special characters"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UsageError, match=f"bomb.yaml.*{reason}") as caught:
+            read_yaml(path)
+        assert "\n" not in str(caught.value)
+    path.write_bytes("a: 1".encode("utf-16"))
+    with pytest.raises(UsageError, match=r"bomb\.yaml"):
+        read_yaml(path)
+    assert not canary.exists()
+    path.write_text("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n")
+    assert read_yaml(path) == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}, (
+        "aliases as people use them"
+    )

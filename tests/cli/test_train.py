@@ -113,7 +113,55 @@ def test_a_run_goes_on_where_it_was(seqmlm: Run, fasta: Path, workspace: Path) -
     assert resumed.json["resumed_from"] == 3
     assert resumed.json["run_id"] == part.json["run_id"]
     assert _losses(folder) == _losses(workspace / "runs/whole")
+    usual = (folder / "config.yaml").stat().st_mode
+    assert all(path.stat().st_mode == usual for path in folder.rglob("*.safetensors")), "as the umask says"
     assert resumed.json["eval_loss"] == whole.json["eval_loss"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "garbage", "[1]", '{"limits": {}}', '{"result": {"x": 1}}', "[" * 100_000]
+)
+def test_a_result_gone_bad_is_named(seqmlm: Run, fasta: Path, workspace: Path, content: str) -> None:
+    folder = workspace / "runs/r"
+    folder.mkdir(parents=True)
+    settings = seqmlm("train", "-d", "protein", fasta, *FAST, "--max-steps", 1, "--print-config").out
+    (folder / "config.yaml").write_text(settings)
+    (folder / "result.json").write_text(content)
+    done = seqmlm("train", "--resume", "r")
+    assert done.code == 4, done.err
+    assert "result.json is not the result of a training" in done.err
+    assert "--resume r" in done.err
+    assert (folder / "result.json").read_text() == content
+
+
+def test_a_registry_that_cannot_be_used_is_said_before_data_are_read(
+    seqmlm: Run, fasta: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("data were read")
+
+    monkeypatch.setattr("seqmlm.tasks.pretrain.build_corpus", read)
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql+psycopg://u:secret@127.0.0.1:1/none")
+    done = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "early")
+    assert done.code == 4, done.err
+    assert "the registry at postgresql+psycopg://u:***@127.0.0.1:1/none cannot be used" in done.err
+    assert "secret" not in done.err
+    assert not (workspace / "runs/early").exists()
+
+
+def test_a_fresh_server_is_said_before_data_are_read(
+    seqmlm: Run, fasta: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    monkeypatch.setenv("SEQMLM_DATABASE_URL", postgres_url)
+    arguments = ("train", "-d", "protein", fasta, *FAST, "--max-steps", 1, "--name", "early")
+    done = seqmlm(*arguments)
+    assert done.code == 4, done.err
+    assert "run `seqmlm db upgrade` once" in done.err
+    assert not (workspace / "runs").exists(), "nothing was prepared"
+    assert seqmlm("db", "upgrade").code == 0
+    again = seqmlm(*arguments)
+    assert again.code == 0, again.err
+    assert "model early:1" in again.err
 
 
 def test_a_checkpoint_gone_bad_is_named_and_nothing_is_lost(

@@ -50,6 +50,8 @@ def test_train_with_channels_score_and_go_on(seqmlm: Run, table: Path, workspace
     card = json.loads((folder / "seqmlm.json").read_text())
     assert sorted(card["channels"]) == ["age", "segment", "time", "visit"]
     assert card["sensitive"]
+    for path in (workspace / "runs/first").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     assert not (workspace / "runs/first/predictions.txt").exists()
     scores = workspace / "scores.jsonl"
     scored = seqmlm("score", "first", table, "--per-unit", "--out", scores)

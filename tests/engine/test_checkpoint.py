@@ -160,6 +160,28 @@ def test_a_torn_checkpoint_is_passed_over_with_its_reason(tmp_path: Path, kind: 
     assert names(tmp_path) == ["step-00000001", "step-00000002"]
 
 
+def test_a_flipped_byte_in_any_file_is_found(tmp_path: Path) -> None:
+    damaged = save(tmp_path, 1)
+    names = sorted(path.name for path in damaged.iterdir())
+    assert {"manifest.json", "model.safetensors", "state.json"} <= set(names)
+    for name in names:
+        whole = (damaged / name).read_bytes()
+        # A manifest says more than is read of it: what is flipped there is a hash.
+        place = whole.index(b'"sha256": "') + 12 if name == "manifest.json" else len(whole) // 2
+        (damaged / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        skipped: list[checkpoint.Skipped] = []
+        assert checkpoint.newest_valid(tmp_path, skipped) is None
+        assert "manifest.json" in skipped[0].reason
+        (damaged / name).write_bytes(whole)
+    for garbage in (b"[" * 100_000, b"[]", b'{"files": 5, "format": 1}', b"\xff\xfe"):
+        whole = (damaged / "manifest.json").read_bytes()
+        (damaged / "manifest.json").write_bytes(garbage)
+        with pytest.raises(StateError, match="unusable checkpoint"):
+            checkpoint.read(damaged)
+        (damaged / "manifest.json").write_bytes(whole)
+    assert checkpoint.newest_valid(tmp_path) == damaged
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     assert checkpoint.newest_valid(tmp_path / "missing") is None
     (tmp_path / "step-00000003.tmp").mkdir()

@@ -31,7 +31,7 @@ from seqmlm.engine.reductions import (
     union,
 )
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.errors import TrainingError, UsageError
+from seqmlm.errors import NotFiniteError, TrainingError, UsageError
 
 SPACE = TokenSpace(size=23, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
 
@@ -376,6 +376,23 @@ def test_between_answers_the_model_is_as_the_caller_left_it() -> None:
     for _ in Conditionals(toy, lookahead=2).ask(some_queries(6)):
         assert toy.training
         assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("want", [[TargetLogProb()], [Entropy()], [TopIds(1)], [Rows()], [Sample(1)]])
+def test_an_answer_that_is_no_number_is_an_error(want: list[Reduction], value: float) -> None:
+    toy = Toy()
+    encoding, place = sequence(np.random.default_rng(0), 8), np.array([2], dtype=np.int32)
+    query = Query(encoding=encoding, masked=place, asked=place)
+    next(Conditionals(toy).ask([query], want))
+    toy.place.data[:, encoding.ids[2]] = value
+    if value == -torch.inf and not isinstance(want[0], TargetLogProb):
+        next(
+            Conditionals(toy).ask([query], want)
+        )  # a token that never comes; its surprisal would be infinite
+        return
+    with pytest.raises(NotFiniteError, match=r"weights are damaged .* --precision fp32"):
+        next(Conditionals(toy).ask([query], want))
 
 
 def test_special_tokens_have_no_probability_in_the_ordinary_space() -> None:

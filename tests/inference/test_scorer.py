@@ -17,6 +17,7 @@ from seqmlm.engine.masking.lexicon import Lexicon
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Floats, TokenSpace
 from seqmlm.engine.units import EXACT, ONE_PASS_HEAD, Mode
+from seqmlm.errors import NotFiniteError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -128,3 +129,21 @@ def test_a_one_pass_head_is_asked_in_the_scorers_precision(
     [made] = scorer._scorers.values()
     assert made.conditionals is not scorer.session.conditionals()
     assert made.conditionals.precision == "bf16"
+
+
+@pytest.mark.parametrize("sensitive", [False, True])
+def test_a_score_that_is_no_number_names_model_and_record(sensitive: bool) -> None:
+    model = protein_model()
+    model = replace(model, card=replace(model.card, sensitive=sensitive))
+    scorer = RecordScorer(Session(model))
+    records = [
+        Record(id=f"p{n}", raw=raw, source="x.fasta", line=n) for n, raw in enumerate(["LAGV", "LAWV"])
+    ]
+    embedding = model.rows.model.get_input_embeddings().weight.data
+    embedding[int(model.tokenizer.encode("W").ids[1])] = 3e38
+    with pytest.raises(NotFiniteError) as caught:
+        scorer.scored(scorer.encoded(records, Problems()))
+    assert str(caught.value).startswith("nowhere: record x.fasta:")
+    assert ("(p" in str(caught.value)) is not sensitive
+    with pytest.raises(NotFiniteError, match=r"nowhere: sequence \d of 2 asked together"):
+        scorer.sequences([model.tokenizer.encode(one.raw) for one in records])

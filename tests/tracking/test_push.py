@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,42 @@ def test_a_line_torn_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None
     path.write_text('{"step": 1}\n{"step": 2, "eval/l')
     MetricsFile(path).write(2, {"eval/loss": 1.0})
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
+def test_a_damaged_line_in_the_middle_costs_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    damaged = (
+        b"\0\0\xff\n",
+        b"[" * 100_000 + b"\n",
+        b'{"step": "x"}\n',
+        b"5\n",
+        b'{"step": 1, "time": "t"}\n',
+    )
+    lines = [b'{"step": %d}\n' % number for number in range(1, 7)]
+    whole = b"".join(chain.from_iterable(zip_longest(lines, damaged, fillvalue=b"")))
+    path.write_bytes(whole)
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4, 5, 6]
+    MetricsFile(path).write(7, {"loss": 1.0})
+    assert path.read_bytes().startswith(whole), "nothing is deleted"
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4, 5, 6, 7]
+    assert "5 damaged line(s)" in caplog.messages[0]
+    file = MetricsFile(path)
+    file.cut_after(4)
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"garbage", b"[1]", b"5", b"{}", b"[" * 100_000, b"\0" * 99, b'{"gaps": 1}'),
+        b'{"name": 1, "experiment": "e", "tracking_uri": "u"}',
+        b'{"name": "n", "experiment": "e", "tracking_uri": "u", "params": [1], "offset": "x"}',
+    ],
+)
+def test_a_damaged_ledger_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tracking.json").write_bytes(content)
+    with pytest.raises(StateError, match=r"tracking\.json is damaged .* remove it"):
+        Ledger.read(tmp_path)
 
 
 def test_no_two_lines_have_the_same_time(tmp_path: Path) -> None:
