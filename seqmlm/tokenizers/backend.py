@@ -56,6 +56,10 @@ class BackendTokenizer(Tokenizer):
         The pieces of one character that takes several tokens all have that character's span; white space in
         front is left out, so a token that is white space alone has an empty one.
         """
+        return self._encoded(raws)[0]
+
+    def _encoded(self, raws: Sequence[str]) -> tuple[list[Encoding], list[Any]]:
+        """Our encodings, and those of the library."""
         found = self._backend.encode_batch(list(raws))
         ids, starts = _concatenate([one.ids for one in found])
         offsets = chain.from_iterable(chain.from_iterable(one.offsets for one in found))
@@ -64,7 +68,8 @@ class BackendTokenizer(Tokenizer):
         groups = self._groups(found, ids, starts)
         self._empty_blanks(ids, groups, spans)
         edges = starts.tolist()
-        return [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
+        made = [Encoding(ids=ids[a:b], groups=groups[a:b], spans=spans[a:b]) for a, b in pairwise(edges)]
+        return made, found
 
     def _empty_blanks(self, ids: Ids, groups: Ids, spans: Ids) -> None:
         """Give a token that is only a space an empty span where the rest of its word begins; in place."""

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from seqmlm.engine.types import TokenSpace
+from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content, read_backend
 from seqmlm.tokenizers.base import read_card
@@ -39,6 +41,24 @@ _DISTINCT_WORDS = 5_000_000
 _FEED = 1 << 16
 
 SMALLEST, LARGEST = 1024, 32768
+
+
+PIECE = 1 << 18
+"""Characters from which on a text is handed to the library piece by piece: it keeps 700 bytes a word."""
+
+_BETWEEN = re.compile(r"(?<=[^\W_]) (?=[^\W_])")  # where every pre-tokenizer here begins a word, and no other
+
+
+def pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (start, piece) of a text cut between words, each about `PIECE` characters.
+
+    Encoded one by one they give what the whole gives. A text without spaces between letters is one piece.
+    """
+    start = 0
+    while len(text) - start > PIECE and (found := _BETWEEN.search(text, start + PIECE)):
+        yield start, text[start : found.start()]
+        start = found.end()  # without the space, which pre-tokenizers put before the first word of a text
+    yield start, text[start:]
 
 
 def count_words(
@@ -58,11 +78,13 @@ def count_words(
     for text in texts:
         if not text or text.isspace():
             continue
-        normal = normalizer.normalize_str(text) if normalizer is not None else text
-        words = [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
-        counts.update(words)
-        if min_records > 1:
-            spread.update(set(words))
+        own: set[str] = set()
+        for _, piece in pieces(text):
+            normal = normalizer.normalize_str(piece) if normalizer is not None else piece
+            words = [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
+            counts.update(words)
+            own.update(words if min_records > 1 else ())
+        spread.update(own)
         if len(counts) > _DISTINCT_WORDS:
             counts = Counter({word: n for word, n in counts.items() if n > 1})
             spread = Counter({word: n for word, n in spread.items() if word in counts})
@@ -182,6 +204,27 @@ class SubwordTokenizer(BackendTokenizer):
         backend = cls._assembled(cls._learn(counts, size), pre_tokenizer)
         backend.normalizer = normalizer
         return cls(backend, lowercase=lowercase)
+
+    def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
+        """As of the base class; texts above `PIECE` characters go through the library in pieces."""
+        short = iter(super().encode_batch([raw for raw in raws if len(raw) <= PIECE]))
+        return [next(short) if len(raw) <= PIECE else self._in_pieces(raw) for raw in raws]
+
+    def _in_pieces(self, raw: str) -> Encoding:
+        ids, groups, spans = [], [], []
+        words = 0
+        for start, piece in pieces(raw):
+            [one], [found] = self._encoded([piece])
+            assert one.spans is not None
+            last = start + len(piece) == len(raw)
+            inner = slice(0 if start == 0 else 1, None if last else -1)  # without [CLS], [SEP]
+            own = one.groups[inner]
+            ids.append(one.ids[inner])
+            groups.append(np.where(own >= 0, own + np.int32(words), own))
+            spans.append(one.spans[inner] + np.int32(start))
+            spans[-1][-1] -= start if last else 0  # that of [SEP]
+            words += next((word for word in reversed(found.word_ids) if word is not None), -1) + 1
+        return Encoding(ids=np.concatenate(ids), groups=np.concatenate(groups), spans=np.concatenate(spans))
 
     @classmethod
     def _assembled(cls, model: Any, pre_tokenizer: Any) -> tokenizers.Tokenizer:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, ModernBertConfig
 
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers import subword
 from seqmlm.tokenizers.subword import SPECIAL, BpeTokenizer, UnigramTokenizer, WordPieceTokenizer
 
 KINDS = (BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)
@@ -124,6 +125,45 @@ def test_batch_equals_one_by_one(tokenizer):
         assert np.array_equal(encoding.groups, alone.groups)
         assert np.array_equal(encoding.spans, alone.spans)
     assert tokenizer.encode_batch([]) == []
+
+
+@settings(deadline=None)
+@given(
+    text=st.lists(
+        st.sampled_from(
+            [
+                " ",
+                "  ",
+                "the",
+                "river",
+                "Straße",
+                "e\u0301",
+                "\u0301",
+                "1",
+                "'s",
+                "\u3000",
+                "深",
+                "\n",
+                "[MASK]",
+            ]
+        )
+        | st.text(max_size=3),
+        max_size=60,
+    ).map("".join),
+    size=st.integers(1, 30),
+)
+def test_pieces_give_what_the_whole_gives(tokenizer, text, size):
+    whole = tokenizer.encode(text)
+    rules = type(tokenizer)._normalizer(False), type(tokenizer)._pre_tokenizer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subword, "PIECE", size)
+        assert " ".join(piece for _, piece in subword.pieces(text)) == text
+        [found, short] = tokenizer.encode_batch([text, "a"])
+        counts = subword.count_words([text], *rules)
+    for name in ("ids", "groups", "spans"):
+        assert np.array_equal(getattr(found, name), getattr(whole, name))
+    assert np.array_equal(short.ids, tokenizer.encode("a").ids)
+    assert counts == subword.count_words([text], *rules)
 
 
 def test_special_tokens_cannot_be_written_into_data(tokenizer):

@@ -20,7 +20,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
-from seqmlm.domains.code.source import broken_line, package_of_file
+from seqmlm.domains.code.source import LARGEST, TOO_LARGE, broken_line, package_of_file
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
@@ -35,7 +35,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
 
     Args:
         path: the file.
-        problems: receives a file that is no notebook; counts those without code.
+        problems: receives a file that is no notebook; counts those without code, or with more than 1 MiB.
         max_bytes: of the largest file.
     """
     source = source_of(path)
@@ -54,6 +54,9 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     if language == "python":
         cells = [_without_magic(text, problems) for text in cells]
     text = SourceText("\n\n".join(cells) + "\n", language)
+    if len(text) > LARGEST:
+        problems.note(TOO_LARGE, source=source)
+        return
     meta: dict[str, Any] = {"language": language, "cells": len(cells)}
     line = broken_line(text)
     if line is not None:
@@ -154,7 +157,8 @@ def read_code_json(
 
     Args:
         path: the file; or Parquet, a folder that `datasets` saved, or hf:NAME[:SPLIT].
-        problems: receives what is not an object, or has no code in the field; counts near duplicates.
+        problems: receives what is not an object, or has no code in the field; counts near duplicates, and
+            code of more than 1 MiB, which is left out.
         text: the same as field, as data sets of all fields have it.
         field: key of the code, text or a list of tokens (joined by spaces); None takes the first of "code",
             "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens" and "text" there is.
@@ -184,6 +188,9 @@ def read_code_json(
         document = document_field or next((one for one in _DOCUMENTS if one in row), None)
         record = record_from(row, name, own, document, keep, source, number, problems)
         if record is None:
+            continue
+        if len(record.raw) > LARGEST:
+            problems.note(TOO_LARGE, source=source, line=number)
             continue
         if known is not None and known.seen(record.raw):
             problems.note("a near duplicate, skipped")

@@ -121,6 +121,8 @@ def _bare(name: str) -> str:
 LARGEST = 1 << 20
 """Bytes of the largest file that somebody wrote by hand."""
 
+TOO_LARGE = "a file larger than the limit, skipped"
+
 Unparsed = Literal["keep", "refuse"]
 
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")  # PEP 263, in one of the first two lines
@@ -271,6 +273,6 @@ def _bytes(source: str, problems: Problems, max_bytes: int) -> bytes | None:
             problems.note("a binary file, skipped", source=source)
             return None
         if size > max_bytes:
-            problems.note("a file larger than the limit, skipped", source=source)
+            problems.note(TOO_LARGE, source=source)
             return None
     return b"".join(parts)

@@ -408,3 +408,19 @@ def test_a_work_tree_is_a_folder(tmp_path):
     for path in ("-", written(tmp_path, {"a.py": "x = 1\n"}) / "a.py"):
         with pytest.raises(UsageError, match="is no folder"):
             list(read_worktree(path, Problems()))
+
+
+def test_code_of_more_than_anybody_writes_is_left_out_and_counted(tmp_path):
+    large = "x = 1\n" * 200_000
+    cells = [{"cell_type": "code", "source": large}]
+    folder = written(
+        tmp_path,
+        {
+            "a.jsonl": json.dumps({"code": large}) + '\n{"code": "y = 2"}\n',
+            "b.ipynb": json.dumps({"cells": cells}),
+        },
+    )
+    problems = Problems()
+    assert [str(r.raw) for r in read_code_json(folder / "a.jsonl", problems)] == ["y = 2"]
+    assert list(read_notebook(folder / "b.ipynb", problems)) == []
+    assert problems.counts == {"a file larger than the limit, skipped": 2}

@@ -22,6 +22,7 @@ from typing import IO, Any
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers.cells import until_seconds
+from seqmlm.errors import DataError
 
 BIRTH = "MEDS_BIRTH"
 DEATH = "MEDS_DEATH"
@@ -136,6 +137,9 @@ Cells = tuple[Any, ...]
 
 SUBJECT, TIME, CODE, VALUE, TEXT, VISIT, KIND, SOURCE, LINE = range(9)
 
+LARGEST = 2_000_000
+"""Most rows of one subject; more is no person, and must be held whole: half a kilobyte each."""
+
 ROWS_IN_MEMORY = 100_000
 _PARTS = 256
 _DEPTH = 3  # of parts of parts; a subject of its own cannot be divided
@@ -144,7 +148,7 @@ _DEPTH = 3  # of parts of parts; a subject of its own cannot be divided
 def grouped(
     rows: Iterable[Cells], *, limit: int = ROWS_IN_MEMORY, _depth: int = 0
 ) -> Iterator[tuple[str, list[Cells]]]:
-    """Yield (subject, its rows in their order) for rows in any order.
+    """Yield (subject, its rows in their order) for rows in any order; of a subject at most `LARGEST` and one.
 
     Subjects come in order of first appearance where all rows fit in memory, else in a fixed order of parts.
 
@@ -174,7 +178,9 @@ def grouped(
 def _groups(rows: Iterable[Cells]) -> Iterator[tuple[str, list[Cells]]]:
     found: dict[str, list[Cells]] = {}
     for row in rows:
-        found.setdefault(row[SUBJECT], []).append(row)
+        own = found.setdefault(row[SUBJECT], [])
+        if len(own) <= LARGEST:
+            own.append(row)
     while found:
         subject = next(iter(found))
         yield subject, found.pop(subject)
@@ -295,8 +301,16 @@ class Histories:
                 yield record
 
     def record(self, subject: str, rows: list[Cells]) -> Record | None:
-        """The record of one subject's rows; None without a dated event besides birth and death."""
+        """The record of one subject's rows; None without a dated event besides birth and death.
+
+        Of a subject with more than `LARGEST` rows there is none either; `problems` is told.
+        """
         note = self._problems.note
+        if len(rows) > LARGEST:
+            reason, remedy = f"a subject with more than {LARGEST:,} rows", "check the column of the patient"
+            source, line = self._sources[rows[0][SOURCE]], rows[0][LINE]
+            self._problems.bad(DataError(reason, source=source, line=line, remedy=remedy))
+            return None
         timed = [row for row in rows if row[TIME] is not None]
         if self._until is not None:
             kept = [row for row in timed if row[TIME] < self._until]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from seqmlm.data.files import require_file, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import SUBJECT, Cells, Histories
+from seqmlm.domains.ehr.readers.histories import LARGEST, SUBJECT, Cells, Histories
 from seqmlm.domains.ehr.readers.relational import measured
 from seqmlm.domains.ehr.readers.tables import present, scan
 from seqmlm.errors import DataError
@@ -148,7 +148,7 @@ def _neighbours(
 ) -> Iterator[Record]:
     """A record for each run of rows of one subject."""
     for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
-        found = record(subject, list(members))
+        found = record(subject, list(islice(members, LARGEST + 1)))
         if found is not None:
             yield found
 

@@ -10,6 +10,7 @@ from histories import lines
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import readers
+from seqmlm.domains.ehr.readers import histories
 from seqmlm.domains.ehr.readers.histories import iso
 from seqmlm.errors import UsageError
 
@@ -246,3 +247,18 @@ def test_a_refused_line_takes_the_row_it_is_in(tmp_path: Path) -> None:
     [record] = readers.read_long(path, problems)
     assert [event.code for event in record.raw.events] == ["CODE//A"]
     assert problems.counts["a field without end"] == problems.counts["bytes that are not UTF-8"] == 1
+
+
+def test_a_subject_with_more_rows_than_memory_is_for_is_one_bad_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "LARGEST", 3)
+    path = tmp_path / "events.csv"
+    rows = [
+        f"{who},2021-01-0{day},C{day}" for day in range(1, 6) for who in ("a", "b") if who == "b" or day < 4
+    ]
+    path.write_text("patient,time,code\n" + "\n".join(rows) + "\n")
+    problems = Problems("skip")
+    [record] = readers.read_long(path, problems)
+    assert record.id == "a"
+    assert problems.counts["a subject with more than 3 rows"] == 1
