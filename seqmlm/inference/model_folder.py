@@ -329,7 +329,12 @@ def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
     """The card, once all files are what it says; one line on stderr where it does not say."""
     card = read_card(folder)
     if card is not None:
-        check_files(folder, card, replaced=replaced)
+        try:
+            check_files(folder, card, replaced=replaced)
+        except StateError:
+            if read_card(folder) == card:
+                raise
+            return _checked_card(folder, replaced)  # a file was replaced between the two looks
         if not card.files:
             logging.getLogger("seqmlm").warning(
                 f"{folder} is of an earlier version of seqmlm, without checksums: damage to its files would "
