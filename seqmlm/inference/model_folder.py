@@ -37,7 +37,7 @@ from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
-from seqmlm.errors import SeqmlmError, StateError, UsageError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.base import read_card as tokenizer_card
@@ -270,7 +270,7 @@ def _tokenizer(reference: str | Path) -> Tokenizer:
     kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:
         return kind.load(directory)
-    except SeqmlmError:
+    except StateError:
         raise
     except Exception as error:  # each tokenizer has its own files, and they may hold anything
         raise StateError(
