@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from seqmlm.engine.foreign import check_shapes, shapes_of
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.errors import StateError, UsageError
 
@@ -120,11 +121,14 @@ class InputChannels(nn.Module):
         Raises:
             StateError: the weights are missing, or not those of these channels.
         """
-        made = cls(channels_of(described), width)
+        channels = channels_of(described)
         try:
+            with torch.device("meta"):
+                check_shapes(cls(channels, width), shapes_of(folder / WEIGHTS))
             tensors = load_file(folder / WEIGHTS)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, ValueError, RuntimeError) as error:
             raise StateError(f"{folder / WEIGHTS} cannot be read ({error}); export the model again") from None
+        made = cls(channels, width)
         restore_module(made, tensors)
         return made
 

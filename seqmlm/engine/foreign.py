@@ -175,10 +175,10 @@ def check_shapes(empty: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Non
     wanted = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
     for name, shape in wanted.items():
         if shapes.get(name, shape) != shape:
-            raise ValueError(f"{CONFIG} makes {name!r} of shape {shape}, and the weights have {shapes[name]}")
+            raise ValueError(f"its settings give {name!r} shape {shape}, and the weights have {shapes[name]}")
     total, there = (sum(map(prod, found.values())) for found in (wanted, shapes))
     if total > 2 * there + _MISSING:
-        raise ValueError(f"{CONFIG} asks for {total} parameters, and the weights have {there}")
+        raise ValueError(f"its settings ask for {total} parameters, and the weights have {there}")
 
 
 class Weights:

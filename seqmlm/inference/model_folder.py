@@ -37,7 +37,7 @@ from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
-from seqmlm.errors import SeqmlmError, StateError, UsageError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
@@ -270,7 +270,7 @@ def _tokenizer(reference: str | Path) -> Tokenizer:
     kind = _named(reference, plugins.tokenizer_class, tokenizer_card(directory)["name"])
     try:
         return kind.load(directory)
-    except SeqmlmError:
+    except StateError:
         raise
     except Exception as error:  # each tokenizer has its own files, and they may hold anything
         raise StateError(
@@ -329,7 +329,12 @@ def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
     """The card, once all files are what it says; one line on stderr where it does not say."""
     card = read_card(folder)
     if card is not None:
-        check_files(folder, card, replaced=replaced)
+        try:
+            check_files(folder, card, replaced=replaced)
+        except StateError:
+            if read_card(folder) == card:
+                raise
+            return _checked_card(folder, replaced)  # a file was replaced between the two looks
         if not card.files:
             logging.getLogger("seqmlm").warning(
                 f"{folder} is of an earlier version of seqmlm, without checksums: damage to its files would "

@@ -191,6 +191,9 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         assert torch.equal(again.state_dict()[name], value), name
     with pytest.raises(StateError, match="another model"):
         InputChannels.load(tmp_path, {"age": KINDS["age"].__dict__}, 32)
+    large = {**made.described(), "segment": {"kind": "category", "size": 10**12}}
+    with pytest.raises(StateError, match="cannot be read .*shape"):
+        InputChannels.load(tmp_path, large, 32)
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(StateError, match="cannot be read"):
         InputChannels.load(tmp_path, made.described(), 32)

@@ -154,6 +154,17 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_loads(
     checked(folder)
 
 
+def test_a_file_that_is_replaced_while_a_model_is_loaded_is_not_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = [read_card(folder)]
+    put_file(folder / EXTRA, b"new", private=False)
+    monkeypatch.setattr(model_folder, "read_card", lambda path: cards.pop() if cards else read_card(path))
+    loaded = model_folder.load(folder)
+    assert not cards
+    assert loaded.card == read_card(folder)
+
+
 def test_a_full_disk_leaves_the_old_file_and_a_folder_that_loads(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
