@@ -257,7 +257,8 @@ class Runner(Generic[Item, Answers]):
     def _over_live(self, found: Iterable[Batch[Item]]) -> None:
         for batch in found:
             self._done(batch, broken=False)
-            self._commit()
+            if self.counts.asked:
+                self._commit()
 
     def _done(self, batch: Batch[Item], *, broken: bool = True) -> None:
         """Ask about a batch and write its rows."""
@@ -270,6 +271,8 @@ class Runner(Generic[Item, Answers]):
         self._progress.progress(self.counts.asked, self.counts.rows, self.counts.alarms)
 
     def _due(self) -> bool:
+        if not self.counts.asked:
+            return False  # a commit would take the place of an older output with nothing
         tokens = self.session.forward_tokens
         return tokens >= self.budget.commit_interval or self.records - self._committed >= COMMIT_RECORDS
 

@@ -241,8 +241,10 @@ def test_two_runs_do_not_write_one_file(session: Session, fasta: Path, tmp_path:
 @pytest.mark.parametrize("text", ["", ">a\nM1\n>b\nM2\n"])
 @pytest.mark.parametrize("on_error", ["skip", "quarantine"])
 def test_an_input_of_which_nothing_could_be_read_is_an_error(
-    session: Session, tmp_path: Path, text: str, on_error: Any
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, on_error: Any
 ) -> None:
+    monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
+    monkeypatch.setattr(batches, "BATCH_RECORDS", 1)
     source, out, aside = tmp_path / "p.fasta", tmp_path / "out.jsonl", tmp_path / "aside"
     source.write_text(text)
     out.write_text("old")
