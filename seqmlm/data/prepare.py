@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from seqmlm.data.duplicates import SeenHashes, hash128
-from seqmlm.data.files import is_reference
+from seqmlm.data.files import is_reference, require_file
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
@@ -46,7 +46,7 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
     of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
 
     Raises:
-        DataError: a file is missing, or is "-": a stream cannot be hashed before it is read.
+        DataError: a file is missing, no regular file, or "-": a stream cannot be hashed before it is read.
     """
     digest = hashlib.sha256()
     for path in map(str, paths):
@@ -55,6 +55,7 @@ def file_fingerprint(paths: Iterable[str | Path]) -> str:
         if is_reference(path):
             digest.update(path.encode())
             continue
+        require_file(path)
         try:
             digest.update(_one(Path(path)))
         except OSError as error:
