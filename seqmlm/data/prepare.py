@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from seqmlm.data.duplicates import SeenHashes, hash128
-from seqmlm.data.files import is_reference
+from seqmlm.data.files import is_reference, require_file
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
@@ -50,7 +50,7 @@ def file_fingerprint(paths: Iterable[str | Path], *, whole: bool = False) -> str
         whole: all bytes of large files count, and their modification times do not.
 
     Raises:
-        DataError: a file is missing, or is "-": a stream cannot be hashed before it is read.
+        DataError: a file is missing, no regular file, or "-": a stream cannot be hashed before it is read.
     """
     digest = hashlib.sha256()
     for path in map(str, paths):
@@ -59,6 +59,7 @@ def file_fingerprint(paths: Iterable[str | Path], *, whole: bool = False) -> str
         if is_reference(path):
             digest.update(path.encode())
             continue
+        require_file(path)
         try:
             digest.update(_one(Path(path), whole))
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,29 @@ def test_to_read_nothing_is_an_error_that_says_why(seqmlm, workspace: Path, data
         assert done.code == 3, done.err
         assert said in done.err
         assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("name", ["pipe", "folder/pipe", "/dev/null"])
+def test_what_is_no_file_is_said_and_never_waited_for(seqmlm, workspace: Path, name: str) -> None:
+    (workspace / "folder").mkdir()
+    os.mkfifo(workspace / "pipe")
+    os.mkfifo(workspace / "folder" / "pipe")
+    for words in (("data", "inspect"), ("train",), ("data", "export", "--out", "e")):
+        done = seqmlm(*words, "--domain", "protein", str(workspace / name))
+        assert done.code == 3, done.err
+        assert f"{name}: " in done.err
+        assert "a pipe, socket or device" in done.err
+        done = seqmlm(*words, "--domain", "protein", str(workspace / "folder"))
+        assert done.code == 3, done.err
+        assert "the folder contains no files" in done.err
+
+
+def test_a_format_of_folders_is_not_read_from_standard_input(seqmlm, workspace: Path) -> None:
+    for domain, format in (("ehr", "omop"), ("ehr", "synthea"), ("ehr", "mimic3"), ("code", "worktree")):
+        for path in ("-", "/dev/stdin"):
+            done = seqmlm("data", "inspect", "--domain", domain, "--format", format, path)
+            assert done.code == 2, done.err
+            assert "- is no folder" in done.err
 
 
 def test_formats_and_their_options_are_listed(seqmlm, workspace: Path) -> None:

@@ -82,20 +82,25 @@ def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
     """
     held: list[tuple[int, str]] = []
     stray = _Stray(source, problems)
-    for number, text in _with_refused(lines(source, problems, max_bytes=max_bytes)):
-        if not text and not held:
-            continue
-        held.append((number, text))
-        if len(held) < 4:
-            continue
-        if held[0][1][:1] in ("@", _REFUSED) and held[2][1][:1] in ("+", _REFUSED):
-            stray.tell(_NO_READ)
-            texts = [line for _, line in held]
-            if _REFUSED not in texts:
-                yield held[0][0], texts
-            held = []
-        else:
-            stray.add(*held.pop(0), _NO_READ)
+    due, gap = 1, False
+    for came in lines(source, problems, max_bytes=max_bytes):
+        gap = gap or came[0] != due
+        for number, text in (came,) if came[0] == due else _with_refused(due, came):
+            if not text and not held:
+                continue
+            held.append((number, text))
+            if len(held) < 4:
+                continue
+            first, third = held[0][1], held[2][1]
+            if (first.startswith("@") or first == _REFUSED) and (third.startswith("+") or third == _REFUSED):
+                stray.tell(_NO_READ)
+                texts = [line for _, line in held]
+                if not gap or _REFUSED not in texts:
+                    yield held[0][0], texts
+                held, gap = [], False
+            else:
+                stray.add(*held.pop(0), _NO_READ)
+        due = came[0] + 1
     last = _NO_READ if stray.held else _TORN
     for number, text in held:
         stray.add(number, text, last)
@@ -105,14 +110,9 @@ def _reads(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[in
 _REFUSED = "\0"  # stands for a line that was refused; no line holds it
 
 
-def _with_refused(numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    due = 1
-    for number, text in numbered:
-        while due < number:
-            yield due, _REFUSED
-            due += 1
-        yield number, text
-        due += 1
+def _with_refused(due: int, came: tuple[int, str]) -> Iterator[tuple[int, str]]:
+    yield from ((number, _REFUSED) for number in range(due, came[0]))
+    yield came
 
 
 class _Stray:
