@@ -72,7 +72,8 @@ _KINDS: tuple[tuple[str, str], ...] = (
 KINDS = tuple(dict.fromkeys(kind for kind, _ in _KINDS))
 SECRET = "SECRET"
 """The further kind that what looks like a secret has, where secrets are masked."""
-_VALUE_WORD = re.compile(r"[^\s0-9/\\@<]*[0-9/\\@<]\S*")
+# Only from where a word begins: a giant one without a value would be gone through from each of its letters.
+_VALUE_WORD = re.compile(r"(?<!\S)[^\s0-9/\\@<]*[0-9/\\@<]\S*")
 _ANY_WORD = re.compile(r"\S+")
 _NAME = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 _NO_PREFIX = re.compile(r"[1-9][xX]")
