@@ -1,7 +1,7 @@
 """Words planted in sensitive data, looked for in every byte that is written or shown.
 
 A word of at least ten subjects may be in a model; one of fewer may be nowhere but in the rows and reports
-that the owner of the data asked for, which are for the owner alone. What looks like a secret is not even there.
+that their owner asked for, and that nobody else may read. What looks like a secret is not even there.
 """
 
 from __future__ import annotations
