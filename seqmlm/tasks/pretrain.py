@@ -107,8 +107,9 @@ def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
             version=version,
             values=values,
         )
-        keep_result(agreed, result)
-        return result
+    # What has its result is not opened again: killed before its run has ended, it would be RUNNING for ever.
+    keep_result(agreed, result)
+    return result
 
 
 def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processes) -> Plan:
