@@ -113,8 +113,9 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
             version=version,
             values=values,
         )
-        keep_result(agreed, result)
-        return result
+    # What has its result is not opened again: killed before its run has ended, it would be RUNNING for ever.
+    keep_result(agreed, result)
+    return result
 
 
 def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processes) -> Plan:

@@ -164,6 +164,28 @@ def test_a_fresh_server_is_said_before_data_are_read(
     assert "model early:1" in again.err
 
 
+def test_a_run_has_its_result_when_it_has_ended_in_mlflow(
+    seqmlm: Run, fasta: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the two must leave a run that is gone on with, or it would be RUNNING for ever."""
+
+    class Killed(BaseException): ...
+
+    def kill(*_: Any) -> None:
+        ledger = json.loads((workspace / "runs" / "one" / "tracking.json").read_text())
+        assert (ledger["status"], ledger["complete"]) == ("FINISHED", True)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("seqmlm.tasks.pretrain.keep_result", kill)
+        with pytest.raises(Killed):
+            seqmlm("train", "--domain", "protein", fasta, "--name", "one", "--max-steps", 2, *FAST)
+    assert seqmlm("train", "--resume", "one").code == 0
+    [run] = seqmlm("runs", "list", "--json").json
+    assert run["status"] == "FINISHED"
+    assert [entry["version"] for entry in seqmlm("models", "list", "--json").json] == [1]
+
+
 def test_a_checkpoint_gone_bad_is_named_and_nothing_is_lost(
     seqmlm: Run, fasta: Path, workspace: Path
 ) -> None:

@@ -63,9 +63,10 @@ def test_no_kind_of_input_does_harm(tmp_path: Path, part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["line_of_70_mib", "word_of_2_mb", "gzip_bomb", "100000_records"])
-def test_memory_is_bounded(tmp_path: Path, kind: str) -> None:
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """A gigabyte of one record, packed into a few megabytes."""
     formats = () if ALL else ("text-jsonl", "protein-fasta")
-    found = told(tmp_path, *formats, "--large", "--kinds", kind, "--seconds", 300)
+    kinds = () if ALL else ("--kinds", "gzip_bomb")
+    found = told(tmp_path, *formats, "--large", *kinds, "--seconds", 300)
     assert [complaint for one in found for complaint in one["complaints"]] == []
-    assert sum(one["cases"] for one in found)
+    assert sum(one["cases"] for one in found) >= 2

@@ -181,10 +181,10 @@ class Campaign:
         killed = 0
         while killed < most:
             self.begin(home, jobs)
-            time.sleep(self.random.uniform(0.0, self.duration))
-            for job in self.random.sample(jobs, self.random.randint(1, len(jobs))):
-                if job.process is None:
+            for job in self.random.sample(jobs, len(jobs)):
+                if job.process is None or killed == most:
                     continue
+                time.sleep(self.random.uniform(0.0, self.duration / 2))
                 with contextlib.suppress(ProcessLookupError):
                     job.process.kill()
                 done, job.process = job.process.wait(), None

@@ -40,6 +40,7 @@ class Case:
         refusable: the whole input may be refused instead, with exit code 3.
         lines: of bad records; where any is left out a message must name one of them.
         memory: bytes that the process may take beyond what it has at its start.
+        scored: whether scoring it is tried, too.
         modest: too much for scoring unit by unit: units are hidden four at a time.
     """
 
@@ -50,6 +51,7 @@ class Case:
     refusable: bool = False
     lines: tuple[int, ...] = ()
     memory: int = 256 * MIB
+    scored: bool = True
     modest: bool = False
 
 
@@ -519,7 +521,9 @@ def _giant(units: int, *, over: bool) -> Kind:
         if one.giant is None:
             return None
         case = inserted(one, folder, Extra(b"".join(one.giant(units))))
-        return Case(**{**vars(case), "memory": (700 if over else 1000) * MIB, "modest": True})
+        scored = over or units < 10**6  # else it takes minutes
+        memory = (700 if over else 1000) * MIB
+        return Case(**{**vars(case), "memory": memory, "modest": True, "scored": scored})
 
     return kind
 
@@ -528,7 +532,7 @@ def _word(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
     if one.value is None:
         return None
     case = inserted(one, folder, Extra(one.value(b"MKV" * (2 * MIB // 3))))
-    return Case(**{**vars(case), "memory": 500 * MIB, "modest": True})
+    return Case(**{**vars(case), "memory": 800 * MIB, "modest": True})
 
 
 def _bomb(pack: str) -> Kind:
@@ -665,6 +669,7 @@ def large_kinds() -> dict[str, Kind]:
         "large:line_of_70_mib": _giant(70 * MIB, over=True),
         "large:word_of_2_mb": _word,
         "large:10^5_units": _giant(10**5, over=False),
+        "large:10^7_units": _giant(10**7, over=False),
         "large:gzip_bomb": _bomb("gzip"),
         "large:zstandard_bomb": _bomb("zstandard"),
         "large:100000_records": _many(100_000),
