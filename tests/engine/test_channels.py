@@ -192,7 +192,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="another model"):
         InputChannels.load(tmp_path, {"age": KINDS["age"].__dict__}, 32)
     large = {**made.described(), "segment": {"kind": "category", "size": 10**12}}
-    with pytest.raises(StateError, match="cannot be read .*shape"):
+    with pytest.raises(StateError, match=r"cannot be read .*shape"):
         InputChannels.load(tmp_path, large, 32)
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(StateError, match="cannot be read"):
