@@ -58,17 +58,15 @@ def test_an_mlflow_server_is_killed_and_started_again_or_not(tmp_path: Path) -> 
 
 @pytest.mark.kills
 @pytest.mark.slow
-def test_postgresql_is_restarted_during_a_training(tmp_path: Path, postgres_state: Path) -> None:
-    campaign(tmp_path, "database", 6 if WANTED else 1)
-
-
-@pytest.fixture
-def postgres_state(postgres_url: str) -> Path:
-    """The folder of the server of .ci/postgres; others are not ours to restart."""
-    state = Path(
-        os.environ.get("SEQMLM_POSTGRES_STATE")
-        or f"{os.environ.get('TMPDIR', '/tmp')}/seqmlm-postgres.{os.getuid()}"
-    )
-    if not state.is_file():
-        pytest.skip("needs the server of .ci/postgres start: another cannot be restarted")
-    return Path(state.read_text().strip())
+def test_postgresql_is_restarted_during_a_training(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server is its own: other tests use that of `postgres_url` meanwhile."""
+    script = Path(__file__).resolve().parents[2] / ".ci" / "postgres"
+    monkeypatch.setenv("SEQMLM_POSTGRES_STATE", str(tmp_path / "state"))
+    started = subprocess.run([script, "start"], check=True, capture_output=True, text=True)
+    monkeypatch.setenv("SEQMLM_TEST_POSTGRES", started.stdout.strip())
+    try:
+        campaign(tmp_path, "database", 6 if WANTED else 1)
+    finally:
+        subprocess.run([script, "stop"], check=True, capture_output=True)
