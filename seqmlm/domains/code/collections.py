@@ -132,7 +132,7 @@ def _without_magic(text: str, problems: Problems) -> str:
 
 _OBJECTS = "write one object a line, or an array of them, or name the format the file really has"
 _GAP = re.compile(r"[,\s]*")
-_ITEM = re.compile(r"\n\s*(?=\{)")
+_ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
 _LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
 _FIELDS = ("code", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens", "text")
