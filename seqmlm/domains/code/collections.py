@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import NearDuplicates
-from seqmlm.data.files import MAX_BYTES, blocks, lines, source_of, too_long
+from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long, whole
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text
@@ -67,14 +67,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
 
 
 def _loaded(source: str, max_bytes: int) -> Mapping[str, Any]:
-    parts: list[bytes] = []
-    size = 0
-    for block in blocks(source):
-        parts.append(block)
-        size += len(block)
-        if size > max_bytes:
-            raise too_long(source, 1, max_bytes, "notebook")
-    notebook = json_value(b"".join(parts), source, 1, "save the notebook again")
+    notebook = json_value(whole(source, max_bytes, "notebook"), source, 1, "save the notebook again")
     if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
         return notebook
     raise DataError("not a notebook", source=source, remedy="name the format it really has")
