@@ -224,6 +224,26 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
             head = _read(handle, _BLOCK, str(source))
 
 
+def whole(source: str, max_bytes: int, what: str) -> bytes:
+    """All bytes of a file that has to be held in one piece, decompressed.
+
+    Args:
+        source: the file.
+        max_bytes: of the largest.
+        what: it is, for the message: "notebook".
+
+    Raises:
+        DataError: as `blocks`; or it is larger.
+    """
+    parts, size = list[bytes](), 0
+    for block in blocks(source):
+        parts.append(block)
+        size += len(block)
+        if size > max_bytes:
+            raise too_long(source, 1, max_bytes, what)
+    return b"".join(parts)
+
+
 def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
     """The bytes of a live input as they come; b"" is a pause."""
     head: bytes | None = b""  # until it is known what comes

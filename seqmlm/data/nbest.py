@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seqmlm.data.files import blocks, stem_suffix, too_long
+from seqmlm.data.files import stem_suffix, whole
 from seqmlm.data.readers.tables import json_value
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
@@ -64,14 +64,7 @@ def read_nbest(path: str, references: str | None = None) -> list[NBest]:
 
 
 def _whole(path: str) -> list[NBest]:
-    parts: list[bytes] = []
-    size = 0
-    for block in blocks(path):
-        parts.append(block)
-        size += len(block)
-        if size > _LARGEST:
-            raise too_long(path, 1, _LARGEST, "file")
-    values = json_value(b"".join(parts), path, 1, "see docs/SCORING.md for the forms")
+    values = json_value(whole(path, _LARGEST, "file"), path, 1, "see docs/SCORING.md for the forms")
     try:
         utterances = values.get("utts", values)
         return [_espnet(name, own, path) for name, own in utterances.items()]
@@ -141,7 +134,7 @@ def _checked(name: str, texts: list[tuple[Any, Any]], reference: Any, path: str,
         raise DataError(f"list {name!r} has no hypotheses", source=path, line=line, remedy="remove it")
     for text, score in texts:
         number = isinstance(score, int | float) and not isinstance(score, bool)
-        if not isinstance(text, str) or not number or not -_BEYOND < score < _BEYOND:  # nor not a number
+        if not isinstance(text, str) or not number or not -_BEYOND < score < _BEYOND:  # so is NaN
             raise DataError(
                 f"a hypothesis of {name!r} has no text or no finite score",
                 source=path,

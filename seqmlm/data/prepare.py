@@ -39,15 +39,11 @@ _SAMPLE = 1 << 20
 _SAMPLES = 16
 
 
-def file_fingerprint(paths: Iterable[str | Path], *, whole: bool = False) -> str:
+def file_fingerprint(paths: Iterable[str | Path]) -> str:
     """SHA-256, in hex, of the contents of some files in their order; names and folders are ignored.
 
     A file above `WHOLE_BYTES` is represented by its size, its modification time and 16 evenly spaced samples
     of 1 MiB. A data set (hf:NAME@COMMIT) is represented by its name.
-
-    Args:
-        paths: the files.
-        whole: all bytes of large files count, and their modification times do not.
 
     Raises:
         DataError: a file is missing, no regular file, or "-": a stream cannot be hashed before it is read.
@@ -61,7 +57,7 @@ def file_fingerprint(paths: Iterable[str | Path], *, whole: bool = False) -> str
             continue
         require_file(path)
         try:
-            digest.update(_one(Path(path), whole))
+            digest.update(_one(Path(path)))
         except OSError as error:
             raise DataError(
                 f"cannot be read: {error.strerror}", source=path, remedy="check the path"
@@ -79,11 +75,11 @@ def combined(**parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _one(path: Path, whole: bool) -> bytes:
+def _one(path: Path) -> bytes:
     stat = path.stat()
     digest = hashlib.sha256(stat.st_size.to_bytes(8, "little"))
     with path.open("rb") as handle:
-        if whole or stat.st_size <= WHOLE_BYTES:
+        if stat.st_size <= WHOLE_BYTES:
             while block := handle.read(_SAMPLE):
                 digest.update(block)
         else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO, get_args
 
-from seqmlm.engine.durable import DISK
+from seqmlm.engine.durable import DISK, refuse_irregular
 from seqmlm.errors import DataError, StateError, UsageError
 
 OnError = Literal["raise", "skip", "quarantine"]
@@ -35,6 +33,7 @@ class Problems:
     Attributes:
         places: the first place of each reason, as "file:line".
         remedies: what to do about each reason, from its first error.
+        met: bad records met, those of input that is read again (`replaying`) included.
 
     Any thread may call it: a live input is read in one of its own.
 
@@ -53,6 +52,7 @@ class Problems:
         if on_error == "quarantine" and quarantine is None:
             raise UsageError("on_error 'quarantine' needs a file for the quarantined records")
         self.on_error, self.quarantine, self.sensitive = on_error, quarantine, sensitive
+        self.met = 0
         self._bad: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
         self.places: dict[str, str] = {}
@@ -69,6 +69,7 @@ class Problems:
             DataError: `error` itself, under "raise".
             StateError: the quarantine file is no regular file, or cannot be written.
         """
+        self.met += 1
         if self._replayed:
             return
         if self.on_error == "raise":
@@ -206,7 +207,7 @@ class Problems:
         }
         if raw is not None and not self.sensitive:
             line["raw"] = raw[:_RAW_KEPT]
-        self._sink.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._sink.write(json.dumps(line) + "\n")  # in ASCII: nothing in it acts on a terminal
         self._sink.flush()  # a killed process loses no quarantined record
 
 
@@ -221,17 +222,15 @@ def _appending(path: Path) -> TextIO:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_irregular(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = os.open(path, flags, 0o600)
     except OSError as error:
-        special = error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR)
-        why = "it is no regular file" if special else str(error.strerror)
-        raise StateError(f"bad records cannot be written to {path}: {why}; name another file") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise StateError(f"bad records cannot be written to {path}: it is no regular file; name another file")
+        raise StateError(
+            f"bad records cannot be written to {path}: {error.strerror}; name another file"
+        ) from None
     os.fchmod(handle, 0o600)  # open does not change the mode of an existing file
-    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
+    return os.fdopen(handle, "a", encoding="ascii")
 
 
 def _count(counts: Counter[str], reason: str, n: int) -> str:

@@ -251,10 +251,14 @@ class Conditionals:
     def _check_finite(self, layout: Layout, found: list[Reduced]) -> None:
         """Refuse answers that are no numbers; a token outside the space has none, and may be asked about."""
         sound = bool(torch.cat([one.sound for one in found]).all())
-        for one in found:
-            log_probs = one.values.get(TargetLogProb.name)
-            if sound and log_probs is not None and len(log_probs) and float(log_probs.min()) == -torch.inf:
-                sound = not self._inside(layout, one.pairs[torch.isneginf(log_probs).cpu().numpy()]).any()
+        told = [
+            (one.pairs, one.values[TargetLogProb.name]) for one in found if TargetLogProb.name in one.values
+        ]
+        told = [(pairs, log_probs) for pairs, log_probs in told if len(pairs)]
+        # One number is waited for, not one of each pack.
+        if sound and told and float(torch.stack([found.min() for _, found in told]).min()) == -torch.inf:
+            none = [pairs[torch.isneginf(log_probs).cpu().numpy()] for pairs, log_probs in told]
+            sound = not self._inside(layout, np.concatenate(none)).any()
         if not sound:
             raise NotFiniteError(
                 "an answer of the model is not a finite number: its weights are damaged (copy the model "

@@ -196,9 +196,7 @@ def move_into_place(finished: Path, target: Path) -> None:
         OSError: the disk refuses it, or something else is there; `finished` is still there, unless only the
             last sync was refused.
     """
-    if (
-        not finished.is_dir()
-    ):  # a folder takes the place of nothing but an empty folder: the system sees to it
+    if not finished.is_dir():  # the system lets a folder take the place of nothing but an empty folder
         refuse_irregular(target)
     for path in finished.rglob("*"):
         DISK.sync(path)
@@ -288,7 +286,7 @@ class FileLock:
         wait: seconds to try for; None means for ever.
         holder: what the file stands for, for the message.
         remedy: what to do where the file cannot be made.
-        passing: the file goes when the lock is given back.
+        passing: the file goes when the lock is given back, unless it has content: locks have none.
     """
 
     _held: set[str] = set()  # noqa: RUF012 - one set for the process: record locks do not exclude threads
@@ -324,11 +322,11 @@ class FileLock:
         """Give the lock back; nothing happens where it is not held."""
         if self._descriptor is not None:
             with self._guard:
-                if self._passing:
+                # A file with content is somebody's own (poetry.lock). It goes before it is unlocked: whoever
+                # waits for it sees that it is gone.
+                if self._passing and not os.fstat(self._descriptor).st_size:
                     with suppress(OSError):
-                        os.unlink(
-                            self.path
-                        )  # before it is unlocked: whoever waits for it sees that it is gone
+                        os.unlink(self.path)
                 os.close(self._descriptor)
                 self._held.discard(self._name)
             self._descriptor = None

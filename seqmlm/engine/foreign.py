@@ -170,15 +170,18 @@ def check_shapes(empty: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Non
         shapes: of the tensors in the file, by name.
 
     Raises:
-        ValueError: a parameter has another shape, or all together are far larger than what is there.
+        ValueError: a parameter has another shape, or parameters and buffers together are far larger than what
+            is there.
     """
     wanted = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
     for name, shape in wanted.items():
         if shapes.get(name, shape) != shape:
             raise ValueError(f"its settings give {name!r} shape {shape}, and the weights have {shapes[name]}")
-    total, there = (sum(map(prod, found.values())) for found in (wanted, shapes))
+    # Buffers are in no file, and the settings say how long tables of positions are.
+    total = sum(map(prod, wanted.values())) + sum(buffer.numel() for buffer in empty.buffers())
+    there = sum(map(prod, shapes.values()))
     if total > 2 * there + _MISSING:
-        raise ValueError(f"its settings ask for {total} parameters, and the weights have {there}")
+        raise ValueError(f"its settings ask for {total} numbers, and the weights have {there}")
 
 
 class Weights:

@@ -35,6 +35,8 @@ BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 CASCADE = "cascade"
 
 _HEADER = "seqmlm"
+# What arrays and settings that do not fit together raise: a file that is whole may still say anything.
+_UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _FORMAT = 1
 
 Arrays = dict[str, NDArray[Any]]
@@ -100,7 +102,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
         }
     except StateError as error:
         raise StateError(f"{file}: {error} ('seqmlm calibrate')") from None
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+    except _UNFIT as error:
         raise _broken(file, error) from None
 
 
@@ -151,7 +153,10 @@ def stored_background(model: LoadedModel, level: Level) -> Background | None:
     )
     for one in (level, *alike):
         if own := _under(arrays, f"{one.name}/"):
-            return kind.load(own, model.tokenizer)
+            try:
+                return kind.load(own, model.tokenizer)
+            except _UNFIT as error:
+                raise _broken(file, error) from None
     return None
 
 
@@ -166,7 +171,7 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
         return None
     try:
         return TrainedOn.from_arrays(_read(file)[0])
-    except (ValueError, KeyError) as error:
+    except _UNFIT as error:
         raise _broken(file, error) from None
 
 
@@ -267,7 +272,8 @@ def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
         with safe_open(file, framework="numpy") as opened:
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             header = opened.metadata() or {}
-    except (OSError, ValueError, SafetensorError) as error:
+    # The last two: of numbers in a format that numpy does not have.
+    except (OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
         raise _broken(file, error) from None
     for name, values in arrays.items():
         if values.dtype.kind == "f" and np.isnan(values).any():

@@ -42,6 +42,7 @@ from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.base import read_card as tokenizer_card
+from seqmlm.tokenizers.huggingface import FILES as TOKENIZER_FILES
 from seqmlm.tokenizers.huggingface import imported
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ _CALIBRATE = "copy it again from where it is whole, or calibrate the model again
 _ELSEWHERE = "free space, or copy the model to a folder of your own"
 _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 
-# Files that change a model where they are found: a card that lists files must list these.
+# Files that change a model where they are found, beside our own cards (seqmlm*.json): a card that lists files
+# must list these, and no link leads from them out of the folder.
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", TOKENIZER_CARD, CALIBRATION),
+    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION),
     *("background.safetensors", "trained_on.safetensors", "one_pass.json"),
     *("one_pass_head.safetensors", "one_pass_head.json"),
 )
@@ -242,11 +243,22 @@ def check_files(folder: Path, card: Card, *, weights: bool = True, replaced: str
             what = "is missing" if found is None else "is damaged (its SHA-256 is not that on the card)"
             raise StateError(f"{folder / name} {what}: {remedy}")
     present = {path.name for path in folder.iterdir()} - {*card.files, CARD}
-    added = sorted(name for name in present if name in _READ_BY_NAME or fnmatch(name, "seqmlm*.json"))
+    added = sorted(filter(_is_read, present))
     if card.files and added:
         raise StateError(
             f"{folder / added[0]} is not one of the files that {CARD} lists: remove it, or {_COPY}"
         )
+
+
+def _is_read(name: str) -> bool:
+    return name in _READ_BY_NAME or fnmatch(name, "seqmlm*.json")
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a folder of which a file that would be read is a link out of it, a pipe or a device."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _is_read(path.name):
+            file_of(folder, path.name)
 
 
 def load_tokenizer(reference: str | Path) -> Tokenizer:
@@ -257,6 +269,7 @@ def load_tokenizer(reference: str | Path) -> Tokenizer:
         StateError: there is none, or its files are damaged.
     """
     directory = Path(reference)
+    _refuse_links(directory)
     card = read_card(directory)
     if card is not None:
         check_files(directory, card, weights=False)
@@ -327,6 +340,7 @@ def load(reference: str | Path, *, domain: str | None = None, replaced: str | No
 
 def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
     """The card, once all files are what it says; one line on stderr where it does not say."""
+    _refuse_links(folder)
     card = read_card(folder)
     if card is not None:
         try:

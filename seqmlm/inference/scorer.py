@@ -6,7 +6,7 @@ Records become `Scored`, unit by unit, and are remembered by the session; string
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -106,24 +106,27 @@ class RecordScorer:
         *,
         wanted: Sequence[Bools] | None = None,
         view: View = WHOLE,
+        named: Callable[[int], str] = "sequence {}".format,
     ) -> list[SequenceScore]:
         """Score sequences of which only the pseudo-log-likelihood is wanted; nothing is remembered.
 
         Args:
             encodings: what the model sees.
             mode, wanted, view: as of `scored`.
+            named: what the sequence of a number, from 0 on, is called where its answers are not finite.
 
         Returns:
             One for each, in order; positions count the scored tokens of a sequence of several windows.
+
+        Raises:
+            NotFiniteError: an answer is not a finite number.
         """
         request = _Request(mode, (), view)
         try:
             return [_joined(parts) for parts in self._windows(request, encodings, wanted)]
         except NotFiniteError as error:
-            number = self._culprit(request, encodings, wanted) + 1
-            raise NotFiniteError(
-                f"{self.session.model.path}: sequence {number} of {len(encodings)} asked together: {error}"
-            ) from None
+            name = named(self._culprit(request, encodings, wanted))
+            raise NotFiniteError(f"{self.session.model.path}: {name}: {error}") from None
 
     def _windows(
         self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None

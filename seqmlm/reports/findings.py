@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from seqmlm.anomaly.findings import CONTENT, PLACE, Finding
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import DataError, StateError
-from seqmlm.parsing import parse_json
+from seqmlm.parsing import LARGEST_JSON, parse_json, read_bounded
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 VERSION = "2.1.0"
@@ -100,6 +100,8 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 # Baselines
 
+# What JSON raises that has other things than a baseline where this one looks.
+_UNFIT = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _ORDER = (PLACE, CONTENT)  # the place first, then the content, which a renamed file keeps
 
 
@@ -126,8 +128,8 @@ class Baseline:
             DataError: the file is neither.
         """
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(path, LARGEST_JSON).decode("utf-8")
+        except (OSError, ValueError) as error:
             raise DataError(f"cannot be read ({error})", source=str(path)) from None
         found = _of_sarif(text, path)
         return cls(_of_rows(text, path) if found is None else found)
@@ -174,7 +176,7 @@ def _of_sarif(text: str, path: Path) -> list[Finding] | None:
     try:
         results = [result for run in log["runs"] for result in run.get("results", ())]
         return [_of_result(one) for one in results if one.get("baselineState") != "absent"]
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except _UNFIT as error:
         raise DataError(f"not SARIF as this program writes it ({error!r})", source=str(path)) from None
 
 
@@ -190,10 +192,14 @@ def _of_result(result: Mapping[str, Any]) -> Finding:
         last_line=int(region.get("endLine", first)),
         columns=None,
         scope=None,
-        fingerprints=dict(result.get("partialFingerprints", {})),
+        fingerprints=_marks(result.get("partialFingerprints", {})),
         p_value=result.get("properties", {}).get("p_value"),
         score=result.get("properties", {}).get("score"),
     )
+
+
+def _marks(values: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in values.items()}
 
 
 def _of_rows(text: str, path: Path) -> list[Finding]:
@@ -203,20 +209,19 @@ def _of_rows(text: str, path: Path) -> list[Finding]:
             continue
         try:
             row = parse_json(line)
-            marks = row.get("fingerprints")
-        except (ValueError, AttributeError):
+            if row.get("fingerprints") and row.get("alarm", True):
+                found.append(_of_row(row))
+        except _UNFIT:
             raise DataError(
                 "neither SARIF nor JSON lines of scores",
                 source=str(path),
                 line=number,
                 remedy="give what --sarif or --out wrote",
             ) from None
-        if marks and row.get("alarm", True):
-            found.append(_of_row(row, marks))
     return found
 
 
-def _of_row(row: Mapping[str, Any], marks: Mapping[str, str]) -> Finding:
+def _of_row(row: Mapping[str, Any]) -> Finding:
     return Finding(
         rule="",
         message="",
@@ -225,7 +230,7 @@ def _of_row(row: Mapping[str, Any], marks: Mapping[str, str]) -> Finding:
         last_line=int(row.get("last_line", row.get("line", 1))),
         columns=None,
         scope=row.get("function"),
-        fingerprints=marks,
+        fingerprints=_marks(row["fingerprints"]),
         p_value=row.get("p_value"),
         score=row.get("score"),
     )

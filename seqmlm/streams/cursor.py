@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -10,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.files import is_reference
-from seqmlm.data.prepare import file_fingerprint
-from seqmlm.engine.durable import replace_file
-from seqmlm.errors import StateError
-from seqmlm.parsing import parse_json
+from seqmlm.engine.durable import entry_of, replace_file
+from seqmlm.errors import DataError, StateError
+from seqmlm.parsing import read_json
 from seqmlm.streams.sinks import unwritable
 
 SUFFIX = ".resume.json"
@@ -69,28 +69,27 @@ class Cursor:
                 f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
                 "score again without --resume"
             )
-        return Position(**found["position"])
+        position: Position = found["position"]
+        return position
 
     def unfinished(self) -> Position | None:
         """Where an unfinished scoring of this output stands, whatever was asked; None where there is none
         that can be read."""
         try:
             found = self._read()
-            return None if found is None else Position(**found["position"])
-        except (StateError, TypeError):
+            return None if found is None else found["position"]
+        except StateError:
             return None
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            found: dict[str, Any] = read_json(self.path)
+            if found.pop("sha256") == _digest(found) and found["version"] == _VERSION:
+                return {**found, "position": Position(**found["position"])}
         except (FileNotFoundError, NotADirectoryError):
             return None
-        try:
-            found: dict[str, Any] = parse_json(text)
-            if found["version"] == _VERSION and {"request", "position"} <= found.keys():
-                return found
-        except (ValueError, KeyError, TypeError):
-            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass  # damaged, or no file of ours
         raise StateError(
             f"cannot continue {self._out}: {self.path} is not a cursor this version can read; score again "
             "without --resume"
@@ -102,7 +101,8 @@ class Cursor:
         Raises:
             StateError: it cannot be written; the old one is still there.
         """
-        text = json.dumps({"version": _VERSION, "request": self._request, "position": asdict(position)})
+        content = {"version": _VERSION, "request": self._request, "position": asdict(position)}
+        text = json.dumps({**content, "sha256": _digest(content)})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, text.encode(), mode=0o600 if self._private else 0o666)
@@ -114,8 +114,12 @@ class Cursor:
         self.path.unlink(missing_ok=True)
 
 
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
-    """Path to the fingerprint of the content, of every file: what a changed file differs in.
+    """Path to the SHA-256 of the content, of every file: what a changed file differs in.
 
     All bytes count, so that a change that keeps size and time is seen, and a copy with another time goes on;
     reading them takes far less than scoring them. A data set (hf:NAME@COMMIT) differs in its name, and what
@@ -124,11 +128,16 @@ def file_facts(paths: Iterable[str | Path]) -> dict[str, str]:
     Raises:
         DataError: a file cannot be read.
     """
-    return {path: file_fingerprint([path], whole=True) if _is_file(path) else "" for path in map(str, paths)}
+    return {path: _fingerprint(path) for path in map(str, paths)}
 
 
-def _is_file(path: str) -> bool:
-    return not is_reference(path) and (os.path.isfile(path) or not os.path.exists(path))
+def _fingerprint(path: str) -> str:
+    if is_reference(path) or (os.path.exists(path) and not os.path.isfile(path)):
+        return ""
+    try:
+        return str(entry_of(Path(path))["sha256"])
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", source=path, remedy="check the path") from None
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

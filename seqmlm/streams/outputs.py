@@ -15,6 +15,8 @@ from pathlib import Path
 from seqmlm.data.files import is_reference
 from seqmlm.engine.durable import FileLock, irregular, move_into_place
 from seqmlm.errors import StateError, UsageError
+from seqmlm.streams.cursor import SUFFIX
+from seqmlm.streams.sinks import PARTIAL
 
 
 def check_outputs(
@@ -34,12 +36,14 @@ def check_outputs(
 
     Raises:
         UsageError: a folder, link, pipe or device; the same file twice, however it is spelled; one of the
-            inputs; a file in the model's folder.
+            inputs, also where a file that a scoring keeps beside "--out" would be it; a file of the model's,
+            or in its folder.
     """
     paths = (Path(path) for path in inputs if str(path) != "-" and not is_reference(path))
     read = {key: path for path in paths for key in _identity(path)}
     taken: dict[object, str] = {}
-    home = None if folder is None else os.path.realpath(folder)
+    home = os.path.realpath(folder) if folder is not None and os.path.isdir(folder) else None
+    of_model = set() if home is None else {key for path in Path(home).iterdir() for key in _identity(path)}
     for name, path in outputs.items():
         if path is None:
             continue
@@ -52,13 +56,18 @@ def check_outputs(
                 f"{name} {path} is {what}, and only a regular file is written; name another file"
                 + (", or leave out --out: rows go to standard output" if streams and name == "--out" else "")
             )
-        for key in _identity(path):
-            if key in read:
-                raise UsageError(f"{name} {path} is one of the inputs; choose another file")
-            if taken.setdefault(key, name) != name:
-                raise UsageError(f"{taken[key]} and {name} are the same file, {path}; name two files")
+        beside = (
+            [path.with_name(path.name + suffix) for suffix in (PARTIAL, SUFFIX)] if name == "--out" else []
+        )
+        for file in (path, *beside):
+            for key in _identity(file):
+                if key in read:
+                    what = f"needs {file}, which is" if file != path else "is"
+                    raise UsageError(f"{name} {path} {what} one of the inputs; choose another file")
+                if taken.setdefault(key, name) != name:
+                    raise UsageError(f"{taken[key]} and {name} are the same file, {file}; name two files")
         above = os.path.realpath(path.parent)
-        if home is not None and os.path.isdir(home) and os.path.commonpath([home, above]) == home:
+        if home is not None and (os.path.commonpath([home, above]) == home or of_model & {*_identity(path)}):
             raise UsageError(f"{name} {path} is in the folder of the model; choose another place")
 
 

@@ -213,6 +213,7 @@ class PairScorer:
 
         Raises:
             DataError: a sequence that cannot be spelled.
+            NotFiniteError: an answer is not a finite number; it names the pair.
             UsageError: under `shared`, a sequence longer than the model.
         """
         tokenizer = self.session.tokenizer
@@ -222,7 +223,14 @@ class PairScorer:
         if self._metric == "shared":
             view, couples = TOKENS, zip(encodings[::2], encodings[1::2], strict=True)
             wanted = [kept for couple in couples for kept in common_tokens(*couple)]
-        scores = self._scorer.sequences(encodings, self._mode, wanted=wanted, view=view)
+
+        def named(number: int) -> str:
+            pair = pairs[number // 2]
+            return (
+                f"the {'bad' if number % 2 else 'good'} one of the pair {pair.source}:{pair.line} ({pair.id})"
+            )
+
+        scores = self._scorer.sequences(encodings, self._mode, wanted=wanted, view=view, named=named)
         return [
             ScoredPair(
                 pair=pair,

@@ -203,10 +203,14 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
 
     def answers(batch: Sequence[NBest]) -> list[Rescored]:
         nonlocal unknown
-        texts = [one.text for own in batch for one in own.hypotheses]
-        encodings = encoded_texts(session.tokenizer, texts)
+        places = [(own.id, number, one.text) for own in batch for number, one in enumerate(own.hypotheses, 1)]
+        encodings = encoded_texts(session.tokenizer, [text for _, _, text in places])
         unknown += unknown_tokens(session.tokenizer, encodings)
-        scores = iter(scorer.sequences(encodings, mode))
+
+        def named(number: int) -> str:
+            return f"{config.path}: hypothesis {places[number][1]} of the list {places[number][0]!r}"
+
+        scores = iter(scorer.sequences(encodings, mode, named=named))
         return [rescored(own, [next(scores).pll for _ in own.hypotheses], config) for own in batch]
 
     def rows(scored: list[Rescored]) -> list[Fields]:

@@ -15,7 +15,7 @@ import tokenizers
 from seqmlm.engine import foreign
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import StateError, UsageError
-from seqmlm.parsing import read_json
+from seqmlm.parsing import LARGEST_JSON, read_json
 from seqmlm.tokenizers.backend import BackendTokenizer, backend_content
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.residue import TOKENS as RESIDUE_TOKENS
@@ -82,17 +82,13 @@ def imported(reference: str | Path) -> Tokenizer:
     return HuggingFaceTokenizer(found)
 
 
-# What a tokenizer of a checkpoint is read from, beside its config.
-_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
+_CONTENT = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("spiece.model", "sentencepiece.bpe.model"),
 )
 _CONFIGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_LARGEST = 256 << 20
+FILES = (*_CONTENT, *_CONFIGS)
+"""What a tokenizer of a checkpoint is read from."""
 
 # Settings of a tokenizer that change its ids, beside those whose name ends in "_token"; all others (templates
 # of chats, files elsewhere, other classes' arguments) are not read.
@@ -137,15 +133,15 @@ def _auto(reference: str) -> Any:
 
 def _copy_known(reference: str, folder: Path) -> None:
     """Put a tokenizer's files into an empty folder, its configs without anything but known settings."""
-    found = {name: path for name in _FILES if (path := foreign.file_of(reference, name)) is not None}
+    found = {name: path for name in _CONTENT if (path := foreign.file_of(reference, name)) is not None}
     if not found:  # transformers would make one without any words
         raise StateError(
-            f"no tokenizer could be read from {reference}: it has no {_FILES[0]}; give a folder or hub id "
+            f"no tokenizer could be read from {reference}: it has no {_CONTENT[0]}; give a folder or hub id "
             "that has one"
         )
     for name, path in found.items():
-        if path.stat().st_size > _LARGEST:
-            raise StateError(f"{path} has more than {_LARGEST} bytes: it is no tokenizer")
+        if path.stat().st_size > LARGEST_JSON:
+            raise StateError(f"{path} has more than {LARGEST_JSON} bytes: it is no tokenizer")
         if path.suffix == ".json":
             with foreign.refusing(path):
                 read_json(path)

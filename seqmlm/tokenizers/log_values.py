@@ -186,10 +186,12 @@ class LogValues:
 
     def _concealed(self, line: str) -> str:
         found = self.marked(line)
+        pieces, done = list[str](), 0
         for new, end, start, stop in found.marks.tolist():
             if found.text[new:end] == mark(SECRET):
-                line = line[:start] + "*" * (stop - start) + line[stop:]
-        return line
+                pieces += (line[done:start], "*" * (stop - start))
+                done = stop
+        return "".join((*pieces, line[done:]))
 
     def _first_places(self, line: str) -> list[_Place]:
         """The values looked for in the whole line, before the built-in ones: secrets, then the user's own."""
@@ -323,7 +325,8 @@ _LIKE_SECRETS = re.compile(
     # user:password@host
     r"|(?<![\w/.+-])[\w.+-]{1,64}:(?P<login>[^\s:@/]{1,128})(?=@[\w(])"
     # Keys as their issuers write them: JSON web tokens, AWS, GitHub, GitLab, Slack, Stripe, Google, npm, ...
-    r"|(?P<issued>\beyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?|\b(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA)[0-9A-Z]{12,}"
+    # The header of a token is short; without a bound, "eyJ-eyJ-..." would be gone through from each "eyJ".
+    r"|(?P<issued>\beyJ[\w-]{5,512}\.[\w-]{5,}(?:\.[\w-]*)?|\b(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA)[0-9A-Z]{12,}"
     r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|(?:sk|pk|rk)[-_](?:live[-_]|test[-_]|proj[-_])?"
     r"|AIza|ya[0-9]{2}\.|npm_|hf_|SG\.)[\w.-]{12,})"
     # Words like Tr0ub4dor!

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from encoders import encoder
 from throughput_arms import flops_per_token
 from torch import nn
 from transformers import (
@@ -191,3 +192,12 @@ def test_parameters_and_operations() -> None:
     assert flops_per_token(model, 10, 0.2) == pytest.approx(expected)
     local = build(ModelConfig(overrides={**overrides, "local_attention": 4}), SPACE)
     assert flops_per_token(local, 10, 0.2) == pytest.approx(expected - 12 * 16 * 5)
+
+
+def test_a_table_that_is_in_no_file_is_not_larger_than_the_model(tmp_path):
+    encoder("esm-rotary").save_pretrained(tmp_path)
+    load(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "max_position_embeddings": 10**12}))
+    with pytest.raises(StateError, match="its settings ask for 10000"):
+        load(tmp_path)

@@ -216,6 +216,14 @@ def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
 # Locks
 
 
+def test_a_passing_lock_takes_no_file_of_the_users_away(tmp_path: Path) -> None:
+    path = tmp_path / "poetry.lock"
+    path.write_text("versions")
+    with durable.FileLock(path, wait=0, passing=True):
+        pass
+    assert path.read_text() == "versions"
+
+
 def test_a_passing_lock_leaves_no_file_and_is_not_taken_twice(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with durable.FileLock(path, wait=0, passing=True):

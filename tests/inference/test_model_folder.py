@@ -201,6 +201,22 @@ def earlier(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", ["seqmlm_tokenizer.json", "calibration.safetensors", "one_pass.json"])
+def test_no_file_is_a_pipe_or_leads_out_of_a_folder_without_checksums(
+    earlier: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    (tmp_path / "outside").write_bytes((earlier / name).read_bytes() if (earlier / name).exists() else b"{}")
+    (earlier / name).unlink(missing_ok=True)
+    if kind == "link":
+        (earlier / name).symlink_to(tmp_path / "outside")
+    else:
+        os.mkfifo(earlier / name)
+    for load in (model_folder.load, model_folder.load_tokenizer):
+        with pytest.raises(StateError, match=r"outside the model's folder|not a regular file"):
+            load(earlier)
+
+
 def test_folders_of_earlier_versions_load_and_say_so(
     earlier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

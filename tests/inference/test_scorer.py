@@ -145,5 +145,8 @@ def test_a_score_that_is_no_number_names_model_and_record(sensitive: bool) -> No
         scorer.scored(scorer.encoded(records, Problems()))
     assert str(caught.value).startswith("nowhere: record x.fasta:")
     assert ("(p" in str(caught.value)) is not sensitive
-    with pytest.raises(NotFiniteError, match=r"nowhere: sequence \d of 2 asked together"):
-        scorer.sequences([model.tokenizer.encode(one.raw) for one in records])
+    encodings = [model.tokenizer.encode(one.raw) for one in records]
+    with pytest.raises(NotFiniteError, match=r"nowhere: sequence [01]: "):
+        scorer.sequences(encodings)
+    with pytest.raises(NotFiniteError, match=r"nowhere: one of [01]: "):
+        scorer.sequences(encodings, named="one of {}".format)

@@ -138,12 +138,23 @@ def test_an_empty_sarif_knows_nothing(tmp_path):
     assert Baseline.read(path).known == ()
 
 
+SARIF = (
+    '{"runs": [{"results": [{"ruleId": "a", "message": {"text": "b"}, "locations": [{"physicalLocation": '
+    '{"artifactLocation": {"uri": "c"}, "region": {"startLine": %s}}}]}]}]}'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("hello\n", "neither SARIF nor JSON lines"),
         ("[1, 2]\n", "neither SARIF nor JSON lines"),
+        ('{"fingerprints": 5}', "neither SARIF nor JSON lines"),
+        ('{"fingerprints": {"a": "b"}, "line": null}', "neither SARIF nor JSON lines"),
+        ('{"fingerprints": {"a": "b"}, "line": 1e999}', "neither SARIF nor JSON lines"),
         ('{"runs": [{"results": [{}]}]}', "not SARIF as this program writes it"),
+        (SARIF % '"first"', "not SARIF as this program writes it"),
+        (SARIF % "1e999", "not SARIF as this program writes it"),
     ],
 )
 def test_other_files_are_named(tmp_path, text, message):

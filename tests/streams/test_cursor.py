@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from seqmlm.data import prepare
 from seqmlm.errors import DataError, StateError
 from seqmlm.streams.cursor import Cursor, Position, file_facts
 
@@ -63,15 +62,13 @@ def test_what_differs_is_named(folder: Path) -> None:
     assert Cursor(out, _request(folder)).unfinished() == POSITION
 
 
-def test_every_byte_of_a_large_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(prepare, "_SAMPLE", 10)
+def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
     path = tmp_path / "a"
     data = bytearray(range(250)) * 8
     path.write_bytes(data)
     os.utime(path, (1, 1))
     before = file_facts([path])
-    data[777] ^= 1  # between two samples
+    data[777] ^= 1
     path.write_bytes(data)
     os.utime(path, (1, 1))
     assert file_facts([path]) != before
@@ -87,9 +84,23 @@ def test_what_is_read_once_is_not_read_for_its_fingerprint(tmp_path: Path) -> No
         file_facts([tmp_path / "none"])
 
 
-def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path) -> None:
+@pytest.mark.parametrize("damage", ["torn", "binary", "list", "digit", "pipe"])
+def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path, damage: str) -> None:
     cursor = Cursor(folder / "out.jsonl", {})
-    cursor.path.write_text('{"version": 1, "requ')
+    cursor.save(POSITION)
+    whole = cursor.path.read_bytes()
+    if damage == "pipe":
+        cursor.path.unlink()
+        os.mkfifo(cursor.path)
+    else:
+        bad = {
+            "torn": whole[:20],
+            "binary": b"\xff\0",
+            "list": b"[3]",
+            "digit": whole.replace(b"100", b"900"),
+        }
+        assert bad[damage] != whole
+        cursor.path.write_bytes(bad[damage])
     with pytest.raises(StateError, match="score again without --resume"):
         cursor.load()
     assert cursor.unfinished() is None

@@ -89,6 +89,19 @@ def test_nothing_is_written_into_the_folder_of_the_model(folder: Path) -> None:
             check_outputs({"--out": Path(name)}, folder="folder")
         check_outputs({"--out": Path(name)}, folder="bert-base")
     check_outputs({"--out": Path("folder2")}, folder="folder")
+    os.link("folder/inner", "linked file")
+    with pytest.raises(UsageError, match="in the folder of the model"):
+        check_outputs({"--report": Path("linked file")}, folder="folder")
+
+
+@pytest.mark.parametrize("suffix", [".partial.jsonl", ".resume.json"])
+def test_what_is_kept_beside_the_output_is_neither_read_nor_another_output(folder: Path, suffix: str) -> None:
+    Path(f"new.csv{suffix}").touch()
+    with pytest.raises(UsageError, match=f"--out new.csv needs new.csv{suffix}, which is one of the inputs"):
+        check_outputs({"--out": Path("new.csv")}, inputs=[f"new.csv{suffix}"])
+    with pytest.raises(UsageError, match="--out and --report are the same file"):
+        check_outputs({"--out": Path("new.csv"), "--report": Path(f"new.csv{suffix}")})
+    check_outputs({"--report": Path("new.csv")}, inputs=[f"new.csv{suffix}"])
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +23,14 @@ from seqmlm.engine.one_pass import HeadConfig
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.scoring import Scorer, SequenceScore, pseudo_log_likelihood
 from seqmlm.engine.units import EXACT, ONE_PASS, ONE_PASS_HEAD, Mode
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError, NotFiniteError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import encoded_texts
 from seqmlm.inference.one_pass import head_for, train_and_store_head
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.pairs import PairScorer, common_tokens
+from seqmlm.tasks.rescore import RescoreConfig, rescore_file
 
 LONG = " ".join(["the cat sees a dog"] * 20)
 
@@ -135,6 +139,26 @@ def test_a_text_that_cannot_be_spelled_is_shown(tmp_path: Path) -> None:
     [found] = scorer.scored([_pair("the cat", "the 猫")])
     assert scorer.unknown == 1
     assert [found.good_units, found.bad_units] == [2, 1]
+
+
+def test_answers_that_are_no_numbers_name_the_pair_and_the_list(tmp_path: Path) -> None:
+    folder = text_model(tmp_path / "m")
+    model = model_folder.load(folder)
+    embedding = deepcopy(model.rows.model.get_input_embeddings())
+    embedding.weight.data[int(model.tokenizer.encode("barks").ids[1])] = 3e38
+    tied = model.rows.model.get_input_embeddings()
+    model.rows.model.set_input_embeddings(embedding)
+    pairs = [_pair("the cat", "a dog"), replace(_pair("the cat", "the dog barks"), line=2)]
+    with pytest.raises(NotFiniteError, match=r"the bad one of the pair .*:2 \("):
+        PairScorer(Session(model)).scored(pairs)
+    model.rows.model.set_input_embeddings(tied)
+    tied.weight.data[:] = 3e38
+    model_folder.write(tmp_path / "n", model.rows, model.tokenizer, model.card)
+    lists = [{"id": "u", "hyps": [{"text": one, "score": 0.0} for one in ("the cat", "a dog barks")]}]
+    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lists))
+    config = RescoreConfig(path=str(tmp_path / "lists.jsonl"), model=str(tmp_path / "n"))
+    with pytest.raises(NotFiniteError, match=r"lists.jsonl: hypothesis 1 of the list 'u'"):
+        rescore_file(config)
 
 
 def _pair(good: str, bad: str) -> Pair:

@@ -215,7 +215,21 @@ def test_with_secrets_words_are_those_of_the_line_and_spans_lead_back(line):
 
 @pytest.mark.parametrize(
     "piece",
-    ["A", "a:", "a.", "password=", 'key="', "eyJaaaaaa.", "Bearer ", "a@", "a0!", "token ", "key\\", "://"],
+    [
+        "A",
+        "a:",
+        "a.",
+        "password=",
+        'key="',
+        "eyJaaaaaa.",
+        "eyJ-",
+        "Bearer ",
+        "a@",
+        "a0!",
+        "token ",
+        "key\\",
+        "://",
+    ],
 )
 @pytest.mark.parametrize("secrets", [False, True])
 def test_a_giant_line_is_gone_through_once(piece, secrets):

@@ -93,7 +93,7 @@ def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entr
     """
     held: list[str] = []
     begins = size = 0
-    bad = problems.bad_count
+    met = problems.met
     for number, text in lines(source, problems, max_bytes=max_bytes):
         if not held and not text.strip():
             continue
@@ -103,7 +103,7 @@ def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entr
             problems.bad(too_long(source, begins, max_bytes, "file"), held[0] if held else None)
             return
         held.append(text)
-    if held and problems.bad_count == bad:
+    if held and problems.met == met:
         yield Entry(begins, "\n".join(held) + "\n")
 
 

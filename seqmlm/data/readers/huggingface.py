@@ -24,6 +24,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_value, missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import parse_yaml, read_bounded
 
 SPLITS = {
     "train": "train",
@@ -38,6 +39,7 @@ SPLITS = {
 
 _ROWS = 1024
 _AGAIN = "save the data set again"
+_LARGEST = 16 << 20  # bytes of a description
 _TALKATIVE = ("datasets", "huggingface_hub")
 
 
@@ -371,13 +373,20 @@ def _check_described(folder: Path) -> None:
     Before `datasets` looks for them, since looking on the network is a request to somebody.
     """
     import datasets
-    import yaml
-    from huggingface_hub import DatasetCard
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     readme, own = (folder / datasets.config.REPOCARD_FILENAME, folder / datasets.config.REPOYAML_FILENAME)
-    described = [DatasetCard.load(readme).data.to_dict()] if readme.is_file() else []
-    if own.is_file():
-        described.append(yaml.safe_load(own.read_text("utf-8")))
+    described = []
+    try:
+        if readme.is_file():
+            block = REGEX_YAML_BLOCK.search(read_bounded(readme, _LARGEST).decode("utf-8"))
+            described.append(None if block is None else parse_yaml(block[2]))
+        if own.is_file():
+            described.append(parse_yaml(read_bounded(own, _LARGEST).decode("utf-8")))
+    except ValueError as error:
+        raise DataError(
+            f"the description of the data set cannot be read: {error}", source=str(folder), remedy=_AGAIN
+        ) from None
     for name in chain.from_iterable(_named_files(one, False) for one in described):
         if _leads_out(name):
             raise _outside(str(folder), name)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import NearDuplicates
-from seqmlm.data.files import MAX_BYTES, blocks, lines, source_of, too_long
+from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long, whole
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text
@@ -67,14 +67,7 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
 
 
 def _loaded(source: str, max_bytes: int) -> Mapping[str, Any]:
-    parts: list[bytes] = []
-    size = 0
-    for block in blocks(source):
-        parts.append(block)
-        size += len(block)
-        if size > max_bytes:
-            raise too_long(source, 1, max_bytes, "notebook")
-    notebook = json_value(b"".join(parts), source, 1, "save the notebook again")
+    notebook = json_value(whole(source, max_bytes, "notebook"), source, 1, "save the notebook again")
     if isinstance(notebook, dict) and ("cells" in notebook or "worksheets" in notebook):
         return notebook
     raise DataError("not a notebook", source=source, remedy="name the format it really has")
@@ -132,7 +125,7 @@ def _without_magic(text: str, problems: Problems) -> str:
 
 _OBJECTS = "write one object a line, or an array of them, or name the format the file really has"
 _GAP = re.compile(r"[,\s]*")
-_ITEM = re.compile(r"\n\s*(?=\{)")
+_ITEM = re.compile(r"\n[^\S\n]*(?=\{)")  # begins once in a run of blank lines, which may be very long
 _LONGEST_WORD = 16  # characters: -Infinity, \ud83d\ude00
 _FILL = 1 << 16
 _FIELDS = ("code", "original_string", "whole_func_string", "content", "code_tokens", "pl_tokens", "text")

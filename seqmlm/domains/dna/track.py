@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple, Self
 
 from seqmlm.anomaly.values import Row
 from seqmlm.engine.durable import move_into_place, replace_file
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import StateError, UsageError, printable
 
 BEDGRAPH = (".bedgraph", ".bg")
 BIGWIG = (".bw", ".bigwig")
@@ -134,7 +134,9 @@ class GenomeTrack:
             self._file.write(lines)
         except OSError as error:
             raise self._failed(error) from None
-        self._groups.append(_Group(self._contig, min(r[0] for r in self._rows), self._written, len(lines)))
+        self._groups.append(
+            _Group(printable(self._contig), min(r[0] for r in self._rows), self._written, len(lines))
+        )
         self._written += len(lines)
         self._rows = []
 
@@ -155,7 +157,7 @@ class GenomeTrack:
                     done = end
 
     def _write_bedgraph(self, file: IO[bytes]) -> None:
-        label = self._name.replace('"', "'")
+        label = printable(self._name).replace('"', "'")
         file.write(f'track type=bedGraph name="{label}" description="higher is more unusual"\n'.encode())
         for contig, one in self._contigs():
             file.write(f"{contig}\t{one.start}\t{one.end}\t{one.value:.5g}\n".encode())

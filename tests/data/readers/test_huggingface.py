@@ -316,6 +316,15 @@ def test_a_data_set_names_no_file_outside_of_it(file: str, named: str, tmp_path:
     assert [record.raw for record in read("text", f"hf:{folder}")] == ["a text"]
 
 
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+def test_a_description_whose_aliases_multiply_is_refused(file: str, tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+    (tmp_path / "a.txt").write_text("a text\n")
+    (tmp_path / file).write_text("\n".join(["---", *lines, "---", ""] if file == "README.md" else lines))
+    with pytest.raises(DataError, match="aliases"):
+        read("text", f"hf:{tmp_path}")
+
+
 @pytest.mark.parametrize("index", ["state.json", "dataset_dict.json"])
 def test_a_saved_folder_names_no_file_outside_of_it(index: str, tmp_path: Path) -> None:
     for name in ("mine", "other"):

@@ -404,6 +404,14 @@ def test_a_broken_object_of_an_array_costs_itself(bad, tmp_path):
     assert problems.counts == {"not a JSON object": 1}
 
 
+def test_blank_lines_behind_a_broken_object_are_gone_through_once(tmp_path):
+    """From each of them it would take hours."""
+    text = '[\n{"code": "x" 5}' + "\n" * 1_000_000 + '{"code": "good"}\n]\n'
+    problems = Problems("skip")
+    [record] = read_code_json(written(tmp_path, {"a.json": text}) / "a.json", problems)
+    assert (record.line, str(record.raw), problems.counts) == (1_000_002, "good", {"not a JSON object": 1})
+
+
 def test_a_work_tree_is_a_folder(tmp_path):
     for path in ("-", written(tmp_path, {"a.py": "x = 1\n"}) / "a.py"):
         with pytest.raises(UsageError, match="is no folder"):

@@ -49,6 +49,14 @@ def test_a_track_in_the_making_has_no_file_that_a_kill_could_leave(tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_names_of_contigs_and_tracks_stay_in_their_fields(tmp_path: Path) -> None:
+    with GenomeTrack(tmp_path / "t.bedgraph", name='a"\nb') as track:
+        track.add(row("chr\t1\x1b[2J", 0, 5, 1.0), "a")
+    header, *lines = (tmp_path / "t.bedgraph").read_text().splitlines()
+    assert 'name="a\'\\nb"' in header
+    assert lines == ["chr\\t1\\x1b[2J\t0\t5\t1"]
+
+
 def test_a_base_has_the_mean_of_the_windows_over_it() -> None:
     source = random.Random(0)
     for _ in range(50):

@@ -169,3 +169,12 @@ def test_a_refused_line_takes_the_alignment(tmp_path: Path) -> None:
     problems = Problems("skip")
     assert [record.line for record in read_stockholm(path, problems)] == [1, 1, 9, 9]
     assert problems.bad_count == 1
+
+
+def test_a_file_that_was_left_out_is_left_out_again_when_it_is_read_again(tmp_path: Path) -> None:
+    """As by a scoring that is resumed, which passes over the records that are done."""
+    (tmp_path / "a.aln").write_bytes(b"CLUSTAL W\n\na  MKV\nb  M\xffV\n")
+    problems = Problems("skip")
+    assert list(read_clustal(tmp_path / "a.aln", problems)) == []
+    with problems.replaying(problems.snapshot()):
+        assert list(read_clustal(tmp_path / "a.aln", problems)) == []
