@@ -74,6 +74,11 @@ REFERENCE = "hf:"
 
 COMPRESSED = (".gz", ".bgz", ".zst")
 
+UNDER_WAY = ".resume.json"
+"""What is added to the name of an output, for the file beside it that keeps how far its writing has come."""
+
+_OF_OUTPUT = ("", UNDER_WAY, f"{UNDER_WAY}.lock", ".lock", ".partial.jsonl", ".quarantine.jsonl")
+
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -127,7 +132,8 @@ def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> lis
     Args:
         paths: files and folders.
         problems: told of what a folder holds beside files that can be read and folders: links to folders,
-            which are not followed, links that lead nowhere, pipes and devices, folders without permission.
+            which are not followed, links that lead nowhere, pipes and devices, folders without permission,
+            outputs under way, which are no input of the command that writes or resumes them.
 
     Raises:
         DataError: a path that does not exist or cannot be looked at, or a folder without files.
@@ -163,10 +169,15 @@ def _inside(folder: str, problems: Problems) -> Iterator[str]:
         for name in folders:
             if os.path.islink(path := os.path.join(inner, name)):
                 problems.note("a link to a folder, not followed", source=path)
+        outputs = [name.removesuffix(UNDER_WAY) for name in names if name.endswith(UNDER_WAY)]
+        unfinished = {name + end for name in outputs for end in _OF_OUTPUT}
         for name in names:
             if name.startswith("."):
                 continue
             path = os.path.join(inner, name)
+            if name in unfinished:
+                problems.note("a file of an unfinished scoring, left out", source=path)
+                continue
             try:
                 mode = os.stat(path).st_mode
             except OSError:
@@ -212,9 +223,7 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
         while part and len(head) < MAGIC_BYTES:  # a pipe may begin with less
             head += (part := _read(handle, 1 << 13, str(source)))
         if not head:
-            raise DataError(
-                "the file is empty", source=str(source), remedy="give a file that contains sequences"
-            )
+            raise _empty(str(source))
         refuse_foreign(head, str(source))
         if (kind := compression(head)) is not None:
             yield from decompress(lambda size: _read(handle, size, str(source)), head, str(source), kind)
@@ -266,7 +275,13 @@ def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
     if head:
         yield head
     elif head == b"" and not live.stopped:
-        raise DataError("the file is empty", source=source, remedy="give a file that contains sequences")
+        raise _empty(source)
+
+
+def _empty(source: str) -> DataError:
+    if source == "-":
+        return DataError("standard input is empty", source=source, remedy="pipe sequences into the command")
+    return DataError("the file is empty", source=source, remedy="give a file that contains sequences")
 
 
 def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int, str]]:

@@ -306,6 +306,8 @@ def resolve(reference: str | Path, registry: Callable[[], Registry]) -> ModelRef
         return ModelRef(hub_id=text)
     found = _REGISTERED.fullmatch(text)
     if found is None:
+        if folder.is_dir():  # named as no registered model can be: "my model"
+            return ModelRef(path=_model_folder(folder))
         raise StateError(
             f"no model {text!r}: there is no such folder, and it is not NAME, NAME@ALIAS or NAME:VERSION"
         )

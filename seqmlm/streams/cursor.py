@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import is_reference
+from seqmlm.data.files import UNDER_WAY, is_reference
 from seqmlm.engine.durable import entry_of, replace_file
 from seqmlm.errors import DataError, StateError
 from seqmlm.parsing import read_json
 from seqmlm.streams.sinks import unwritable
 
-SUFFIX = ".resume.json"
 _VERSION = 3
 
 
@@ -50,7 +49,7 @@ class Cursor:
     """
 
     def __init__(self, out: Path, request: Mapping[str, Any], *, private: bool = False) -> None:
-        self.path = out.with_name(out.name + SUFFIX)
+        self.path = out.with_name(out.name + UNDER_WAY)
         self._out, self._private = out, private
         self._request = json.loads(json.dumps(request, default=str))
 

@@ -307,6 +307,16 @@ def test_other_names_of_standard_input(name: str, monkeypatch: pytest.MonkeyPatc
     assert list(lines(name, Problems())) == [(1, "one")]
 
 
+def test_a_folder_is_read_without_outputs_under_way(tmp_path: Path) -> None:
+    output = [f"a.jsonl{end}" for end in ("", ".lock", ".partial.jsonl", ".quarantine.jsonl", ".resume.json")]
+    for name in (*output, "a.jsonl.1", "b.jsonl", "b.jsonl.lock", "c.jsonl"):
+        (tmp_path / name).write_text("x\n")
+    problems = Problems()
+    found = expand([tmp_path], problems)
+    assert [Path(name).name for name in found] == ["a.jsonl.1", "b.jsonl", "b.jsonl.lock", "c.jsonl"]
+    assert problems.counts == {"a file of an unfinished scoring, left out": len(output)}
+
+
 def test_what_a_folder_holds_beside_files_is_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)

@@ -25,6 +25,14 @@ def folder(path: Path, **card: Any) -> str:
     return str(path)
 
 
+def test_a_folder_in_the_current_one_is_found_whatever_its_name(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder(workspace / "my model (2)")
+    monkeypatch.chdir(workspace)
+    assert Session.open("my model (2)").card.unit == "residue"
+
+
 def test_a_folder_is_opened_and_refused_for_what_it_is_not(workspace: Path) -> None:
     name = folder(workspace / "mine")
     session = Session.open(name, domain="protein", precision="auto")

@@ -154,7 +154,7 @@ def test_a_live_source_is_named_and_found_like_a_path() -> None:
     assert source == "-"
     assert expand([source])[0] is source
     assert b"".join(blocks(source)) == b"abc"
-    with pytest.raises(DataError, match="-: the file is empty"):
+    with pytest.raises(DataError, match="-: standard input is empty"):
         list(blocks(Source("-", _Bytes())))
 
 

@@ -222,6 +222,24 @@ def test_standard_input_is_not_resumed_and_inputs_are_not_written(
     assert fasta.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+def test_a_scoring_of_the_folder_it_writes_to_is_resumed(
+    name: str, model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    fasta.rename(folder / fasta.name)
+    whole, out = tmp_path / name, folder / name
+    _score(model, folder, out=whole)
+    with monkeypatch.context() as patched:
+        _stop_after(patched, 5, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _score(model, folder, out=out)
+    assert _score(model, folder, out=out, resume=True).records == 40
+    assert out.read_bytes() == whole.read_bytes()
+    assert {path.name for path in folder.iterdir()} == {fasta.name, name}
+
+
 def test_the_same_content_goes_on_and_another_of_the_same_size_and_time_does_not(
     model: str, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
