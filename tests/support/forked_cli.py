@@ -118,6 +118,16 @@ def import_what(work: Callable[[], None], streams: Path) -> None:
     no_threads()
 
 
+def build_once() -> None:
+    """Have Typer make the parser of all commands here and now, and not again in every child."""
+    import typer
+
+    from seqmlm.cli import app
+
+    made = typer.main.get_command(app)
+    typer.main.get_command = lambda _: made  # type: ignore[assignment]
+
+
 def no_threads() -> None:
     """Refuse a fork that could leave a lock held for ever.
 

@@ -41,7 +41,7 @@ class Case:
         lines: of bad records; where any is left out a message must name one of them.
         memory: bytes that the process may take beyond what it has at its start.
         scored: whether scoring it is tried, too.
-        modest: too much for scoring unit by unit: units are hidden four at a time.
+        packed: too much for a forward pass of each masked copy, so that rows are equal to rounding.
     """
 
     path: Path | str
@@ -52,7 +52,7 @@ class Case:
     lines: tuple[int, ...] = ()
     memory: int = 256 * MIB
     scored: bool = True
-    modest: bool = False
+    packed: bool = False
 
 
 Kind = Callable[[Hostile, Path, random.Random], Case | None]
@@ -523,7 +523,7 @@ def _giant(units: int, *, over: bool) -> Kind:
         case = inserted(one, folder, Extra(b"".join(one.giant(units))))
         scored = over or units < 10**6  # else it takes minutes
         memory = (700 if over else 1000) * MIB
-        return Case(**{**vars(case), "memory": memory, "modest": True, "scored": scored})
+        return Case(**{**vars(case), "memory": memory, "packed": True, "scored": scored})
 
     return kind
 
@@ -532,7 +532,7 @@ def _word(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
     if one.value is None:
         return None
     case = inserted(one, folder, Extra(one.value(b"MKV" * (2 * MIB // 3))))
-    return Case(**{**vars(case), "memory": 800 * MIB, "modest": True})
+    return Case(**{**vars(case), "memory": 800 * MIB, "packed": True})
 
 
 def _bomb(pack: str) -> Kind:
@@ -555,7 +555,7 @@ def _bomb(pack: str) -> Kind:
                     sink.write(part)
                 sink.write(b"".join(one.records[MIDDLE:]) + one.tail)
         path.unlink()
-        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True)
+        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, packed=True)
 
     return kind
 
