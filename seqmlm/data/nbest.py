@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seqmlm.data.files import blocks, stem_suffix, too_long
-from seqmlm.data.readers.tables import json_value
+from seqmlm.data.readers.tables import json_value, torn_text, torn_value
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
 
@@ -71,7 +71,9 @@ def _whole(path: str) -> list[NBest]:
         size += len(block)
         if size > _LARGEST:
             raise too_long(path, 1, _LARGEST, "file")
-    values = json_value(b"".join(parts), path, 1, "see docs/SCORING.md for the forms")
+    values = json_value(text := b"".join(parts), path, 1, "see docs/SCORING.md for the forms")
+    if torn_value(text.decode("utf-8"), values):
+        raise torn_text(path)
     try:
         utterances = values.get("utts", values)
         return [_espnet(name, own, path) for name, own in utterances.items()]

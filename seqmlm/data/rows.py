@@ -11,7 +11,7 @@ from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, lines, require_file, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import ambiguous, json_object, table_rows
+from seqmlm.data.readers.tables import ambiguous, json_object, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
@@ -70,6 +70,8 @@ def _json_lines(source: str) -> Iterator[FieldRow]:
             raise DataError(
                 "not a JSON object", source=source, line=number, remedy="write one object per line"
             )
+        if torn_value(text, row):
+            raise torn_text(source, number)
         yield number, row
 
 

@@ -24,6 +24,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_value, missing, record_from
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import parse_yaml, read_bounded
 
 SPLITS = {
     "train": "train",
@@ -37,6 +38,7 @@ SPLITS = {
 """Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
 
 _ROWS = 1024
+_DESCRIPTION = 16 << 20  # bytes of a README.md
 _AGAIN = "save the data set again"
 _TALKATIVE = ("datasets", "huggingface_hub")
 
@@ -372,12 +374,24 @@ def _check_described(folder: Path) -> None:
     """
     import datasets
     import yaml
-    from huggingface_hub import DatasetCard
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    readme, own = (folder / datasets.config.REPOCARD_FILENAME, folder / datasets.config.REPOYAML_FILENAME)
-    described = [DatasetCard.load(readme).data.to_dict()] if readme.is_file() else []
-    if own.is_file():
-        described.append(yaml.safe_load(own.read_text("utf-8")))
+    described = []
+    for name in (datasets.config.REPOCARD_FILENAME, datasets.config.REPOYAML_FILENAME):
+        if not os.path.lexists(folder / name):
+            continue
+        try:
+            text = read_bounded(folder / name, _DESCRIPTION).decode("utf-8")
+            if name == datasets.config.REPOCARD_FILENAME:
+                block = REGEX_YAML_BLOCK.search(text)
+                text = block[2] if block else ""
+            described.append(parse_yaml(text))
+        except (ValueError, OSError, yaml.YAMLError) as error:
+            raise DataError(
+                f"the description of the data set cannot be read ({type(error).__name__})",
+                source=str(folder / name),
+                remedy="correct it, or take it away: the data can be read without it",
+            ) from None
     for name in chain.from_iterable(_named_files(one, False) for one in described):
         if _leads_out(name):
             raise _outside(str(folder), name)
@@ -411,6 +425,7 @@ def _check_saved(folder: Path) -> None:
         name = str(file.get("filename", "")) if isinstance(file, dict) else ""
         if _leads_out(name):
             raise _outside(str(folder), name)
+        require_file(str(folder / name))  # `datasets` would wait for a pipe to be written
 
 
 def _leads_out(name: str) -> bool:

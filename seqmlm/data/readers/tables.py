@@ -44,6 +44,16 @@ def torn(text: str) -> bool:
     return False
 
 
+def torn_value(text: str, value: Any) -> bool:
+    """Whether a value of JSON, or anything within it, holds half a character.
+
+    Args:
+        text: that the value was read from.
+        value: of any depth.
+    """
+    return "\\u" in text and torn(json.dumps(value, ensure_ascii=False))
+
+
 def torn_text(source: str, line: int | None = None, name: str | None = None) -> DataError:
     """The error for a text that is `torn`."""
     return DataError(
