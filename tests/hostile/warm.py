@@ -34,13 +34,16 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", COLUMNS="200")
+os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", COLUMNS="200", HF_HUB_OFFLINE="1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 from forked_cli import Ended, build_once, command, import_what, no_threads, start
 from hostile_formats import COUNT, Hostile, hostile_formats, place
-from hostile_kinds import Case, Kind, alone, extras, kinds, large_kinds, together
+from hostile_kinds import Case, Kind, alone, extras, together
+from hostile_kinds import kinds as file_kinds
+from hostile_kinds import large_kinds as large_file_kinds
+from hostile_tables import description_kinds, large_table_kinds, table_kinds
 
 SECONDS = 20
 LEVELS = {"code": "file", "ehr": "patient"}  # a row a record
@@ -87,7 +90,8 @@ def models(formats: Sequence[Hostile], root: Path) -> None:
             if one.domain == domain and one.command == "score":
                 path = place(one, root / "words" / one.key)
                 options = parse_options([w.replace("{}", str(path.parent)) for w in one.options if "=" in w])
-                records += list(own.read([path], Problems("raise"), format=one.format, **options))
+                named = f"{one.prefix}{path}"
+                records += list(own.read([named], Problems("raise"), format=one.format, **options))
         texts = partial(map, own.training_text, records)
         tokenizer = load_or_train(resolve_config(own, {}), texts)
         loaded = random_model(domain, tokenizer, max_length=128, spread=4.0)
@@ -116,6 +120,11 @@ def warm_up(one: Hostile, root: Path) -> None:
     importlib.import_module("seqmlm.tasks.pairs")
     importlib.import_module("seqmlm.tasks.rescore")
     gc.collect()
+
+
+def kinds(one: Hostile) -> dict[str, Kind]:
+    """What can be wrong with an input of a format, besides its records."""
+    return file_kinds() | (table_kinds() if one.table is not None else {}) | description_kinds(one)
 
 
 class Bench:
@@ -152,7 +161,8 @@ class Bench:
         return folder.parent / f"{folder.name}.jsonl"
 
     def _words(self, path: Path | str, folder: Path, case: Case, *, raises: bool = False) -> Sequence[object]:
-        words = [self.one.command, self.model, path, *self._options(folder), "--out", self._out(folder)]
+        words: list[object] = [self.one.command, self.model, f"{self.one.prefix}{path}"]
+        words += [*self._options(folder), "--out", self._out(folder)]
         words += ["--mode", "partition:4"]
         words += [] if case.packed else ["--tokens-per-batch", 1]
         if self.one.command == "score":
@@ -211,10 +221,11 @@ class Bench:
             wanted: part of the names of the kinds to try.
         """
         if large:
-            chosen = {name: kind for name, kind in large_kinds().items() if wanted in name}
+            every = large_file_kinds() | large_table_kinds()
+            chosen = {name: kind for name, kind in every.items() if wanted in name}
         else:
             records = {name: alone(extra) for name, extra in extras(self.one).items() if wanted in name}
-            chosen = {name: kind for name, kind in kinds().items() if wanted in name}
+            chosen = {name: kind for name, kind in kinds(self.one).items() if wanted in name}
             if share == 1:
                 chosen |= records
             elif (pack := together(self.one)) is not None:
@@ -236,7 +247,8 @@ class Bench:
         if self.one.command == "score":
             done = self._run(
                 folder,
-                *("data", "inspect", case.path, "--domain", self.one.domain, *self._format()),
+                *("data", "inspect", f"{self.one.prefix}{case.path}", "--domain", self.one.domain),
+                *self._format(),
                 *("--json", *self._options(folder)),
             )
             yield from (f"inspect: {text}" for text in self._ending(done, case))

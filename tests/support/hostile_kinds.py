@@ -71,7 +71,7 @@ def inserted(one: Hostile, folder: Path, extra: Extra) -> Case:
     uncounted = one.apart or extra.spreads
     return Case(
         path=path,
-        untouched=EVERY[:MIDDLE] if extra.spreads and not one.files else EVERY[1:] if one.apart else EVERY,
+        untouched=EVERY[one.apart : MIDDLE if extra.spreads and not one.files else COUNT],
         total=None if uncounted else COUNT + 1,
         refusable=one.whole,
         lines=() if one.files or uncounted or one.whole else _lines(line, extra.content),
@@ -220,10 +220,12 @@ def extras(one: Hostile) -> dict[str, Extra]:
     if one.json:
         end = b"" if one.files else b"\n"
         found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}
-        if one.value is not None:
-            found |= {
-                f"json:{name}": Extra(one.value(b"a" + text + b"b")) for name, text in JSON_ESCAPES.items()
-            }
+        found |= {
+            f"{place_}:{name}_escaped": Extra(spell(b"a" + text + b"b"))
+            for place_, spell in (("value", one.value), ("label", one.label))
+            if spell is not None
+            for name, text in JSON_ESCAPES.items()
+        }
     if one.name.endswith((".csv", ".tsv", ".bed")):
         mark = b"," if one.name.endswith(".csv") else b"\t"
         for name, row in TABLE_ROWS.items():
