@@ -38,7 +38,7 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", COLUMNS="
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
-from forked_cli import Ended, build_once, command, import_what, no_threads, start
+from forked_cli import Ended, build_once, command, import_what, no_threads, start, vanishing
 from hostile_formats import COUNT, Hostile, hostile_formats, place
 from hostile_kinds import Case, Kind, alone, extras, together
 from hostile_kinds import kinds as file_kinds
@@ -171,17 +171,25 @@ class Bench:
             words += ["--level", LEVELS[self.one.domain]] if self.one.domain in LEVELS else []
         return words
 
-    def _run(self, folder: Path, *words: object) -> Ended:
+    def _run(self, folder: Path, case: Case, *words: object) -> Ended:
         self.commands += 1
         streams = folder.parent / f"{folder.name}.streams"
-        return start(command(*words), streams, seconds=self.seconds).wait()
+        work = command(*words)
+        if case.vanishes is None:
+            return start(work, streams, seconds=self.seconds).wait()
+        victim, after = case.vanishes
+        content, stat = victim.read_bytes(), victim.stat()
+        done = start(vanishing(work, victim, after), streams, seconds=self.seconds).wait()
+        victim.write_bytes(content)
+        os.utime(victim, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        return done
 
     def _score(
         self, path: Path | str, folder: Path, case: Case, *, raises: bool = False
     ) -> tuple[Ended, list[dict[str, Any]], dict[str, Any]]:
         out = self._out(folder)
         out.unlink(missing_ok=True)
-        done = self._run(folder, *self._words(path, folder, case, raises=raises))
+        done = self._run(folder, case, *self._words(path, folder, case, raises=raises))
         rows = []
         if out.exists():
             rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
@@ -247,6 +255,7 @@ class Bench:
         if self.one.command == "score":
             done = self._run(
                 folder,
+                case,
                 *("data", "inspect", f"{self.one.prefix}{case.path}", "--domain", self.one.domain),
                 *self._format(),
                 *("--json", *self._options(folder)),

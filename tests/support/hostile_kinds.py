@@ -41,6 +41,7 @@ class Case:
         lines: of bad records; where any is left out a message must name one of them.
         memory: bytes that the process may take beyond what it has at its start.
         scored: whether scoring it is tried, too.
+        vanishes: a file that is deleted during the command, and how often it has been opened by then.
         packed: too much for a forward pass of each masked copy, so that rows are equal to rounding.
     """
 
@@ -52,6 +53,7 @@ class Case:
     lines: tuple[int, ...] = ()
     memory: int = 256 * MIB
     scored: bool = True
+    vanishes: tuple[Path, int] | None = None
     packed: bool = False
 
 
@@ -515,6 +517,21 @@ def _named(name: str | bytes) -> Kind:
     return kind
 
 
+def _vanishing(after: int) -> Kind:
+    """A file that is gone between its listing and its reading."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        path = place(one, folder, [*one.records, one.records[0]] if one.files else None)
+        victim = folder / (one.name.format(f"{COUNT:03}") if one.files else one.name)
+        if one.files:  # before anything is read, its absence ends the command
+            return Case(path=path, total=COUNT + 1, refusable=True, vanishes=(victim, after))
+        uncounted = one.apart or one.domain == "ehr" or one.folder
+        total = None if uncounted else COUNT
+        return Case(path=path, untouched=(), total=total, refusable=True, vanishes=(victim, after))
+
+    return kind
+
+
 # Too much of it
 
 
@@ -604,7 +621,7 @@ def kinds() -> dict[str, Kind]:
         "file:cr_alone": _any(lambda clean, chance: clean.replace(b"\n", b"\r")),
         "file:mixed_line_ends": _same(_mixed),
         "file:no_last_line_end": _same(lambda clean: clean.removesuffix(b"\n")),
-        "file:blank_lines_after": _same(lambda clean: clean + b"\n\n  \n\n"),
+        "file:blank_lines_after": _same(lambda clean: clean + b"\n\n\n\n"),
         "file:nul_at_start": _but_the_first(lambda clean: b"\0" + clean),
         "file:nuls_at_end": _after(b"\0" * 4096),
         "file:nuls_between": _nul_block,
@@ -660,6 +677,8 @@ def kinds() -> dict[str, Kind]:
         "name:long": _named("a" * 240),
         "name:markup": _named("<b>bold[red]x[bold]"),
     }
+    for after in range(6):
+        found[f"node:vanishes_{after}"] = _vanishing(after)
     if os.geteuid():
         found["node:unreadable"] = _node(_unreadable)
     return found

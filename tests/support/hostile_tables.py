@@ -37,7 +37,13 @@ def _changed(change: Change, *, same: bool = False, nothing: bool = False) -> Ki
     def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
         if one.table is None:
             return None
-        path = place(one, folder, _packed(one, change(one.table(), one.column)))
+        import pyarrow as pa
+
+        try:
+            packed = _packed(one, change(one.table(), one.column))
+        except pa.ArrowInvalid:  # a time that Parquet cannot hold
+            return None
+        path = place(one, folder, packed)
         # Arrow's files say their types twice, and `datasets` holds both against each other.
         same_here = same and _is_parquet(one)
         return Case(

@@ -271,6 +271,7 @@ def open_table(source: str) -> Table:
 
 
 def _open_parquet(source: str) -> Table:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if source == "-":
@@ -280,7 +281,7 @@ def _open_parquet(source: str) -> Table:
     require_file(source)
     if Path(source).stat().st_size == 0:
         raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
-    file = pq.ParquetFile(source, memory_map=True)
+    file = pq.ParquetFile(pa.memory_map(os.fsencode(source)))  # names need not be UTF-8
 
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
         return iter(file.iter_batches(batch_size=size, columns=list(columns)))

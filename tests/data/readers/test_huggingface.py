@@ -331,6 +331,13 @@ def test_a_description_that_does_harm_is_refused(file: str, fault: str, tmp_path
         read("text", f"hf:{tmp_path}")
 
 
+def test_the_name_of_a_file_need_not_be_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff.parquet")
+    with open(path, "wb") as file:
+        pq.write_table(pa.table({"text": TEXTS}), file)
+    assert [record.raw for record in read("text", str(path))] == TEXTS
+
+
 def test_a_pipe_in_a_saved_folder_is_not_waited_for(tmp_path: Path) -> None:
     saved(tmp_path, {"text": TEXTS})
     [victim] = (tmp_path / "saved/train").glob("*.arrow")
