@@ -6,6 +6,7 @@ For files about sequences rather than of sequences: scores, labels, minimal pair
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -100,7 +101,7 @@ def _parquet(source: str) -> Iterator[FieldRow]:
     number = 0
     require_file(source)
     try:
-        for batch in pq.ParquetFile(source).iter_batches(batch_size=_BATCH):
+        for batch in pq.ParquetFile(pa.memory_map(os.fsencode(source))).iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
