@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seqmlm.data.files import stem_suffix, whole
-from seqmlm.data.readers.tables import json_value
+from seqmlm.data.readers.tables import json_value, torn_text, torn_value
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError
 
@@ -64,7 +64,10 @@ def read_nbest(path: str, references: str | None = None) -> list[NBest]:
 
 
 def _whole(path: str) -> list[NBest]:
-    values = json_value(whole(path, _LARGEST, "file"), path, 1, "see docs/SCORING.md for the forms")
+    text = whole(path, _LARGEST, "file")
+    values = json_value(text, path, 1, "see docs/SCORING.md for the forms")
+    if torn_value(text.decode("utf-8"), values):
+        raise torn_text(path)
     try:
         utterances = values.get("utts", values)
         return [_espnet(name, own, path) for name, own in utterances.items()]

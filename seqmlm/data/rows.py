@@ -6,12 +6,13 @@ For files about sequences rather than of sequences: scores, labels, minimal pair
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from seqmlm.data.files import MAX_BYTES, lines, require_file, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.data.readers.tables import ambiguous, json_object, table_rows
+from seqmlm.data.readers.tables import ambiguous, json_object, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest
 
 FieldRow = tuple[int, dict[str, Any]]
@@ -70,6 +71,8 @@ def _json_lines(source: str) -> Iterator[FieldRow]:
             raise DataError(
                 "not a JSON object", source=source, line=number, remedy="write one object per line"
             )
+        if torn_value(text, row):
+            raise torn_text(source, number)
         yield number, row
 
 
@@ -98,7 +101,7 @@ def _parquet(source: str) -> Iterator[FieldRow]:
     number = 0
     require_file(source)
     try:
-        for batch in pq.ParquetFile(source).iter_batches(batch_size=_BATCH):
+        for batch in pq.ParquetFile(pa.memory_map(os.fsencode(source))).iter_batches(batch_size=_BATCH):
             for row in batch.to_pylist():
                 number += 1
                 yield number, row

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from seqmlm.data.files import is_reference
+from seqmlm.data.files import UNDER_WAY, is_reference
 from seqmlm.engine.durable import FileLock, irregular, move_into_place
 from seqmlm.errors import StateError, UsageError
-from seqmlm.streams.cursor import SUFFIX
 from seqmlm.streams.sinks import PARTIAL
 
 
@@ -57,7 +56,7 @@ def check_outputs(
                 + (", or leave out --out: rows go to standard output" if streams and name == "--out" else "")
             )
         beside = (
-            [path.with_name(path.name + suffix) for suffix in (PARTIAL, SUFFIX)] if name == "--out" else []
+            [path.with_name(path.name + suffix) for suffix in (PARTIAL, UNDER_WAY)] if name == "--out" else []
         )
         for file in (path, *beside):
             for key in _identity(file):

@@ -86,6 +86,7 @@ def test_ten_hypotheses_stay_in_their_order(tmp_path: Path) -> None:
         ("a.json", "{", "a.json:1: not JSON"),
         ("a.json", "[" * 100_000, "nested too deeply"),
         ("a.json", "9" * 5000, "thousands of digits"),
+        ("a.json", '{"u": {"hyp_1": {"text": "\\ud800", "score": 1}}}', "half a character"),
         ("a.json", '{"u": 5}', "not a JSON object of n-best lists"),
         ("a.json", '{"u": {"output": [1]}}', "not a JSON object of n-best lists"),
         ("a.json", '{"u": {"hyp_x": {"text": "x", "score": 1}}}', "not a JSON object of n-best lists"),

@@ -80,7 +80,7 @@ def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
 def test_what_is_read_once_is_not_read_for_its_fingerprint(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert file_facts([tmp_path / "pipe", "hf:x@1"]) == {str(tmp_path / "pipe"): "", "hf:x@1": ""}
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         file_facts([tmp_path / "none"])
 
 

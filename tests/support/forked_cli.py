@@ -95,6 +95,25 @@ def command(*words: object) -> Callable[[], None]:
     return run
 
 
+def vanishing(work: Callable[[], None], path: Path, after: int) -> Callable[[], None]:
+    """The same work, for `start`: a file is deleted when Python is about to open it, after so many times."""
+
+    def run() -> None:
+        left = after
+
+        def watch(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal left
+            if event == "open" and str(arguments[0]) == str(path):
+                if left == 0:
+                    path.unlink(missing_ok=True)
+                left -= 1
+
+        sys.addaudithook(watch)
+        work()
+
+    return run
+
+
 def run(*words: object, streams: Path, seconds: int = 0) -> Ended:
     """Run a command line to its end."""
     return start(command(*words), streams, seconds=seconds).wait()
@@ -116,6 +135,16 @@ def import_what(work: Callable[[], None], streams: Path) -> None:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     no_threads()
+
+
+def build_once() -> None:
+    """Have Typer make the parser of all commands here and now, and not again in every child."""
+    import typer
+
+    from seqmlm.cli import app
+
+    made = typer.main.get_command(app)
+    typer.main.get_command = lambda _: made  # type: ignore[assignment]
 
 
 def no_threads() -> None:

@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ class Hostile:
         binary: no text at all.
         command: `score`, `pairs` or `rescore`.
         giant: bytes of a record of so many units, in parts.
+        table: the clean records as a table of Arrow, where the file holds one.
+        column: of that table, which is scored.
+        prefix: what stands before the path on the command line.
     """
 
     domain: str
@@ -63,6 +67,9 @@ class Hostile:
     binary: bool = False
     command: str = "score"
     giant: Callable[[int], Iterator[bytes]] | None = None
+    table: Callable[[], Any] | None = None
+    column: str = "text"
+    prefix: str = ""
 
     @property
     def key(self) -> str:
@@ -110,13 +117,58 @@ def _conllu(text: str) -> bytes:
     return words.encode() + b"\n"
 
 
-def _parquet(columns: Mapping[str, list[Any]]) -> bytes:
+def _table(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What a format of one Parquet file is made of."""
     import pyarrow as pa
+
+    def table() -> Any:
+        return pa.table(dict(columns))
+
+    return {"table": table, "records": (parquet(table()),), "binary": True, "whole": True}
+
+
+def parquet(table: Any, **options: Any) -> bytes:
+    """A table of Arrow as a Parquet file."""
     import pyarrow.parquet as pq
 
     out = io.BytesIO()
-    pq.write_table(pa.table(dict(columns)), out)
+    pq.write_table(table, out, **options)
     return out.getvalue()
+
+
+def stream(table: Any) -> bytes:
+    """A table of Arrow as its stream, which `datasets` saves."""
+    import pyarrow as pa
+
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def _saved(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """What a folder that `datasets` saved is made of: a file of Arrow, and two that describe it."""
+    made = _table(columns)
+    table = made["table"]()
+    types = {name: {"dtype": "string", "_type": "Value"} for name in columns}
+    name = "data-00000-of-00001.arrow"
+    state: dict[str, Any] = {"_data_files": [{"filename": name}], "_fingerprint": "5eed"}
+    state |= {
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
+    }
+    info = {"citation": "", "description": "", "features": types, "homepage": "", "license": ""}
+    beside = {"state.json": json.dumps(state).encode(), "dataset_info.json": json.dumps(info).encode()}
+    return made | {
+        "name": name,
+        "records": (stream(table),),
+        "beside": beside,
+        "folder": True,
+        "prefix": "hf:",
+    }
 
 
 def _text() -> Iterator[Hostile]:
@@ -163,10 +215,9 @@ def _text() -> Iterator[Hostile]:
         domain="text",
         format="parquet",
         name="t.parquet",
-        records=(_parquet({"text": SENTENCE}),),
-        binary=True,
-        whole=True,
+        **_table({"text": SENTENCE}),
     )
+    yield Hostile(domain="text", format="huggingface", **_saved({"text": SENTENCE}))
 
 
 # Proteins
@@ -236,6 +287,16 @@ def _protein() -> Iterator[Hostile]:
             files=True,
             folder=True,
         )
+    yield Hostile(
+        domain="protein",
+        format="huggingface",
+        name="data/train-00000.parquet",
+        options=("--option", "text=chain"),
+        folder=True,
+        prefix="hf:",
+        column="chain",
+        **_table({"chain": PROTEIN, "more": PROTEIN}),
+    )
 
 
 # Genomes
@@ -354,11 +415,48 @@ def _code() -> Iterator[Hostile]:
         json=True,
         giant=_long(b'{"id": "v", "code": "', b"abc ", b'"}\n'),
     )
+    yield Hostile(
+        domain="code",
+        format="huggingface",
+        name="train.jsonl",
+        records=_objects([{"code": s.decode()} for s in SOURCE]),
+        value=_around(b'{"code": "x = 1 # ', b'"}\n'),
+        options=("--option", "language=python"),
+        json=True,
+        whole=True,
+        folder=True,
+        prefix="hf:",
+    )
 
 
 # Patients
 
 PEOPLE = [(person, list(events_of(person))) for person in range(COUNT)]
+DRUGS = [
+    "metformin",
+    "repaglinide",
+    "nateglinide",
+    "chlorpropamide",
+    "glimepiride",
+    "acetohexamide",
+    "glipizide",
+    "glyburide",
+    "tolbutamide",
+    "pioglitazone",
+    "rosiglitazone",
+    "acarbose",
+    "miglitol",
+    "troglitazone",
+    "tolazamide",
+    "examide",
+    "citoglipton",
+    "insulin",
+    "glyburide-metformin",
+    "glipizide-metformin",
+    "glimepiride-pioglitazone",
+    "metformin-rosiglitazone",
+    "metformin-pioglitazone",
+]
 CONCEPTS = {"I10": 320128, "E11": 201826, "J45": 317009, "M54": 194133, "K21": 318800}
 
 
@@ -464,15 +562,76 @@ def _ehr() -> Iterator[Hostile]:
         folder=True,
         apart=True,
     )
+    yield Hostile(
+        domain="ehr",
+        format="synthea",
+        name="conditions.csv",
+        head=b"START,STOP,PATIENT,ENCOUNTER,CODE,DESCRIPTION\n",
+        records=_joined(lambda p, n, day, code: f"{day},,p{p},{p}-{n},{code},words"),
+        value=_around(b"2024-05-01,,p0,,", b",words\n"),
+        label=_around(b"2024-05-01,,", b",,I10,words\n"),
+        time=_around(b"", b",,p0,,I10,words\n"),
+        beside={
+            "patients.csv": b"Id,BIRTHDATE,DEATHDATE,RACE,GENDER\n"
+            + b"".join(f"p{p},{1950 + p}-01-01,,white,M\n".encode() for p in range(COUNT)),
+            "encounters.csv": b"Id,START,STOP,PATIENT,ENCOUNTERCLASS,CODE,DESCRIPTION\n"
+            + b"".join(
+                f"{p}-{n},{day}T08:00:00Z,,p{p},ambulatory,185349003,words\n".encode()
+                for p, own in PEOPLE
+                for n, (day, _) in enumerate(own)
+            ),
+        },
+        folder=True,
+        apart=True,
+    )
+    columns = [
+        "encounter_id",
+        "patient_nbr",
+        "gender",
+        "race",
+        "age",
+        "admission_type_id",
+        "admission_source_id",
+    ]
+    columns += ["medical_specialty", "discharge_disposition_id", "max_glu_serum", "A1Cresult", *DRUGS]
+    columns += ["time_in_hospital", "num_lab_procedures", "num_procedures", "num_medications"]
+    columns += ["diag_2", "diag_3", "diag_1"]
+    rest = ",".join(["Female", "white", "[50-60)", *("1",) * 3, "6", "None", ">8", *("No",) * len(DRUGS)])
+    rest += ",3,40,1,12,401,428,"
+    yield Hostile(
+        domain="ehr",
+        format="diabetes130",
+        name="diabetic_data.csv",
+        head=",".join(columns).encode() + b"\n",
+        records=_joined(lambda p, n, day, code: f"{p * 100 + n},{p},{rest}{code}"),
+        value=_around(b"7777,v," + rest.encode()),
+        label=_around(b"7777,", b"," + rest.encode() + b"I10\n"),
+        folder=True,
+    )
     flat = [(str(p), day, code) for p, own in PEOPLE for day, code in own]
-    columns = dict(zip(("patient_id", "time", "code"), map(list, zip(*flat, strict=True)), strict=True))
+    people, days, codes = map(list, zip(*flat, strict=True))
     yield Hostile(
         domain="ehr",
         format="huggingface",
         name="e.parquet",
-        records=(_parquet(columns),),
-        binary=True,
-        whole=True,
+        column="code",
+        **_table({"patient_id": people, "time": days, "code": codes}),
+    )
+    yield Hostile(
+        domain="ehr",
+        format="meds",
+        name="data/train/0.parquet",
+        column="code",
+        beside={"metadata/dataset.json": b'{"dataset_name": "a", "meds_version": "0.4.0"}\n'},
+        folder=True,
+        **_table(
+            {
+                "subject_id": [int(person) for person in people],
+                "time": [datetime.fromisoformat(day) for day in days],
+                "code": codes,
+                "numeric_value": [1.5] * len(codes),
+            }
+        ),
     )
 
 
@@ -639,11 +798,15 @@ def hostile_formats() -> dict[str, Hostile]:
 
 
 KEYS: Sequence[str] = (
-    *(f"text-{format}" for format in ("txt", "jsonl", "csv", "tsv", "conllu", "parquet")),
-    *(f"protein-{f}" for f in ("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif")),
+    *(f"text-{format}" for format in ("txt", "jsonl", "csv", "tsv", "conllu", "parquet", "huggingface")),
+    *(
+        f"protein-{f}"
+        for f in ("fasta", "a3m", "stockholm", "clustal", "swissprot", "pdb", "mmcif", "huggingface")
+    ),
     *(f"dna-{format}" for format in ("fasta", "fastq", "genbank", "embl", "stockholm", "bed")),
-    *(f"code-{format}" for format in ("source", "worktree", "notebook", "json")),
-    *(f"ehr-{format}" for format in ("events", "wide", "fhir", "omop", "mimic3", "huggingface")),
+    *(f"code-{format}" for format in ("source", "worktree", "notebook", "json", "huggingface")),
+    *(f"ehr-{format}" for format in ("events", "wide", "fhir", "omop", "mimic3", "synthea")),
+    *(f"ehr-{format}" for format in ("diabetes130", "huggingface", "meds")),
     *(f"logs-{f}" for f in ("plain", "iso", "syslog", "syslog5424", "cri", "access")),
     *(f"logs-{f}" for f in ("jsonl", "journal", "docker", "csv", "tsv", "sessions")),
     *("pairs-jsonl", "pairs-csv", "rescore-jsonl", "rescore-tsv", "rescore-json"),
@@ -660,6 +823,8 @@ def place(one: Hostile, folder: Path, parts: Sequence[bytes] | bytes | None = No
         parts: the bytes of the file, or where each record is a file, of these; None for the clean ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for name in (*one.beside, one.name):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for name, content in one.beside.items():
         (folder / name).write_bytes(content)
     if one.files:

@@ -41,7 +41,8 @@ class Case:
         lines: of bad records; where any is left out a message must name one of them.
         memory: bytes that the process may take beyond what it has at its start.
         scored: whether scoring it is tried, too.
-        modest: too much for scoring unit by unit: units are hidden four at a time.
+        vanishes: a file that is deleted during the command, and how often it has been opened by then.
+        packed: too much for a forward pass of each masked copy, so that rows are equal to rounding.
     """
 
     path: Path | str
@@ -52,7 +53,8 @@ class Case:
     lines: tuple[int, ...] = ()
     memory: int = 256 * MIB
     scored: bool = True
-    modest: bool = False
+    vanishes: tuple[Path, int] | None = None
+    packed: bool = False
 
 
 Kind = Callable[[Hostile, Path, random.Random], Case | None]
@@ -71,7 +73,7 @@ def inserted(one: Hostile, folder: Path, extra: Extra) -> Case:
     uncounted = one.apart or extra.spreads
     return Case(
         path=path,
-        untouched=EVERY[:MIDDLE] if extra.spreads and not one.files else EVERY[1:] if one.apart else EVERY,
+        untouched=EVERY[one.apart : MIDDLE if extra.spreads and not one.files else COUNT],
         total=None if uncounted else COUNT + 1,
         refusable=one.whole,
         lines=() if one.files or uncounted or one.whole else _lines(line, extra.content),
@@ -220,10 +222,12 @@ def extras(one: Hostile) -> dict[str, Extra]:
     if one.json:
         end = b"" if one.files else b"\n"
         found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}
-        if one.value is not None:
-            found |= {
-                f"json:{name}": Extra(one.value(b"a" + text + b"b")) for name, text in JSON_ESCAPES.items()
-            }
+        found |= {
+            f"{place_}:{name}_escaped": Extra(spell(b"a" + text + b"b"))
+            for place_, spell in (("value", one.value), ("label", one.label))
+            if spell is not None
+            for name, text in JSON_ESCAPES.items()
+        }
     if one.name.endswith((".csv", ".tsv", ".bed")):
         mark = b"," if one.name.endswith(".csv") else b"\t"
         for name, row in TABLE_ROWS.items():
@@ -513,6 +517,21 @@ def _named(name: str | bytes) -> Kind:
     return kind
 
 
+def _vanishing(after: int) -> Kind:
+    """A file that is gone between its listing and its reading."""
+
+    def kind(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
+        path = place(one, folder, [*one.records, one.records[0]] if one.files else None)
+        victim = folder / (one.name.format(f"{COUNT:03}") if one.files else one.name)
+        if one.files:  # before anything is read, its absence ends the command
+            return Case(path=path, total=COUNT + 1, refusable=True, vanishes=(victim, after))
+        uncounted = one.apart or one.domain == "ehr" or one.folder
+        total = None if uncounted else COUNT
+        return Case(path=path, untouched=(), total=total, refusable=True, vanishes=(victim, after))
+
+    return kind
+
+
 # Too much of it
 
 
@@ -523,7 +542,7 @@ def _giant(units: int, *, over: bool) -> Kind:
         case = inserted(one, folder, Extra(b"".join(one.giant(units))))
         scored = over or units < 10**6  # else it takes minutes
         memory = (700 if over else 1000) * MIB
-        return Case(**{**vars(case), "memory": memory, "modest": True, "scored": scored})
+        return Case(**{**vars(case), "memory": memory, "packed": True, "scored": scored})
 
     return kind
 
@@ -532,7 +551,7 @@ def _word(one: Hostile, folder: Path, chance: random.Random) -> Case | None:
     if one.value is None:
         return None
     case = inserted(one, folder, Extra(one.value(b"MKV" * (2 * MIB // 3))))
-    return Case(**{**vars(case), "memory": 800 * MIB, "modest": True})
+    return Case(**{**vars(case), "memory": 800 * MIB, "packed": True})
 
 
 def _bomb(pack: str) -> Kind:
@@ -555,7 +574,7 @@ def _bomb(pack: str) -> Kind:
                     sink.write(part)
                 sink.write(b"".join(one.records[MIDDLE:]) + one.tail)
         path.unlink()
-        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, modest=True)
+        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, packed=True)
 
     return kind
 
@@ -602,7 +621,7 @@ def kinds() -> dict[str, Kind]:
         "file:cr_alone": _any(lambda clean, chance: clean.replace(b"\n", b"\r")),
         "file:mixed_line_ends": _same(_mixed),
         "file:no_last_line_end": _same(lambda clean: clean.removesuffix(b"\n")),
-        "file:blank_lines_after": _same(lambda clean: clean + b"\n\n  \n\n"),
+        "file:blank_lines_after": _same(lambda clean: clean + b"\n\n\n\n"),
         "file:nul_at_start": _but_the_first(lambda clean: b"\0" + clean),
         "file:nuls_at_end": _after(b"\0" * 4096),
         "file:nuls_between": _nul_block,
@@ -658,6 +677,8 @@ def kinds() -> dict[str, Kind]:
         "name:long": _named("a" * 240),
         "name:markup": _named("<b>bold[red]x[bold]"),
     }
+    for after in range(6):
+        found[f"node:vanishes_{after}"] = _vanishing(after)
     if os.geteuid():
         found["node:unreadable"] = _node(_unreadable)
     return found

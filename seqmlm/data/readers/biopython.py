@@ -103,8 +103,13 @@ def whole_file(source: str, problems: Problems, max_bytes: int) -> Iterator[Entr
             problems.bad(too_long(source, begins, max_bytes, "file"), held[0] if held else None)
             return
         held.append(text)
-    if held and problems.met == met:
+    if problems.met != met:
+        return
+    if held:
         yield Entry(begins, "\n".join(held) + "\n")
+    else:
+        remedy = "give a file that contains sequences"
+        problems.bad(DataError("the file has only blank lines", source=source, remedy=remedy))
 
 
 def parsed(

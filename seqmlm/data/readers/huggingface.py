@@ -38,8 +38,8 @@ SPLITS = {
 """Usual names of splits and the part of the data they mean; records of other splits are divided by rule."""
 
 _ROWS = 1024
+_DESCRIPTION = 16 << 20  # bytes of a README.md
 _AGAIN = "save the data set again"
-_LARGEST = 16 << 20  # bytes of a description
 _TALKATIVE = ("datasets", "huggingface_hub")
 
 
@@ -271,6 +271,7 @@ def open_table(source: str) -> Table:
 
 
 def _open_parquet(source: str) -> Table:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if source == "-":
@@ -280,7 +281,7 @@ def _open_parquet(source: str) -> Table:
     require_file(source)
     if Path(source).stat().st_size == 0:
         raise DataError("the file is empty", source=source, remedy="give a file with sequences in it")
-    file = pq.ParquetFile(source, memory_map=True)
+    file = pq.ParquetFile(pa.memory_map(os.fsencode(source)))  # names need not be UTF-8
 
     def batches(columns: Sequence[str], size: int) -> Iterator[Any]:
         return iter(file.iter_batches(batch_size=size, columns=list(columns)))
@@ -373,20 +374,25 @@ def _check_described(folder: Path) -> None:
     Before `datasets` looks for them, since looking on the network is a request to somebody.
     """
     import datasets
+    import yaml
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    readme, own = (folder / datasets.config.REPOCARD_FILENAME, folder / datasets.config.REPOYAML_FILENAME)
     described = []
-    try:
-        if readme.is_file():
-            block = REGEX_YAML_BLOCK.search(read_bounded(readme, _LARGEST).decode("utf-8"))
-            described.append(None if block is None else parse_yaml(block[2]))
-        if own.is_file():
-            described.append(parse_yaml(read_bounded(own, _LARGEST).decode("utf-8")))
-    except ValueError as error:
-        raise DataError(
-            f"the description of the data set cannot be read: {error}", source=str(folder), remedy=_AGAIN
-        ) from None
+    for name in (datasets.config.REPOCARD_FILENAME, datasets.config.REPOYAML_FILENAME):
+        if not os.path.lexists(folder / name):
+            continue
+        try:
+            text = read_bounded(folder / name, _DESCRIPTION).decode("utf-8")
+            if name == datasets.config.REPOCARD_FILENAME:
+                block = REGEX_YAML_BLOCK.search(text)
+                text = block[2] if block else ""
+            described.append(parse_yaml(text))
+        except (ValueError, OSError, yaml.YAMLError) as error:
+            raise DataError(
+                f"the description of the data set cannot be read ({type(error).__name__})",
+                source=str(folder / name),
+                remedy="correct it, or take it away: the data can be read without it",
+            ) from None
     for name in chain.from_iterable(_named_files(one, False) for one in described):
         if _leads_out(name):
             raise _outside(str(folder), name)
@@ -420,6 +426,7 @@ def _check_saved(folder: Path) -> None:
         name = str(file.get("filename", "")) if isinstance(file, dict) else ""
         if _leads_out(name):
             raise _outside(str(folder), name)
+        require_file(str(folder / name))  # `datasets` would wait for a pipe to be written
 
 
 def _leads_out(name: str) -> bool:

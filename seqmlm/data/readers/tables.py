@@ -44,6 +44,16 @@ def torn(text: str) -> bool:
     return False
 
 
+def torn_value(text: str, value: Any) -> bool:
+    """Whether a value of JSON, or anything within it, holds half a character.
+
+    Args:
+        text: that the value was read from.
+        value: of any depth.
+    """
+    return "\\u" in text and torn(json.dumps(value, ensure_ascii=False))
+
+
 def torn_text(source: str, line: int | None = None, name: str | None = None) -> DataError:
     """The error for a text that is `torn`."""
     return DataError(
@@ -102,10 +112,12 @@ def json_value(text: str | bytes, source: str, line: int, remedy: str) -> Any:
         line: where the text begins.
 
     Raises:
-        DataError: not JSON, nested deeper than about 1,000, or with a whole number of more than 4,300 digits.
+        DataError: not JSON, not UTF-8, nested deeper than about 1,000, or with a whole number of more than
+            4,300 digits.
     """
     try:
-        return json.loads(text)
+        # json.loads would take bytes in UTF-16 too, and let half characters pass.
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except RecursionError:
         reason = "JSON that is nested too deeply"
     except json.JSONDecodeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import pickle
 import tarfile
 from collections.abc import Mapping
@@ -317,12 +318,33 @@ def test_a_data_set_names_no_file_outside_of_it(file: str, named: str, tmp_path:
 
 
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
-def test_a_description_whose_aliases_multiply_is_refused(file: str, tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+@pytest.mark.parametrize("fault", ["aliases", "deep", "no YAML", "a pipe"])
+def test_a_description_that_does_harm_is_refused(file: str, fault: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text\n")
-    (tmp_path / file).write_text("\n".join(["---", *lines, "---", ""] if file == "README.md" else lines))
-    with pytest.raises(DataError, match="aliases"):
+    doubled = "\n".join(f"- &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))
+    if fault == "a pipe":
+        os.mkfifo(tmp_path / file)
+    else:
+        text = {"aliases": f"- &a0 [x]\n{doubled}", "deep": "[" * 5000, "no YAML": "a: b: c"}[fault]
+        (tmp_path / file).write_text(f"---\n{text}\n---\n" if file == "README.md" else text)
+    with pytest.raises(DataError, match=rf"{file}: the description of the data set cannot be read"):
         read("text", f"hf:{tmp_path}")
+
+
+def test_the_name_of_a_file_need_not_be_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff.parquet")
+    with open(path, "wb") as file:
+        pq.write_table(pa.table({"text": TEXTS}), file)
+    assert [record.raw for record in read("text", str(path))] == TEXTS
+
+
+def test_a_pipe_in_a_saved_folder_is_not_waited_for(tmp_path: Path) -> None:
+    saved(tmp_path, {"text": TEXTS})
+    [victim] = (tmp_path / "saved/train").glob("*.arrow")
+    victim.unlink()
+    os.mkfifo(victim)
+    with pytest.raises(DataError, match="a pipe, socket or device"):
+        read("text", f"hf:{tmp_path / 'saved'}")
 
 
 @pytest.mark.parametrize("index", ["state.json", "dataset_dict.json"])

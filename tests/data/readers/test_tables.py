@@ -209,6 +209,8 @@ def test_a_column_that_is_there_twice_is_refused_where_it_is_wanted(tmp_path: Pa
         ("9" * 5000, "JSON with a number of thousands of digits"),
         ("{", "not JSON"),
         (b'{"a": "\xff"}', "bytes that are not UTF-8"),
+        (b'{"a": "\xed\xa0\xbd"}', "bytes that are not UTF-8"),
+        ('{"a": 1}'.encode("utf-16"), "bytes that are not UTF-8"),
     ],
 )
 def test_json_that_cannot_be_read_is_one_error(text: str | bytes, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby, islice
@@ -125,7 +126,7 @@ def _in_order(shard: str) -> bool:
     last: Any = None
     try:
         require_file(shard)
-        file = pq.ParquetFile(shard, memory_map=True)
+        file = pq.ParquetFile(pa.memory_map(os.fsencode(shard)))  # names need not be UTF-8
         column = present(_COLUMNS, file.schema_arrow.names)["subject_id"]
         for batch in file.iter_batches(columns=[column]):
             ids = batch.column(0).drop_null()
