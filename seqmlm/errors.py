@@ -20,7 +20,9 @@ from typing import ClassVar
 
 # Control characters of both sets, separators of lines, what turns the direction of writing, and half
 # surrogates, which no encoding has.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: object, *, lines: bool = False) -> str:

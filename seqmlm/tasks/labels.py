@@ -344,14 +344,21 @@ class Planted:
             ) from None
 
     def shown(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row shows an anomaly; that anomaly is no longer `unseen`."""
+        """Whether a row shows an anomaly; that anomaly is no longer `unseen`.
+
+        Raises:
+            DataError: the row has something else where it should have places.
+        """
         name = str(row["id"]).removeprefix(self._prefix)
         whole = name in self._of
         found = self._of.get(name if whole else name.rpartition("#")[0], [])
         if found and not whole:
             extra, top = _parsed(row, "extra", {}), _parsed(row, "top", [])
             row = {"start": None, "end": None, **row, **extra, "top": top}
-        hits = [number for number, one in found if whole or self._domain.shows(row, one)]
+        try:
+            hits = [number for number, one in found if whole or self._domain.shows(row, one)]
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            raise DataError(f"the row {row['id']!r} is not one of a scoring", remedy="score again") from None
         for number in hits:
             self._hidden.pop(number, None)
         return bool(hits)
