@@ -400,7 +400,7 @@ class Calibrator:
             one = self._cascade if mode == CASCADE else self._single
             made = one(level, mode, normal, background)
             if made is None:
-                needed = f"sensitive data need {SMALLEST}"
+                needed = f"sensitive data need {SMALLEST}; give more normal data to 'seqmlm calibrate'"
                 self.notify(f"too few records to calibrate {level.name} in mode {mode}: {needed}")
                 continue
             found[level.name, mode] = made
