@@ -29,7 +29,8 @@ def two_runs(tracked_workspace: Path) -> Path:
             model.mkdir()
             (model / "config.json").write_text("{}")
             (model / "model.safetensors").write_bytes(b"x")
-            card = {"domain": "protein", "metrics": {"eval/bits_per_unit": loss + 1}}
+            card = {"domain": "protein", "unit": "residue", "tokenizer": "residue.v1", "max_length": 22}
+            card |= {"probability": "ordinary", "metrics": {"eval/bits_per_unit": loss + 1}}
             (model / "seqmlm.json").write_text(json.dumps(card))
             register_model(
                 run,
