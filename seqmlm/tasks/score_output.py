@@ -182,6 +182,7 @@ class ScoreSummary:
         records, rows, units: scored, those before a `--resume` included.
         bad: records left out; with `records`, all that were read.
         problems: bad records and oddities, by reason.
+        places: the first place of each reason, as "file:line", where it is known.
         seconds: of this process.
         rate: records a second of this process.
         unit: what the model's domain counts.
@@ -197,6 +198,7 @@ class ScoreSummary:
     units: int
     bad: int
     problems: Mapping[str, Any]
+    places: Mapping[str, str]
     seconds: float
     rate: float
     unit: str
@@ -211,7 +213,10 @@ class ScoreSummary:
 
     def sentence(self) -> str:
         """For stderr: a line for each reason, and one for the whole."""
-        reasons = "".join(f"{count} x {reason}\n" for reason, count in self.problems.items())
+        first = {reason: f" (first: {place})" for reason, place in self.places.items()}
+        reasons = "".join(
+            f"{count} x {reason}{first.get(reason, '')}\n" for reason, count in self.problems.items()
+        )
         bad = f", {self.bad} bad {'record' if self.bad == 1 else 'records'} left out" if self.bad else ""
         if self.bad and self.quarantine is not None:
             bad += f" ({self.quarantine})"
@@ -292,6 +297,7 @@ def summarized(
         units=counts.units,
         bad=problems.bad_count,
         problems=redact_small_counts(problems.counts, plan.sensitive),
+        places=problems.places,
         seconds=runner.seconds,
         rate=runner.rate,
         unit=plan.session.tokenizer.unit,
