@@ -20,7 +20,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text
 from seqmlm.data.record import Record
-from seqmlm.domains.code.source import LARGEST, TOO_LARGE, broken_line, package_of_file
+from seqmlm.domains.code.source import broken_line, package_of_file, unwritten
 from seqmlm.errors import DataError
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
@@ -54,8 +54,8 @@ def read_notebook(path: str | Path, problems: Problems, *, max_bytes: int = MAX_
     if language == "python":
         cells = [_without_magic(text, problems) for text in cells]
     text = SourceText("\n\n".join(cells) + "\n", language)
-    if len(text) > LARGEST:
-        problems.note(TOO_LARGE, source=source)
+    if (reason := unwritten(text)) is not None:
+        problems.note(reason, source=source)
         return
     meta: dict[str, Any] = {"language": language, "cells": len(cells)}
     line = broken_line(text)
@@ -182,8 +182,8 @@ def read_code_json(
         record = record_from(row, name, own, document, keep, source, number, problems)
         if record is None:
             continue
-        if len(record.raw) > LARGEST:
-            problems.note(TOO_LARGE, source=source, line=number)
+        if (reason := unwritten(record.raw)) is not None:
+            problems.note(reason, source=source, line=number)
             continue
         if known is not None and known.seen(record.raw):
             problems.note("a near duplicate, skipped")

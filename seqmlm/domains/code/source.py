@@ -69,6 +69,34 @@ def is_minified(text: str) -> bool:
     return longest > _LONGEST_LINE or (len(text) > 1000 and len(text) > _MEAN_LINE * lines)
 
 
+def unwritten(text: str) -> str | None:
+    """Why a text is none that a person has written, and would take a lexer long; None where it may be one."""
+    if len(text) > LARGEST:
+        return TOO_LARGE
+    return _ENDLESS if _endless(text) > _MOST_ENDLESS else None
+
+
+def _endless(text: str) -> int:
+    """How many escaped quotation marks have no end after them, at which a lexer would look for a string's.
+
+    A mark that is not escaped is the end of the one before it, so that only the last can be without.
+    """
+    if sum(text.count("\\" + mark) for mark in "\"'`") <= _MOST_ENDLESS:
+        return 0
+    ends: set[str] = set()  # marks that come later: single ones on the same line, others anywhere
+    found = 0
+    for match in reversed(list(_QUOTED.finditer(text))):
+        piece = match[0]
+        if piece in "\r\n":
+            ends -= {'"', "'"}
+        elif piece[0] != "\\":
+            ends |= {piece, piece[0]}
+        elif (mark := piece[1]) in "\"'`":
+            three = text.startswith(mark * 3, match.start() + 1)
+            found += mark not in ends or (three and mark * 3 not in ends)
+    return found
+
+
 def packages(paths: Sequence[PurePath]) -> list[str]:
     """The package each file of a tree belongs to, its tests included: what must not be split.
 
@@ -122,6 +150,10 @@ LARGEST = 1 << 20
 """Bytes of the largest file that somebody wrote by hand."""
 
 TOO_LARGE = "a file larger than the limit, skipped"
+
+_ENDLESS = "a file of strings without an end, skipped"
+_MOST_ENDLESS = 300  # a lexer looks for the end of each, to the end of the text
+_QUOTED = re.compile(r"\\(?:\r\n|.)|\"{3}|'{3}|[\"'`\r\n]", re.DOTALL)
 
 Unparsed = Literal["keep", "refuse"]
 
@@ -202,6 +234,8 @@ def text_of_bytes(
         reason = "a generated file, skipped"
     elif not generated and is_minified(text):
         reason = "a minified file, skipped"
+    elif _endless(text) > _MOST_ENDLESS:
+        reason = _ENDLESS
     if reason is not None:
         problems.note(reason, source=source)
         return None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sysconfig
 from pathlib import Path, PurePath
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
+from seqmlm.domains.code import source
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.source import (
     is_generated,
@@ -19,6 +23,7 @@ from seqmlm.domains.code.source import (
     package_of_file,
     packages,
     read_source,
+    unwritten,
 )
 from seqmlm.domains.code.worktree import read_worktree
 from seqmlm.errors import DataError, UsageError
@@ -432,3 +437,40 @@ def test_code_of_more_than_anybody_writes_is_left_out_and_counted(tmp_path):
     assert [str(r.raw) for r in read_code_json(folder / "a.jsonl", problems)] == ["y = 2"]
     assert list(read_notebook(folder / "b.ipynb", problems)) == []
     assert problems.counts == {"a file larger than the limit, skipped": 2}
+
+
+ENDLESS = "a file of strings without an end, skipped"
+
+
+@pytest.mark.parametrize("mark", ['"', "'", "`"])
+def test_strings_without_an_end_are_left_out_and_strings_of_many_marks_read(tmp_path, mark):
+    """A lexer would look for the end of each to the end of the text: hours for one of 1 MiB."""
+    endless = f"a\\{mark}\\\n" * 100_000
+    closed = f"a = {mark}" + f"\\{mark}\\\n" * 100_000 + f"{mark}\n"
+    folder = written(tmp_path, {"a.js": endless, "b.js": closed, "c.js": f"a\\{mark}\n" * 200})
+    (folder / "d.jsonl").write_text(json.dumps({"code": endless}) + '\n{"code": "y = 2"}\n')
+    problems = Problems()
+    found = [str(r.raw) for name in ("a.js", "b.js", "c.js") for r in read_source(folder / name, problems)]
+    assert [len(text) for text in found] == [len(closed), len(f"a\\{mark}\n") * 200]
+    assert [str(r.raw) for r in read_code_json(folder / "d.jsonl", problems)] == ["y = 2"]
+    assert problems.counts[ENDLESS] == 2
+
+
+@pytest.mark.parametrize("mark", ['"', "'"])
+def test_long_strings_without_an_end_are_left_out(mark):
+    triple = mark * 3
+    assert unwritten(f"\\{triple}a" * 1000) is not None
+    assert unwritten(f"{triple}" + f"\\{triple}a" * 1000 + triple) is None
+
+
+@given(st.text(alphabet="\\\"'`\n\ra", max_size=60))
+def test_marks_without_an_end_are_those_at_which_no_string_begins(text):
+    texts = re.sub(r"\"\"+|''+", "", text)  # not of three marks
+    strings = {
+        mark: re.compile(rf"{mark}(?:[^{mark}\\{rest}]|\\(?:\r\n|.))*{mark}", re.DOTALL)
+        for mark, rest in (('"', r"\r\n"), ("'", r"\r\n"), ("`", ""))
+    }
+    escaped = [m.start() + 1 for m in re.finditer(r"\\(?:\r\n|.)", texts, re.DOTALL) if m[0][1] in "\"'`"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "_MOST_ENDLESS", -1)
+        assert source._endless(texts) == sum(not strings[texts[at]].match(texts, at) for at in escaped)
