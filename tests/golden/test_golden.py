@@ -33,8 +33,9 @@ UNITS = 5  # of each such row
 PAIRS = 8  # minimal pairs, and n-best lists
 DIGITS = 6
 
-# Decided by comparing numbers that may lie close together: not kept.
+# Decided by comparing numbers that may lie close together, or with paths: not kept.
 TURNS_OVER = {
+    "places",
     *("top", "expected", "rank", "alarm", "extrapolated", "p_value", "channels", "odd_lines"),
     *("correct", "best", "weight", "worst_visit", "worst_visit_id", "worst_date"),
 }
