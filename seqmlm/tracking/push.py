@@ -15,16 +15,17 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from seqmlm.engine.durable import replace_file
 from seqmlm.errors import StateError
 from seqmlm.parsing import parse_json, read_json
-from seqmlm.tracking.store import Point, RunInfo, Store, now, plain
+from seqmlm.tracking.store import KEY_TAG, Point, RunInfo, Store, now, plain
 
 LEDGER = "tracking.json"
 METRICS = "metrics.jsonl"
@@ -59,6 +60,8 @@ class Ledger:
     tracking_uri: str
     run_id: str | None = None
     """MLflow's id; None until MLflow has answered for the first time."""
+    key: str | None = None
+    """Our own id of the run, there before MLflow is asked to create it; None as long as it was not asked."""
     status: str = "RUNNING"
     """RUNNING, FINISHED, FAILED or KILLED."""
     started: int = 0
@@ -119,7 +122,7 @@ class Ledger:
 
     def forget_sent(self) -> None:
         """Mark everything as unsent: the tracker no longer has the run."""
-        self.run_id, self.offset, self.tags_sent, self.complete = None, 0, {}, False
+        self.run_id, self.key, self.offset, self.tags_sent, self.complete = None, None, 0, {}, False
         for entry in [*self.datasets, *self.artifacts, *self.models]:
             entry["sent"] = False
         for entry in self.models:
@@ -313,13 +316,27 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise StateError(f"cannot write {path}: {error.strerror}; free space there, then --resume") from None
 
 
-def open_run(store: Store, ledger: Ledger) -> None:
-    """Create the run in MLflow, or reopen it, or create it anew where it was deleted there."""
+def open_run(store: Store, ledger: Ledger, save: Callable[[], None]) -> None:
+    """Create the run in MLflow, or reopen it, or create it anew where it was deleted there.
+
+    A process may die, or an answer be lost, after MLflow has created the run and before the ledger knows its
+    id. So our own key is on the disk first, and the run that has it is looked for before one is created.
+
+    Args:
+        store: where to open it; what it raises passes through.
+        ledger: the run.
+        save: writes the ledger; nothing is created in MLflow where it raises.
+    """
     if ledger.run_id is not None and not store.reopen(ledger.run_id):
         ledger.forget_sent()
+    if ledger.run_id is None and ledger.key is not None:
+        ledger.run_id = store.find_run(ledger.experiment, ledger.key)
     if ledger.run_id is None:
+        ledger.key = ledger.key or uuid4().hex
+        save()
         tags = dict(ledger.tags)
-        ledger.run_id = store.create_run(ledger.experiment, ledger.name, ledger.started, tags)
+        named = {**tags, KEY_TAG: ledger.key}
+        ledger.run_id = store.create_run(ledger.experiment, ledger.name, ledger.started, named)
         ledger.tags_sent = tags
     store.set_params(ledger.run_id, ledger.params)
 

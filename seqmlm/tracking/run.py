@@ -163,7 +163,7 @@ class TrackedRun:
                 with quiet():
                     if self._store is None:
                         store = self._connect()
-                        open_run(store, self._ledger)
+                        open_run(store, self._ledger, self._save)
                         self._store = store
                     if not connect_only:
                         push(self._store, self._ledger, self.directory)
@@ -171,8 +171,8 @@ class TrackedRun:
             except Exception as error:
                 self._lost(error)
             # What is not noted as sent is sent again; of a full disk the training hears from its own writing.
-            with suppress(StateError), self._changed():
-                pass
+            with suppress(StateError):
+                self._save()
 
     def set_tag(self, key: str, value: str) -> None:
         """Set a tag of the run."""
@@ -297,6 +297,10 @@ class TrackedRun:
         with self._writing:
             yield self._ledger
             self._ledger.write(self.directory)
+
+    def _save(self) -> None:
+        with self._changed():
+            pass
 
     def _forget_cut(self) -> None:
         """Of a file that was cut, MLflow has no more than what is left; the rest comes again."""
@@ -527,7 +531,7 @@ class Tracker:
     def _send(self, store: Store, ledger: Ledger, directory: Path) -> int:
         try:
             with quiet():
-                open_run(store, ledger)
+                open_run(store, ledger, lambda: ledger.write(directory))
                 return push(store, ledger, directory)
         except Exception as error:
             reason = hide_password(first_line(error), self.workspace.tracking_uri)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from seqmlm.workspace import Workspace, first_use
 
 NAME_TAG = "seqmlm.name"
+KEY_TAG = "seqmlm.key"
 
 # MLflow retries HTTP for minutes and databases for 100 s; a run waits for neither. Users' settings win.
 _DEFAULTS = {
@@ -189,6 +190,12 @@ class Store:
             self.experiment(experiment), start_time=started, tags=dict(tags), run_name=name
         )
         return str(run.info.run_id)
+
+    def find_run(self, experiment: str, key: str) -> str | None:
+        """Id of the run of an experiment that was created with our key; None where there is none."""
+        found = self.client.search_runs([self.experiment(experiment)], f"tags.`{KEY_TAG}` = '{key}'")
+        # One that was closed by hand meanwhile goes on like any other.
+        return next((str(run.info.run_id) for run in found if self.reopen(run.info.run_id)), None)
 
     def reopen(self, run_id: str) -> bool:
         """Set a run RUNNING again; False where it is gone or was deleted."""

@@ -49,6 +49,16 @@ def _recorded(run: TrackedRun, key: str = "train/loss") -> Shown:
     return [(line["step"], line[key], line["time"]) for line in lines if key in line]
 
 
+def _runs(client: MlflowClient) -> list[str]:
+    """Ids of all runs there that are not deleted."""
+    experiments = [found.experiment_id for found in client.search_experiments()]
+    return [run.info.run_id for run in client.search_runs(experiments)]
+
+
+def _unreachable(*_: object, **__: object) -> str:
+    raise ConnectionError("MLflow is away")
+
+
 def _dying(method: Callable[..., object], dead: list[str], after: int) -> Callable[..., object]:
     """A call that is answered but, where it is the `after`-th, never heard of again; none follows it."""
 
@@ -98,6 +108,87 @@ def test_a_process_may_die_after_any_call(
     assert len(found.inputs.dataset_inputs) == 1
     assert [item.path for item in client.list_artifacts(ended.run_id)] == ["a.txt"]
     assert len(client.search_model_versions("name = 'r'")) == 1
+
+
+@pytest.mark.parametrize("folder", ["new", "without a key", "deleted in MLflow", "of another MLflow"])
+@pytest.mark.parametrize("goes_on", ["resume", "sync"])
+def test_a_kill_before_the_id_of_the_run_is_stored_makes_no_second_run(
+    folder: str, goes_on: str, start: Start, steps: Steps, home: Workspace, tracker: Tracker
+) -> None:
+    client = MlflowClient(tracking_uri=home.tracking_uri, registry_uri=home.tracking_uri)
+    path = home.run_dir("r") / "tracking.json"
+    if folder != "new":
+        with pytest.MonkeyPatch.context() as offline:
+            if folder != "deleted in MLflow":
+                offline.setattr(Store, "create_run", _unreachable)
+            with start() as run:
+                steps(run, range(1, 4))
+        values = json.loads(path.read_text())
+        if folder == "deleted in MLflow":
+            client.delete_run(run.run_id)
+        elif folder == "without a key":  # as an earlier version wrote it
+            del values["key"]
+        else:
+            values |= {"run_id": "there", "tracking_uri": "http://127.0.0.1:1"}
+        path.write_text(json.dumps(values))
+    with pytest.MonkeyPatch.context() as process:
+        created: list[str] = []
+        process.setattr(Store, "create_run", _dying(Store.create_run, created, 1))
+        with pytest.raises(Killed):
+            start(resume=folder != "new")
+    (orphan,) = _runs(client)
+    assert Ledger.read(path.parent).run_id is None
+    with pytest.MonkeyPatch.context() as process:
+        process.setattr(Store, "create_run", _unreachable)  # nobody asks for one more
+        if goes_on == "sync":
+            tracker.sync()
+        with start(resume=True) as run:
+            steps(run, range(1, 6))
+    assert (run.run_id, _runs(client)) == (orphan, [orphan])
+    assert [step for step, _, _ in _points(home, run.run_id)] == [1, 2, 3, 4, 5]
+    assert _points(home, run.run_id) == _recorded(run)
+    assert client.get_run(orphan).info.status == "FINISHED"
+    assert Ledger.read(run.directory).complete
+
+
+def test_a_run_is_looked_for_only_where_it_may_have_been_created(
+    start: Start, home: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Store, "find_run", lambda store, experiment, key: asked.append(key))
+    with start() as run:
+        pass
+    with start(resume=True):
+        pass
+    assert asked == []
+    with pytest.MonkeyPatch.context() as offline:
+        offline.setattr(Store, "create_run", _unreachable)
+        other = start("other")
+        other.flush()
+    other.end()
+    assert asked == [Ledger.read(other.directory).key] * 2
+    tags = MlflowClient(tracking_uri=home.tracking_uri).get_run(run.run_id).data.tags
+    assert tags["seqmlm.key"] == Ledger.read(run.directory).key
+
+
+def test_no_run_is_created_where_its_key_cannot_be_stored(
+    start: Start, home: Workspace, warnings_given: list[str]
+) -> None:
+    write = Ledger.write
+
+    def full(ledger: Ledger, directory: Path) -> None:
+        if ledger.key is not None:
+            raise StateError("the disk is full")
+        write(ledger, directory)
+
+    with pytest.MonkeyPatch.context() as process:
+        process.setattr(Ledger, "write", full)
+        run = start()
+    assert run.run_id is None
+    assert _runs(MlflowClient(tracking_uri=home.tracking_uri)) == []
+    assert "the disk is full" in warnings_given[0]
+    run.end()
+    assert _runs(MlflowClient(tracking_uri=home.tracking_uri)) == [run.run_id]
 
 
 def test_a_line_torn_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
