@@ -5,6 +5,7 @@ MLflow owns runs and metrics; rows here carry its run ids and repeat none of its
 
 from __future__ import annotations
 
+from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
 from seqmlm.registry.store import ModelRef, Registry, resolve
 
@@ -15,5 +16,7 @@ __all__ = [
     "ModelRef",
     "Registry",
     "TokenizerEntry",
+    "UnreachableError",
+    "patiently",
     "resolve",
 ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry.tables import VERSION_TABLE
@@ -22,6 +23,17 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 WRITING = {"seqmlm_writing": True}
 _BUSY_MILLISECONDS = 30_000
 _CONNECT_SECONDS = 10
+# Between attempts to reach a server: a minute in all, which a restart does not need.
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+# Classes of SQLSTATE that say that the server cannot be reached now: connections lost and refused, one that
+# shuts down or starts up, and one with too many connections.
+_UNREACHABLE_STATES = ("08", "57P0", "53300")
+
+Result = TypeVar("Result")
+
+
+class UnreachableError(StateError):
+    """A database server that cannot be reached now; the same may succeed later."""
 
 
 def engine(url: str) -> Engine:
@@ -109,16 +121,49 @@ def configuration(connection: Any) -> Any:
 
 @contextmanager
 def reachable(made: Engine) -> Iterator[None]:
-    """Turn a database's own errors into one sentence with the address and a remedy."""
+    """Turn a database's own errors into one sentence with the address and a remedy.
+
+    Raises:
+        UnreachableError: a server cannot be reached, or was lost in between; StateError: anything else.
+    """
     try:
         yield
     except (SQLAlchemyError, OSError) as error:
         address = made.url.render_as_string(hide_password=True)
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise StateError(
+        raise (UnreachableError if _unreachable(made, error) else StateError)(
             f"the registry at {address} cannot be used: {reason}; "
             "see that it can be reached and written, or point SEQMLM_DATABASE_URL elsewhere"
         ) from error
+
+
+def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
+    """Do something, again while its server cannot be reached: pauses that grow, a minute in all.
+
+    Args:
+        operation: it may be repeated: a connection that is lost during a commit does not say whether that
+            was done.
+        pause: waits for some seconds.
+
+    Raises:
+        UnreachableError: the server could not be reached at the end either.
+    """
+    for seconds in _PAUSES:
+        try:
+            return operation()
+        except UnreachableError:
+            pause(seconds)
+    return operation()
+
+
+def _unreachable(made: Engine, error: Exception) -> bool:
+    """Whether the server was not there, rather than refused what it was asked."""
+    if made.dialect.name == "sqlite" or not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    # A connection that could not be made has no SQLSTATE.
+    never = isinstance(error, OperationalError) and state is None
+    return error.connection_invalidated or never or str(state).startswith(_UNREACHABLE_STATES)
 
 
 @contextmanager

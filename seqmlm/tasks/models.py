@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -15,7 +16,16 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import CARD
 from seqmlm.parsing import read_json
-from seqmlm.registry import DatasetEntry, ModelEntry, ModelRef, Registry, TokenizerEntry, resolve
+from seqmlm.registry import (
+    DatasetEntry,
+    ModelEntry,
+    ModelRef,
+    Registry,
+    TokenizerEntry,
+    UnreachableError,
+    patiently,
+    resolve,
+)
 from seqmlm.streams.outputs import new_folder
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
@@ -95,11 +105,13 @@ def register_model(
     metrics: Mapping[str, float],
     init: str | None = None,
     tracked_dataset: str | None = None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> int:
     """Register a model folder in our registry, which decides its version, and in MLflow.
 
     The first version of a name becomes its `champion`; `seqmlm models alias` moves that. A folder registered
-    before keeps its version.
+    before keeps its version. A server that cannot be reached is tried again for a minute: a training has
+    ended here, and a server that is restarted must not cost it its end.
 
     Args:
         run: the training's run; MLflow may be unreachable.
@@ -109,6 +121,7 @@ def register_model(
         metrics: final metrics, for MLflow's table of models.
         init: what training started from: a reference, folder or hub id; None from scratch.
         tracked_dataset: the name given to `run.dataset` for the data the metrics were measured on.
+        pause: waits for some seconds, between attempts to reach the registry.
 
     Returns:
         The version.
@@ -117,20 +130,25 @@ def register_model(
         StateError: the registry cannot be used, or the folder holds no model.
     """
     home = Workspace.locate()
-    with Registry(home) as registry:
-        first = CHAMPION not in {alias for model in registry.models(name) for alias in model.aliases}
-        entry = registry.register(
-            name,
-            directory,
-            domain=domain,
-            dataset=dataset,
-            tokenizer=tokenizer,
-            masking=masking,
-            init=init,
-            parent=_parent(registry, home, init),
-            mlflow_run_id=run.run_id,
-            aliases=[CHAMPION] if first else [],
-        )
+
+    def enter() -> ModelEntry:
+        # May be repeated as a whole: the folder keeps its version, and with it the alias.
+        with Registry(home) as registry:
+            first = CHAMPION not in {alias for model in registry.models(name) for alias in model.aliases}
+            return registry.register(
+                name,
+                directory,
+                domain=domain,
+                dataset=dataset,
+                tokenizer=tokenizer,
+                masking=masking,
+                init=init,
+                parent=_parent(registry, home, init),
+                mlflow_run_id=run.run_id,
+                aliases=[CHAMPION] if first else [],
+            )
+
+    entry = patiently(enter, pause)
     params = {"domain": domain, "tokenizer": tokenizer.name, "vocabulary_size": tokenizer.vocabulary_size}
     run.register(
         name,
@@ -232,6 +250,8 @@ def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry
         return None
     try:
         found = resolve(init, lambda: Registry(home))
+    except UnreachableError:
+        raise
     except (StateError, UsageError):
         return None
     if found.entry is not None or found.path is None:

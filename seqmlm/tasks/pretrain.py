@@ -34,7 +34,7 @@ from seqmlm.engine.optimizer import restore_module
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.parsing import read_json
-from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry
+from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, UnreachableError, patiently
 from seqmlm.tasks.assemble import Parts, assemble, new_model
 from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
 from seqmlm.tasks.config import LIMITS, PretrainConfig
@@ -278,7 +278,12 @@ def finalize(
         _calibrate(plan, domain, parts, outcome, building, card, say)
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(building, folder)
-    version = _register(plan, workspace, parts, folder, run, values)
+    try:
+        version = _register(plan, workspace, parts, folder, run, values)
+    except UnreachableError as error:
+        raise StateError(
+            f"{error}; the model is in {folder}: then `seqmlm train --resume {plan.name}`"
+        ) from None
     with _disk_errors(plan):
         _artifacts(plan, domain, parts, run)
     return version, values
@@ -388,8 +393,12 @@ def _register(
         init=config.model.init,
         tracked_dataset=next(iter(corpus.sources)),
     )
-    with Registry(workspace) as registry:
-        register_calibrations(registry, registry.get(plan.name, version=version))
+
+    def calibrations() -> None:
+        with Registry(workspace) as registry:
+            register_calibrations(registry, registry.get(plan.name, version=version))
+
+    patiently(calibrations)
     return version
 
 

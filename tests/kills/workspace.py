@@ -281,14 +281,16 @@ class Campaign:
             self.await_all(home, [job])
             assert job.done is not None
             if not again:
-                told = job.done.err.lower()
-                if "mlflow" not in told or "sync" not in told:
-                    self.problems.append(
-                        f"{home.name}: nothing is said of the tracker: {job.done.err[-600:]}"
-                    )
                 if "Traceback" in job.done.err:
                     self.problems.append(f"{home.name}: {job.done.err[-600:]}")
                 server.start()
+                # Silent where the kill came when MLflow had everything already: the status is sent last.
+                told = job.done.err.lower()
+                missing = list(_doubts(job.name, self.in_child(home, _stored, environment)))
+                if missing and ("mlflow" not in told or "sync" not in told):
+                    self.problems.append(
+                        f"{home.name}: nothing is said of the tracker ({missing}): {job.done.err[-600:]}"
+                    )
             sync = Job("sync", ("runs", "sync"), ("runs", "sync"), Path("none"))
             self.begin(home, [sync], environment)
             self.await_all(home, [sync])

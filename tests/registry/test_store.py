@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, func, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from seqmlm.errors import StateError, UsageError
 from seqmlm.registry import (
@@ -263,6 +263,63 @@ def test_an_unreachable_server_is_one_sentence_without_the_password(
         Registry(Workspace.locate())
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Restarting:
+    """A database server that is starting up for a number of connections; `pauses` is what was waited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+        self.left, self.pauses = refused, list[float]()
+        monkeypatch.setenv("SEQMLM_DATABASE_URL", "postgresql+psycopg://me:secret@127.0.0.1:1/x")
+        monkeypatch.setattr(database, "revisions", self.revisions)
+
+    def revisions(self, made: Engine) -> tuple[str, str]:
+        with database.reachable(made):
+            self.left -= 1
+            if self.left >= 0:
+                reason = Exception("FATAL: the database system is not yet accepting connections")
+                raise OperationalError("", None, reason)
+        return "1", "1"
+
+    def open(self) -> str:
+        Registry(Workspace.locate()).close()
+        return "open"
+
+
+def test_a_server_that_is_restarted_is_waited_for(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg")
+    server = Restarting(monkeypatch, refused=3)
+    assert database.patiently(server.open, server.pauses.append) == "open"
+    assert len(server.pauses) == 3
+    assert server.pauses == sorted(server.pauses)
+    server.left = 1
+    with pytest.raises(database.UnreachableError, match="not yet accepting"):
+        server.open()  # who does not ask for patience hears of it at once
+
+
+def test_a_server_that_stays_down_is_given_up_after_a_minute(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg")
+    server = Restarting(monkeypatch, refused=1000)
+    with pytest.raises(database.UnreachableError, match="not yet accepting") as caught:
+        database.patiently(server.open, server.pauses.append)
+    assert "secret" not in str(caught.value)
+    assert 60 <= sum(server.pauses) <= 90
+
+
+def test_what_a_server_refuses_is_not_asked_again(workspace: Path) -> None:
+    pytest.importorskip("psycopg")
+    made = database.engine("postgresql+psycopg://me@127.0.0.1:1/x")
+    pauses: list[float] = []
+
+    def refused() -> None:
+        with database.reachable(made):
+            raise IntegrityError("", None, Exception("duplicate key"))
+
+    with pytest.raises(StateError, match="duplicate key"):
+        database.patiently(refused, pauses.append)
+    assert pauses == []
 
 
 def test_a_file_that_is_no_database(workspace: Path) -> None:

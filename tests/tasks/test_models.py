@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from seqmlm import plugins
 from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
-from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, UnreachableError
 from seqmlm.tasks.models import (
     alias_model,
     export_model,
@@ -61,7 +62,13 @@ def _write_model(folder: Path) -> None:
 def make(home: Workspace) -> Make:
     """Train nothing, but end a run with a registered model."""
 
-    def build(name: str, *, run_name: str | None = None, init: str | None = None) -> int:
+    def build(
+        name: str,
+        *,
+        run_name: str | None = None,
+        init: str | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> int:
         with Tracker(home).start(run_name or name, experiment="e", params={}) as run:
             _write_model(run.directory / "model")
             run.dataset("p", "/p.fasta", "f", {})
@@ -76,6 +83,7 @@ def make(home: Workspace) -> Make:
                 metrics={"eval/bits_per_unit": 3.5},
                 init=init,
                 tracked_dataset="p",
+                pause=pause,
             )
 
     return build
@@ -99,6 +107,25 @@ def test_the_first_version_is_champion_here_and_in_mlflow(home: Workspace, make:
     assert _aliases(home, "a") == {"champion": "1"}
     assert [summary.entry.reference for summary in list_models()] == ["a:2", "a:1"]
     assert list_models()[0].metrics == {"eval/bits_per_unit": 3.5}
+
+
+def test_a_connection_lost_after_the_commit_registers_once(
+    home: Workspace, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register, waited = Registry.register, list[float]()
+
+    def lost(*args: Any, **kwargs: Any) -> ModelEntry:
+        entry = register(*args, **kwargs)
+        if len(waited) < 2:
+            raise UnreachableError("server closed the connection unexpectedly")
+        return entry
+
+    monkeypatch.setattr(Registry, "register", lost)
+    assert make("a", pause=waited.append) == 1
+    assert len(waited) == 2
+    assert [summary.entry.reference for summary in list_models()] == ["a:1"]
+    assert list_models()[0].entry.aliases == ("champion",)
+    assert _aliases(home, "a") == {"champion": "1"}
 
 
 def test_aliases_move_here_and_in_mlflow(home: Workspace, make: Make) -> None:
