@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from seqmlm import plugins
+from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.inference.batches import Budget, Input, from_files
 from seqmlm.inference.runner import Output
-from seqmlm.streams.cursor import SUFFIX
 from seqmlm.streams.sinks import Schema, format_of
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
@@ -67,7 +67,7 @@ def _killed(out: Path, delay: float) -> bool:
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
     # The cursor goes last: with an output and no cursor the child was killed on its way out.
-    finished = out.exists() and not out.with_name(out.name + SUFFIX).exists()
+    finished = out.exists() and not out.with_name(out.name + UNDER_WAY).exists()
     return os.WIFSIGNALED(status) and not finished
 
 
