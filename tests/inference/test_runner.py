@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tiny_models import protein_model, residues
 
+from seqmlm.data.files import UNDER_WAY
 from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.query import Query
@@ -24,7 +25,6 @@ from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.batches import Encoded
 from seqmlm.inference.runner import Counts, Output, Runner
 from seqmlm.inference.session import Session
-from seqmlm.streams.cursor import SUFFIX
 from seqmlm.streams.sinks import Schema, partial_of
 
 COLUMNS = Schema(columns={"id": "text", "length": "integer"})
@@ -125,7 +125,7 @@ def test_a_run_that_crashed_is_continued_from_its_last_commit(
     assert seen[0] == f"p{crash // 2 * 8}", "the last commit is after every second batch"
     assert out.read_bytes() == whole.read_bytes()
     assert (again.records, again.counts.snapshot()) == (40, truth.counts.snapshot())
-    assert not out.with_name(out.name + SUFFIX).exists()
+    assert not out.with_name(out.name + UNDER_WAY).exists()
 
 
 def test_a_signal_ends_answers_but_never_rows(session: Session, fasta: Path, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_two_runs_do_not_write_one_file(session: Session, fasta: Path, tmp_path:
     seen = 0
     Runner(session, answers, rows, Output(out, COLUMNS, request={}), Problems()).run([str(fasta)])
     assert len(tried) == 1
-    assert tried[0].keys() == {"p.fasta", "out.jsonl", "out.jsonl.lock", f"out.jsonl{SUFFIX}"}
+    assert tried[0].keys() == {"p.fasta", "out.jsonl", "out.jsonl.lock", f"out.jsonl{UNDER_WAY}"}
     assert len(out.read_text().splitlines()) == 40
     assert {path.name for path in tmp_path.iterdir()} == {"p.fasta", "out.jsonl"}
 
