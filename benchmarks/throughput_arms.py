@@ -174,12 +174,12 @@ def run_ours(arm: Arm, data: Corpus) -> dict[str, Any]:
     from seqmlm.engine.masking.base import Corruptor, MaskingConfig
     from seqmlm.engine.masking.uniform import Uniform
     from seqmlm.engine.model import MaskedRows
-    from seqmlm.engine.packing import PackedBatch, Row, RowDataset, RowPlanner
+    from seqmlm.engine.packing import PackedBatch, PackedRow, RowDataset, RowPlanner
 
     clock = Clock()
 
     class Timed(RowDataset):
-        def __getitem__(self, row: Row) -> PackedBatch:
+        def __getitem__(self, row: PackedRow) -> PackedBatch:
             clock.start()
             return super().__getitem__(row)
 

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +16,7 @@ import pytest
 from hostile_formats import KEYS, hostile_formats
 from hostile_kinds import extras, kinds
 from hostile_tables import description_kinds, table_kinds
+from own_session import printed
 
 SHARE = 8
 ALL = os.environ.get("SEQMLM_HOSTILE") == "all"
@@ -29,23 +26,8 @@ PARTS = 4
 
 def told(folder: Path, *words: object) -> list[dict[str, Any]]:
     """What the warm parent says of formats."""
-    here = Path(__file__).resolve().parent
-    out, errors = folder / "told.jsonl", folder / "errors.txt"
-    with out.open("w") as one, errors.open("w") as other:
-        process = subprocess.Popen(
-            [sys.executable, str(here / "warm.py"), str(folder / "work"), *map(str, words)],
-            stdout=one,
-            stderr=other,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert code == 0, errors.read_text()[-4000:]
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    script = Path(__file__).with_name("warm.py")
+    return [json.loads(line) for line in printed(folder, script, folder / "work", *words).splitlines()]
 
 
 def test_every_format_has_forty_kinds(tmp_path: Path) -> None:

@@ -7,37 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from own_session import printed
 
 WANTED = int(os.environ.get("SEQMLM_KILLS", "0"))
 
 
 def campaign(folder: Path, scenario: str, kills: int) -> dict[str, Any]:
     """What a campaign of tests/kills/workspace.py prints."""
-    told, errors = folder / "told.json", folder / "errors.txt"
-    words = [Path(__file__).with_name("workspace.py"), folder / "work", scenario, "--kills", kills]
-    with told.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
-            stdout=out,
-            stderr=err,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert code == 0, errors.read_text()[-4000:]
-    found = json.loads(told.read_text())
+    script = Path(__file__).with_name("workspace.py")
+    found = json.loads(printed(folder, script, folder / "work", scenario, "--kills", kills))
     assert found["problems"] == []
     assert found["kills"] == kills
     return dict(found)
