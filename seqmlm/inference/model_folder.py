@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 CARD, CALIBRATION = "seqmlm.json", "calibration.safetensors"
 LOCK = ".seqmlm.lock"
-"""Held while files of a folder are replaced; it has no content and is not exported."""
+"""Held while files of a folder are replaced; a kill may leave it, without content."""
 
 _LARGEST_CARD = 64 << 20
 _LONGEST = 1 << 24  # tokens of a window
@@ -177,7 +177,7 @@ def changing(folder: Path, *, private: bool) -> Iterator[Callable[[str, bytes | 
             replacing files in it for a minute.
     """
 
-    lock = FileLock(folder / LOCK, wait=_PATIENCE, holder=f"the model in {folder}")
+    lock = FileLock(folder / LOCK, wait=_PATIENCE, holder=f"the model in {folder}", passing=True)
     try:
         lock.acquire()
     except InUseError:

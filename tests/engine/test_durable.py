@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -312,8 +313,8 @@ def test_lock_in_an_unwritable_place(tmp_path: Path) -> None:
 
 
 def _acquire_elsewhere(path: Path) -> str:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_acquire, (path,))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_acquire, path).result()
 
 
 def _acquire(path: Path) -> str:
