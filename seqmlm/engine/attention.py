@@ -215,7 +215,7 @@ AttentionInterface.register(NAME, packed_attention)
 
 Longs = NDArray[np.int64]
 
-# Cost of one more attention call, in the unit of `_cost`, for a width (heads x head size) of 256.
+# Cost of one more attention call, in the unit of `block_cost`, for a width (heads x head size) of 256.
 _CALL_COST = 10_000
 # Cost of gathering a row's queries, keys and values into slots, and its results from them.
 _GATHER_COST = 30
@@ -230,13 +230,19 @@ class Group:
     Args:
         blocks: N.
         queries, keys: A and M, slots of each block.
-        mask: (N, 1, 1 or A, M) True where a query may attend, or None if it may attend everywhere.
+        mask: (N, 1, 1 or A, M) True where a query may attend, or (1, 1, A, M) for all blocks, or None if it
+            may attend everywhere.
     """
 
     blocks: int
     queries: int
     keys: int
     mask: Tensor | None
+
+    @property
+    def shared(self) -> bool:
+        """Whether one mask holds for all blocks."""
+        return self.mask is not None and len(self.mask) < self.blocks
 
     @cached_property
     def bias(self) -> Tensor | None:
@@ -322,7 +328,12 @@ class RowLayout:
         return self._plans[key]
 
 
-def _cost(queries: int, keys: int) -> int:
+def call_cost(width: int) -> int:
+    """Cost of one more attention call, in the unit of `block_cost`, for a width of heads x head size."""
+    return _CALL_COST * 256 // max(width, 1)
+
+
+def block_cost(queries: int, keys: int) -> int:
     """Cost of a block: work for each query, and for each pair (measured on CPU)."""
     return queries * (40 + keys)
 
@@ -340,7 +351,7 @@ def group(lengths: Sequence[int], width: int) -> list[list[int]]:
     Returns:
         Lists of document indices.
     """
-    budget = _CALL_COST * 256 // max(width, 1)
+    budget = call_cost(width)
     groups: list[list[int]] = []
     sizes = np.asarray(lengths)
     changes = np.flatnonzero(np.diff(sizes)) + 1
@@ -349,7 +360,7 @@ def group(lengths: Sequence[int], width: int) -> list[list[int]]:
     longest = waste = 0
     for document in sorted(range(len(lengths)), key=lambda d: (-lengths[d], d)):
         length = lengths[document]
-        extra = _cost(longest, longest) - _cost(length, length)
+        extra = block_cost(longest, longest) - block_cost(length, length)
         if not groups or waste + extra > budget:
             groups.append([])
             longest, waste, extra = length, 0, 0
@@ -383,7 +394,7 @@ def _plan(
 def _worth_cutting(length: int, window: int) -> bool:
     """Whether a document is cheaper as blocks of queries with their windows than whole with a mask."""
     step = max(window, _FEWEST_QUERIES)
-    return -(-length // step) * _cost(step, step + 2 * window) < _cost(length, length)
+    return -(-length // step) * block_cost(step, step + 2 * window) < block_cost(length, length)
 
 
 def _padded(starts: Longs, sizes: Longs) -> Longs:

@@ -1,7 +1,8 @@
 """The one place where a masked language model is asked p(token | the rest), or for its hidden states.
 
 Queries stream through a bounded look-ahead: equal ones are computed once, the rest is packed by length into a
-token budget, and answers come back in the order of the questions.
+token budget, as differences from their sequences where that is cheaper (`seqmlm.engine.cones`), and answers
+come back in the order of the questions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seqmlm.engine.backbones import position_capacity
+from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.correction import Correction, Corrector
 from seqmlm.engine.device import Precision, autocast, compute_dtype, is_out_of_memory, resolved
 from seqmlm.engine.layout import Layout, lay_out
@@ -42,7 +44,8 @@ TARGET: tuple[Reduction, ...] = (TargetLogProb(),)
 class PackedModel(Protocol):
     """What is asked: `seqmlm.engine.model.MaskedRows`, alone or behind a head of its own.
 
-    A module; `probability` says whether special ids have one ("full") or not ("ordinary").
+    A module; `probability` says whether special ids have one ("full") or not ("ordinary"), `layers` whether
+    masked copies can be computed where they differ alone (`seqmlm.engine.cones`).
     """
 
     @property
@@ -51,10 +54,12 @@ class PackedModel(Protocol):
     def space(self) -> TokenSpace: ...
     @property
     def probability(self) -> Literal["ordinary", "full"]: ...
+    @property
+    def layers(self) -> Layers | None: ...
 
     def __call__(
         self,
-        batch: PackedBatch,
+        batch: PackedBatch | ConeBatch,
         *,
         output: Literal["logits", "hidden"],
         layers: Sequence[int] | None = None,
@@ -89,7 +94,7 @@ class _Request:
         drawn: whether equal questions are answered apart.
     """
 
-    compute: Callable[[PackedBatch, Layout, int, int], list[Reduced]]
+    compute: Callable[[PackedBatch | ConeBatch, Layout, int, int], list[Reduced]]
     per: Mapping[str, Literal["row", "target"]]
     rows_limit: int
     width: int
@@ -153,10 +158,10 @@ class Conditionals:
         reductions = union(want)
         corrector = None if correction is None else Corrector(correction, self.device)
 
-        def compute(batch: PackedBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
+        def compute(batch: PackedBatch | ConeBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
             logits = self.rows(batch, output="logits")
             if corrector is not None:
-                logits = corrector(logits, batch.input_ids[0, batch.asked])
+                logits = corrector(logits, batch.asked_ids)
             return self._reduced(logits, layout, start, stop, reductions)
 
         request = _Request(
@@ -193,7 +198,7 @@ class Conditionals:
         chosen = tuple(layers)
         last_only = chosen == (-1,)
 
-        def compute(batch: PackedBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
+        def compute(batch: PackedBatch | ConeBatch, layout: Layout, start: int, stop: int) -> list[Reduced]:
             states = self.rows(batch, output="hidden", layers=None if last_only else chosen)
             rows = np.arange(layout.first_row[start], layout.first_row[stop])
             shape = (len(rows), len(chosen), states.shape[-1])
@@ -238,6 +243,7 @@ class Conditionals:
             capacity=self._capacity,
             first_number=number,
             drawn=request.drawn,
+            layers=self.rows.layers,
         )
         self._check_allowed(layout)
         self.statistics.queries += len(queries)
@@ -297,17 +303,19 @@ class Conditionals:
         return found
 
     def _cut(self, layout: Layout, start: int, rows_limit: int) -> int:
-        """Where the pack that begins at document `start` ends: within both budgets, one at least."""
-        tokens = layout.first_token[start] + self.tokens_per_batch
+        """Where the pack that begins at document `start` ends: one kind, within both budgets, one at
+        least."""
+        cost = layout.first_cost[start] + self.tokens_per_batch
         rows = layout.first_row[start] + rows_limit
-        by_tokens = np.searchsorted(layout.first_token, tokens, side="right") - 1
+        by_cost = np.searchsorted(layout.first_cost, cost, side="right") - 1
         by_rows = np.searchsorted(layout.first_row, rows, side="right") - 1
-        return max(start + 1, int(min(by_tokens, by_rows)))
+        stop = max(start + 1, int(min(by_cost, by_rows)))
+        return min(stop, layout.narrow) if start < layout.narrow else stop
 
     def _try_forward(self, layout: Layout, start: int, stop: int, request: _Request) -> list[Reduced] | None:
         """One forward, or None where memory ran out; the failed one's tensors are free when this returns."""
         try:
-            batch = layout.documents.batch(start, stop)
+            batch = layout.batch(start, stop)
             if self.device.type == "cuda":
                 batch = batch.pin_memory()
             batch = batch.to(self.device, non_blocking=True)
@@ -350,7 +358,8 @@ class Conditionals:
                 f"out of memory on {self.device} with a single sequence of {tokens} tokens; cut sequences "
                 "into shorter windows, take a smaller model, or free memory on the device"
             )
-        self.tokens_per_batch = max(1, min(self.tokens_per_batch, tokens) // 2)
+        cost = int(layout.first_cost[stop] - layout.first_cost[start])
+        self.tokens_per_batch = max(1, min(self.tokens_per_batch, cost) // 2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -40,8 +40,9 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from seqmlm.engine.attention import RowLayout
+from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.device import keep_freed_memory
-from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, infer, turn
+from seqmlm.engine.fused_layer import AVAILABLE, FusedLayer, infer, infer_copies, normed, turn
 
 
 class FusedEncoder:
@@ -72,14 +73,17 @@ class FusedEncoder:
         rotary = all(kind == "default" for kind in model.model.rotary_emb.rope_type.values())
         return plain and rotary and config.hidden_activation == "gelu"
 
-    def applies(self) -> bool:
-        """Whether this call can run here: on a CPU, without dropout, hooks or compiled layers.
+    def applies(self, device: str = "cpu") -> bool:
+        """Whether this call can run here: on a device of this kind, without dropout, hooks or compiled
+        layers.
 
         In fp32, or without gradients also under autocast to bfloat16.
         """
         if torch.compiler.is_compiling():
             return False
-        if torch.is_autocast_enabled("cpu") and (torch.is_grad_enabled() or _products() != torch.bfloat16):
+        if torch.is_autocast_enabled(device) and (
+            torch.is_grad_enabled() or _products(device) != torch.bfloat16
+        ):
             return False
         body = self._model.model
         if self._model.training and (self._drops or body.gradient_checkpointing):
@@ -90,8 +94,42 @@ class FusedEncoder:
             if module._compiled_call_impl is not None:  # compiled layers were requested
                 return False
         return all(
-            _plain(weight) for layer in body.layers for weight in _weights(layer) if weight is not None
+            _plain(weight, device)
+            for layer in body.layers
+            for weight in _weights(layer)
+            if weight is not None
         )
+
+    @property
+    def layers(self) -> Layers:
+        """Windows and width of the layers."""
+        windows = tuple(_window(layer) for layer in self._model.model.layers)
+        return Layers(windows, int(self._model.config.hidden_size))
+
+    def copies(self, batch: ConeBatch) -> Tensor:
+        """(Q, hidden) fp32 last hidden states of the asked rows of masked copies, without gradients.
+
+        Every layer is computed for the sequences and for those rows of the copies that differ.
+        """
+        keep_freed_memory()
+        body, row = self._model.model, batch.sequences
+        device = row.input_ids.device.type
+        dtype = _products(device)
+        layout = RowLayout(row.cu_seq_lens, row.lengths)
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            rotations = self._rotations(body.embeddings.norm.weight, row.position_ids)
+            hidden, own = (body.embeddings(input_ids=ids)[0] for ids in (row.input_ids, batch.tokens[None]))
+            for layer, step in zip(body.layers, batch.steps, strict=True):
+                weights, rotation = self._ready(layer, dtype), rotations[layer.attention_type]
+                projected = normed(hidden, weights[0], self._eps, dtype) @ weights[1].t()
+                turn(projected, rotation, self._heads, 2)
+                own = infer_copies(own, hidden, projected, rotation, step, self._heads, self._eps, weights)
+                if step is batch.steps[-1] and not batch.unchanged:
+                    break
+                plan = layout.plan(hidden.shape[1], _window(layer))
+                hidden = infer(hidden, rotation, plan, None, self._heads, self._eps, projected, weights)
+            out: Tensor = body.final_norm(torch.cat([hidden, own]).index_select(0, batch.asked))
+        return out
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor) -> Tensor:
         """Last hidden states of the asked rows.
@@ -143,9 +181,6 @@ class FusedEncoder:
         steps = stages(layout, asked, [_window(layer) for layer in layers])
         rotations, hidden, projected = self._embedded(input_ids, position_ids, dtype)
         for layer, stage in zip(layers, steps, strict=True):
-            # Rounding a layer's weights takes less than a thousandth of a full row's time: they are not
-            # cached.
-            norm, qkv, out, norm_mlp, *mlp = _weights(layer)
             hidden = infer(
                 hidden,
                 rotations[layer.attention_type],
@@ -154,16 +189,24 @@ class FusedEncoder:
                 self._heads,
                 self._eps,
                 projected,
-                (norm, self._turned(qkv, dtype), out.to(dtype), norm_mlp, *(one.to(dtype) for one in mlp)),
+                self._ready(layer, dtype),
             )
             projected = None
             if stage.rows is not None:
                 rotations = {kind: angle.index_select(0, stage.rows) for kind, angle in rotations.items()}
         return hidden
 
+    def _ready(self, layer: Any, dtype: torch.dtype) -> Any:
+        """A layer's weights for `infer`.
+
+        Rounding them takes less than a thousandth of a full row's time: they are not cached.
+        """
+        norm, qkv, out, norm_mlp, *mlp = _weights(layer)
+        return (norm, self._turned(qkv, dtype), out.to(dtype), norm_mlp, *(one.to(dtype) for one in mlp))
+
     def _turned(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """(3 H, H) weights of queries, keys and values in `dtype`, those of pairs next to each other."""
-        return weight.to(dtype).index_select(0, self._interleave)
+        return weight.to(dtype).index_select(0, self._interleave.to(weight.device))
 
     def _embedded(
         self, input_ids: Tensor, position_ids: Tensor, dtype: torch.dtype = torch.float32
@@ -203,9 +246,9 @@ class FusedEncoder:
         return torch.complex(cos[0, :, :half], sin[0, :, :half])
 
 
-def _products() -> torch.dtype:
-    """The type of matrix products on this CPU path."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+def _products(device: str = "cpu") -> torch.dtype:
+    """The type of matrix products on this path."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
 
 def _window(layer: Any) -> int | None:
@@ -221,11 +264,11 @@ def _weights(layer: Any) -> tuple[Any, ...]:
     return (first, attention.Wqkv.weight, attention.Wo.weight, second, mlp.Wi.weight, mlp.Wo.weight)
 
 
-def _plain(weight: Any) -> bool:
+def _plain(weight: Any, device: str) -> bool:
     return (
         isinstance(weight, Tensor)
         and not isinstance(weight, DTensor)
-        and weight.device.type == "cpu"
+        and weight.device.type == device
         and weight.dtype == torch.float32
     )
 

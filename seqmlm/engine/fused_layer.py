@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seqmlm.engine.attention import Group, Grouping
+from seqmlm.engine.cones import Step
 
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 _FLASH_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -65,7 +66,7 @@ class FusedLayer(torch.autograd.Function):
             queries = queries.index_select(0, plan.queries if asked is None else plan.rows)
         if plan.keys is not None:
             keys = keys.index_select(0, plan.keys)
-        attended, sums = attend(queries, keys, plan, heads)
+        attended, sums = attend(queries, keys, plan.groups, heads)
         residual = x if asked is None else x.index_select(0, asked)
         middle = torch.addmm(residual, plan.to_rows(attended), out_weight.t())
         normed, *stats2 = layer_norm(middle, norm2, eps)
@@ -175,10 +176,10 @@ def rotate(parts: Tensor, rotation: Tensor, heads: int, turned: int) -> None:
     torch.view_as_complex(pairs).mul_(rotation[:, None, None])
 
 
-def attend(queries: Tensor, keys: Tensor, plan: Grouping, heads: int) -> tuple[Tensor, list[Tensor]]:
+def attend(queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int) -> tuple[Tensor, list[Tensor]]:
     """(P, H) queries over (K, 2 H) keys and values -> (P, H) and each group's log-sum-exp of scores."""
     found, sums = [], []
-    for group, query, (key, value) in _blocks(queries, keys, plan, heads):
+    for group, query, (key, value) in _blocks(queries, keys, groups, heads):
         out, log_sum = _FLASH(query, key, value, attn_mask=group.bias)  # type: ignore[misc]
         found.append(_flat(out))
         sums.append(log_sum)
@@ -199,7 +200,9 @@ def _attend_backward(
     """Gradients (P, H) of the queries and (K, 2 H) of keys and values, from that of the result (P, H)."""
     of_queries, of_keys = torch.empty_like(grad), grad.new_empty(keys.shape)
     start = begin = 0
-    for (group, query, (key, value)), log_sum in zip(_blocks(queries, keys, plan, heads), sums, strict=True):
+    for (group, query, (key, value)), log_sum in zip(
+        _blocks(queries, keys, plan.groups, heads), sums, strict=True
+    ):
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
         of_out, out = (by_heads(tensor[start:stop], group.blocks, heads) for tensor in (grad, attended))
         found = _FLASH_BACKWARD(  # type: ignore[misc]
@@ -212,12 +215,12 @@ def _attend_backward(
 
 
 def _blocks(
-    queries: Tensor, keys: Tensor, plan: Grouping, heads: int
+    queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int
 ) -> Iterator[tuple[Group, Tensor, tuple[Tensor, Tensor]]]:
     """Each group's (blocks, heads, slots, head size) views of its queries, keys and values."""
     start = begin = 0
     hidden = queries.shape[1]
-    for group in plan.groups:
+    for group in groups:
         stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
         both = keys[begin:end]
         pair = (
@@ -265,27 +268,29 @@ def add_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     return x.add_(rows @ weight.t())
 
 
-def attention(queries: Tensor, keys: Tensor, plan: Grouping, heads: int) -> Tensor:
+def attention(queries: Tensor, keys: Tensor, groups: Sequence[Group], heads: int) -> Tensor:
     """(P, H) queries over (K, 2 H) keys and values -> (P, H), all of one type.
 
     torch's CPU kernel is slower in bfloat16 than in float32; two plain products are faster than either.
     """
-    if queries.dtype == torch.float32:
-        return attend(queries, keys, plan, heads)[0]
-    out, hidden = torch.empty_like(queries, memory_format=torch.contiguous_format), queries.shape[1]
-    start = begin = 0
-    for group in plan.groups:
-        stop, end = start + group.blocks * group.queries, begin + group.blocks * group.keys
-        both = keys[begin:end]
-        _attend(
-            by_heads(queries[start:stop], group.blocks, heads),
-            by_heads(both[:, :hidden], group.blocks, heads),
-            by_heads(both[:, hidden:], group.blocks, heads),
-            group,
-            by_heads(out[start:stop], group.blocks, heads),
-        )
-        start, begin = stop, end
+    on_cpu = _on_cpu(queries)
+    if on_cpu and queries.dtype == torch.float32:
+        return attend(queries, keys, groups, heads)[0]
+    out, start = torch.empty_like(queries, memory_format=torch.contiguous_format), 0
+    for group, query, (key, value) in _blocks(queries, keys, groups, heads):
+        stop = start + group.blocks * group.queries
+        found = by_heads(out[start:stop], group.blocks, heads)
+        if on_cpu:
+            _attend(query, key, value, group, found)
+        else:
+            bias = None if group.bias is None else group.bias.to(query.dtype)
+            found.copy_(nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias))
+        start = stop
     return out
+
+
+def _on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor) -> None:
@@ -304,8 +309,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: Group, out: Tensor
             # torch's softmax of bfloat16 takes three times as long if the number of keys is not a multiple of
             # 32.
             shares = scores.view(*asked.shape[:3], group.keys).float()
-            if group.bias is not None:  # (blocks, 1, 1 or queries, keys)
-                shares += group.bias[some] if group.bias.shape[2] == 1 else group.bias[some, :, part]
+            if group.bias is not None:  # (1 or blocks, 1, 1 or queries, keys)
+                bias = group.bias if group.shared else group.bias[some]
+                shares += bias if bias.shape[2] == 1 else bias[:, :, part]
             shares = shares.softmax(-1).to(query.dtype).flatten(0, 1)
             out[some, :, part] = torch.bmm(shares, values).view(asked.shape)
 
@@ -373,7 +379,7 @@ def _attended(queries: Tensor, keys: Tensor, plan: Grouping, heads: int, rows: b
         queries = queries.index_select(0, plan.rows if rows else plan.queries)
     if plan.keys is not None:
         keys = keys.index_select(0, plan.keys)
-    return plan.to_rows(attention(queries, keys, plan, heads))
+    return plan.to_rows(attention(queries, keys, plan.groups, heads))
 
 
 def _attended_sums(
@@ -405,6 +411,66 @@ def _attended_sums(
         found.append(sums.transpose(1, 2).reshape(-1, queries.shape[1]))
         start, begin = stop, end
     return plan.to_rows(torch.cat(found)) if found else queries
+
+
+def infer_copies(
+    own: Tensor,
+    sequences: Tensor,
+    projected: Tensor,
+    rotation: Tensor,
+    step: Step,
+    heads: int,
+    eps: float,
+    weights: Weights,
+) -> Tensor:
+    """One layer for the rows of masked copies that differ from their sequences' and are read.
+
+    Args:
+        own: (P, H) fp32 rows of the layer below.
+        sequences: (T, H) fp32 rows of the sequences below.
+        projected: (T, 3 H) their turned queries, keys and values in this layer.
+        rotation: (T, head size / 2) complex.
+        step: what is computed from what.
+        heads, eps, weights: as of `infer`.
+
+    Returns:
+        (R, H) fp32.
+    """
+    norm1, qkv_weight, out_weight, *mlp = weights
+    hidden = own.shape[1]
+    inputs, angles = normed(own, norm1, eps, qkv_weight.dtype), rotation.index_select(0, step.own)
+    keys = inputs @ qkv_weight[hidden:].t()
+    turn(keys, angles, heads, 1)
+    changed = inputs.index_select(0, step.kept) @ qkv_weight[:hidden].t()
+    turn(changed, angles.index_select(0, step.kept), heads, 1)
+    if len(step.kept) == len(step.rows):
+        queries, rows = changed, own.index_select(0, step.kept)
+    else:
+        queries = projected[:, :hidden].index_select(0, step.rows).index_copy_(0, step.place, changed)
+        rows = sequences.index_select(0, step.rows)
+        rows.index_copy_(0, step.place, own.index_select(0, step.kept))
+    keys = torch.cat([projected[:, hidden:], keys])
+    return _mlp(add_product(rows, _attended_blocks(queries, keys, step, heads), out_weight), eps, *mlp)
+
+
+# Elements of keys and values that are gathered at a time: on a CPU (True) few enough to stay in its caches.
+_GATHERED = {False: 1 << 27, True: 1 << 20}
+
+
+def _attended_blocks(queries: Tensor, keys: Tensor, step: Step, heads: int) -> Tensor:
+    """(R, H) attention of (R, H) queries over keys and values (T + P, 2 H)."""
+    found, hidden = [queries[:0]], queries.shape[1]
+    for block in step.blocks:
+        group, most = block.group, _GATHERED[_on_cpu(keys)]
+        size = max(1, most // (group.keys * 2 * hidden))
+        for first in range(0, group.blocks, size):
+            count = min(size, group.blocks - first)
+            rows = block.rows[first * group.queries : (first + count) * group.queries]
+            index = block.keys[first * group.keys : (first + count) * group.keys]
+            mask = group.mask if group.mask is None or group.shared else group.mask[first : first + count]
+            part = Group(count, group.queries, group.keys, mask)
+            found.append(attention(queries.index_select(0, rows), keys.index_select(0, index), [part], heads))
+    return torch.cat(found).index_select(0, step.outputs)
 
 
 def _mlp(middle: Tensor, eps: float, norm: Tensor | None, in_weight: Tensor, down_weight: Tensor) -> Tensor:

@@ -8,17 +8,21 @@ that both make the same batches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqmlm.engine.packing import PackedBatch
+from seqmlm.engine.cones import ConeBatch, Layers, Places, cone_batch, costs
+from seqmlm.engine.packing import PackedBatch, ranges, running
 from seqmlm.engine.query import Query, check
 from seqmlm.engine.types import Floats, Ids, Longs, TokenSpace
 from seqmlm.errors import UsageError
+
+# Copies are computed as differences if they cost at most this share of whole ones.
+_WORTH = 0.85
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +37,10 @@ class Documents:
         group: (D,) index of the set of tokens its softmax is restricted to.
         extra: (D,) number of its (group, positions, channels); documents that differ in those have other
             ones.
+        sequence: (D,) the query it is a copy of; `sequences[first_token[d] : first_token[d] + length[d]]` are
+            that one's ids.
+        changed: flat positions where copies differ from their sequences; document d has
+            `changed[first_changed[d] : first_changed[d] + changes[d]]`, ascending.
     """
 
     ids: Ids
@@ -45,24 +53,21 @@ class Documents:
     count: Longs
     group: Longs
     extra: Longs
+    sequences: Ids
+    sequence: Longs
+    first_token: Longs
+    changed: Longs
+    first_changed: Longs
+    changes: Longs
 
     def __len__(self) -> int:
         return len(self.length)
 
     def take(self, index: Longs) -> Documents:
         """The documents of `index`, over the same flat arrays."""
-        return Documents(
-            self.ids,
-            self.positions,
-            self.channels,
-            self.asked,
-            self.first_id[index],
-            self.length[index],
-            self.first_asked[index],
-            self.count[index],
-            self.group[index],
-            self.extra[index],
-        )
+        each = ("first_id", "length", "first_asked", "count", "group", "extra")
+        copies = ("sequence", "first_token", "first_changed", "changes")
+        return replace(self, **{name: getattr(self, name)[index] for name in each + copies})
 
     def batch(self, start: int, stop: int) -> PackedBatch:
         """Documents start..stop-1 laid end to end; what `packing.pack` makes of objects."""
@@ -85,6 +90,46 @@ class Documents:
             samples=torch.full((stop - start,), -1),
             channels={name: torch.from_numpy(c[token])[None] for name, c in self.channels.items()},
         )
+
+    def cone_batch(self, start: int, stop: int, layers: Layers) -> ConeBatch:
+        """Documents start..stop-1, ordered by sequence, as what differs from their sequences."""
+        some = self.take(np.arange(start, stop))
+        new = np.diff(some.sequence, prepend=-1) != 0
+        first = some.take(np.flatnonzero(new))
+        ids = self.sequences[ranges(first.first_token, first.length)].astype(np.int64)
+        sequences = replace(
+            first.batch(0, len(first)),
+            input_ids=torch.from_numpy(ids)[None],
+            asked=torch.empty(0, dtype=torch.int64),
+        )
+        changed = some._places(self.changed, some.first_changed, some.changes)
+        asked = some._places(self.asked, some.first_asked, some.count)
+        return cone_batch(sequences, np.cumsum(new) - 1, changed, asked, layers)
+
+    def _places(self, positions: NDArray[np.integer], first: Longs, count: Longs) -> Places:
+        copy = np.repeat(np.arange(len(self)), count)
+        position = positions[ranges(first, count)].astype(np.int64)
+        return Places(copy, position, self.ids[self.first_id[copy] + position].astype(np.int64))
+
+    def apart(self, layers: Layers) -> tuple[NDArray[np.bool_], Floats]:
+        """(D,) which documents are cheaper as differences from their sequences, and the cost of each.
+
+        In rows of all layers: a token of a document that is computed whole costs 1.
+        """
+        starts = running(self.length)
+        changed, asked = (
+            np.repeat(starts[:-1], count) + flat[ranges(first, count)]
+            for flat, first, count in (
+                (self.changed, self.first_changed, self.changes),
+                (self.asked, self.first_asked, self.count),
+            )
+        )
+        narrow, whole = costs(changed, np.unique(asked), starts, layers)
+        _, first, of = np.unique(self.sequence, return_index=True, return_inverse=True)
+        own, all_rows = (np.bincount(of, cost) for cost in (narrow, whole))
+        own += self.length[first] * len(layers.windows)
+        cheaper = (own < _WORTH * all_rows)[of]
+        return cheaper, np.where(cheaper, narrow / len(layers.windows), self.length).astype(np.float32)
 
     def distinct(self) -> tuple[Longs, Longs]:
         """Which documents are different questions.
@@ -141,8 +186,12 @@ class Layout:
     must be drawn for each.
 
     Args:
-        documents: the D distinct documents, longest first.
+        documents: the D distinct documents: first those computed as differences from their sequences, by
+            sequence; then the others. Longest first, both.
+        narrow: number of the first.
+        layers: of the encoder, where there are any.
         first_token, first_row: (D+1,) running totals of tokens and of asked rows.
+        first_cost: (D+1,) running totals of what documents cost, in tokens of documents computed whole.
         allowed: the distinct sets of allowed tokens.
         row, pair: (S,) the row and the pair of each slot.
         pair_row, pair_column: (P,) the row, ascending, and the target's column in the logits (or in the
@@ -153,7 +202,10 @@ class Layout:
     """
 
     documents: Documents
+    narrow: int
+    layers: Layers | None
     first_token: Longs
+    first_cost: NDArray[np.float64]
     first_row: Longs
     allowed: list[Ids | None]
     row: Longs
@@ -164,6 +216,12 @@ class Layout:
     streams: Longs
     draw: Longs | None
 
+    def batch(self, start: int, stop: int) -> PackedBatch | ConeBatch:
+        """Documents start..stop-1, all of one kind, ready for the model."""
+        if self.layers is None or start >= self.narrow:
+            return self.documents.batch(start, stop)
+        return self.documents.cone_batch(start, stop, self.layers)
+
 
 def lay_out(
     queries: Sequence[Query],
@@ -173,6 +231,7 @@ def lay_out(
     capacity: int | None,
     first_number: int = 0,
     drawn: bool = False,
+    layers: Layers | None = None,
 ) -> Layout:
     """Lay a window of queries out as distinct documents, longest first.
 
@@ -181,6 +240,7 @@ def lay_out(
         capacity: longest sequence the model has positions for, or None.
         first_number: of the queries, the stream of those that name none.
         drawn: whether each slot needs a pair of its own, for random numbers of its own.
+        layers: of an encoder that can compute copies as differences from their sequences, or None.
 
     Raises:
         UsageError: a position outside its sequence, a token outside the vocabulary, a sequence beyond
@@ -190,10 +250,15 @@ def lay_out(
     sets = _Sets()
     documents = _documents(queries, space, rows_limit, sets)
     first, place = documents.distinct()
-    order = np.argsort(-documents.length[first], kind="stable")
+    kept = documents.take(first)
+    cost = kept.length.astype(np.float32)
+    narrow = np.zeros(len(kept), dtype=bool)
+    if layers is not None and not documents.channels:
+        narrow, cost = kept.apart(layers)
+    order = np.lexsort([np.where(narrow, kept.sequence, 0), -kept.length, ~narrow])
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    kept = documents.take(first[order])
+    kept, cost = kept.take(order), cost[order]
     first_row = running(kept.count)
     row = ranges(first_row[rank[place]], documents.count)
     first_slot = running(np.array([len(q.asked) for q in queries], dtype=np.int64))
@@ -206,6 +271,9 @@ def lay_out(
         draw = np.stack([streams[of], slot - first_slot[of]], axis=1)
     return Layout(
         documents=kept,
+        narrow=int(narrow.sum()),
+        layers=layers,
+        first_cost=np.concatenate([[0.0], np.cumsum(cost, dtype=np.float64)]),
         first_token=running(kept.length),
         first_row=first_row,
         allowed=sets.allowed,
@@ -266,7 +334,7 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
     origin = ranges(base[of], lengths[of])
     first_id = running(lengths[of])
     ids = np.concatenate([query.encoding.ids for query in queries])
-    ids = ids[origin]
+    sequences, ids = ids, ids[origin]
     _substitute(ids, queries, first_copy, first_id)
     masked_copy = _in_copy([q.masked for q in queries], [q.masked_in for q in queries], first_copy)
     ids[first_id[masked_copy] + np.concatenate([q.masked for q in queries])] = space.mask
@@ -277,6 +345,9 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
         own = [q.encoding.positions for q in queries]
         parts = [np.arange(n) if p is None else p for p, n in zip(own, lengths.tolist(), strict=True)]
         positions = np.concatenate(parts)[origin]
+    different = np.flatnonzero(ids != sequences[origin])
+    of_copy = np.searchsorted(first_id, different, side="right") - 1
+    changes = np.bincount(of_copy, minlength=len(of))
     numbers = np.array([sets.add(query) for query in queries], dtype=np.int64)[of[copy]]
     return Documents(
         ids=ids,
@@ -291,6 +362,12 @@ def _documents(queries: Sequence[Query], space: TokenSpace, rows_limit: int, set
         count=count,
         group=numbers[:, 0],
         extra=numbers[:, 1],
+        sequences=sequences,
+        sequence=of[copy],
+        first_token=base[of[copy]],
+        changed=different - first_id[of_copy],
+        first_changed=(np.cumsum(changes) - changes)[copy],
+        changes=changes[copy],
     )
 
 
@@ -347,21 +424,3 @@ def _columns(queries: Sequence[Query]) -> Longs:
 
 def _content(array: NDArray[Any] | None) -> bytes | None:
     return None if array is None else array.tobytes()
-
-
-def running(counts: Longs) -> Longs:
-    """(N + 1,) 0 and the running totals."""
-    totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=totals[1:])
-    return totals
-
-
-def ranges(starts: Longs, counts: Longs) -> Longs:
-    """range(start, start + count) for each of N, one after another.
-
-    >>> ranges(np.array([5, 0]), np.array([2, 3]))
-    array([5, 6, 0, 1, 2])
-    """
-    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    joined: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
-    return joined

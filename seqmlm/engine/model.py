@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from seqmlm.engine.attention import NAME, RowLayout
 from seqmlm.engine.backbones import HEADS, check_supported, freeze_unused, position_capacity, position_offset
 from seqmlm.engine.channels import InputChannels
+from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.fused import FusedEncoder
 from seqmlm.engine.packing import PackedBatch
 from seqmlm.engine.types import TokenSpace
@@ -87,9 +88,18 @@ class MaskedRows(nn.Module):
         self._capacity = position_capacity(model)
         self._fused = FusedEncoder(model) if FusedEncoder.supports(model) else None
 
+    @property
+    def layers(self) -> Layers | None:
+        """The encoder's layers, if it computes masked copies where they differ alone; else None."""
+        if self._fused is None or self.channels is not None:
+            return None
+        layers = self._fused.layers
+        device = self.excluded.device.type
+        return layers if any(layers.windows) and self._fused.applies(device) else None
+
     def forward(
         self,
-        batch: PackedBatch,
+        batch: PackedBatch | ConeBatch,
         *,
         output: Literal["loss", "logits", "hidden"] = "loss",
         layers: Sequence[int] | None = None,
@@ -97,7 +107,8 @@ class MaskedRows(nn.Module):
         """Compute loss, logits or hidden states of one packed row.
 
         Args:
-            batch: on the model's device.
+            batch: on the model's device; masked copies where they differ (a `ConeBatch`) as `layers` allows,
+                for logits and last hidden states.
             output: "loss": scalar fp32, SUM over asked rows of weight x -ln p(target), in nats (divide by the
                 number of masked tokens of the global batch); "logits": (Q, V) fp32 with V = `space.size`,
                 -inf at ids outside the probability space; "hidden": (Q, H) last hidden states at the asked
@@ -109,6 +120,12 @@ class MaskedRows(nn.Module):
             UsageError: a document longer than the model's learned positions; an input channel the model
                 cannot read; a loss without targets; a layer that the model does not have.
         """
+        if isinstance(batch, ConeBatch):
+            assert self._fused is not None
+            assert output != "loss"
+            assert layers is None
+            hidden = self._fused.copies(batch)
+            return hidden if output == "hidden" else self.logits(hidden)
         if output == "hidden" and layers is not None:
             return self._layers(batch, layers)
         hidden = self._hidden(batch)

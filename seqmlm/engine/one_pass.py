@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from seqmlm.engine.conditionals import Conditionals, evaluating
+from seqmlm.engine.cones import ConeBatch, Layers
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.packing import PackedBatch
@@ -283,9 +284,13 @@ class HeadRows(nn.Module):
     def probability(self) -> Literal["ordinary", "full"]:
         return self.rows.probability
 
+    @property
+    def layers(self) -> Layers | None:
+        return self.rows.layers
+
     def forward(
         self,
-        batch: PackedBatch,
+        batch: PackedBatch | ConeBatch,
         *,
         output: Literal["logits", "hidden"],
         layers: Sequence[int] | None = None,

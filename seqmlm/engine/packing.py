@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from seqmlm.engine.randomness import AUGMENTATION, KeyedGenerator, Permutation
 from seqmlm.engine.signals import ignore_in_worker
-from seqmlm.engine.types import Encoding, Floats, Ids, Sequences
+from seqmlm.engine.types import Encoding, Floats, Ids, Longs, Sequences
 from seqmlm.errors import StateError, UsageError
 
 if TYPE_CHECKING:
@@ -266,6 +266,11 @@ class PackedBatch:
     def max_length(self) -> int:
         """Tokens of the longest document."""
         return max(self.lengths)
+
+    @property
+    def asked_ids(self) -> Tensor:
+        """(Q,) the ids that stand at the asked places."""
+        return self.input_ids[0, self.asked]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
         """The same batch on `device`."""
@@ -516,3 +521,21 @@ def rows_per_epoch(planner: RowPlanner, planned: int = 1_000) -> int:
     whole = planner.epoch != epoch
     planner.load_state_dict(position)
     return rows if whole else round(rows * planner.tokens_per_epoch / tokens)
+
+
+def running(counts: Longs) -> Longs:
+    """(N + 1,) 0 and the running totals."""
+    totals: Longs = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=totals[1:])
+    return totals
+
+
+def ranges(starts: Longs, counts: Longs) -> Longs:
+    """range(start, start + count) for each of N, one after another.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    joined: Longs = np.arange(len(offsets), dtype=np.int64) + offsets
+    return joined

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.layout import ranges
 from seqmlm.engine.masking.base import draw, eligible_tokens
+from seqmlm.engine.packing import ranges
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Floats, Ids, Longs, TokenSpace

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.layout import ranges
+from seqmlm.engine.packing import ranges
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, union
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Floats, Ids, Longs, TokenSpace

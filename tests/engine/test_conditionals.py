@@ -42,6 +42,8 @@ class Toy(nn.Module):
     Packed documents must not see each other, as in a real model; raises `error` above `limit` tokens.
     """
 
+    layers = None
+
     def __init__(
         self, probability: str = "ordinary", limit: int | None = None, error: Exception | None = None
     ):

@@ -153,6 +153,8 @@ def test_random_tokens_that_never_come_make_the_correction_infinite() -> None:
 class Fixed(torch.nn.Module):
     """The same logits for every position."""
 
+    layers = None
+
     def __init__(self, space: TokenSpace, seed: int = 0) -> None:
         super().__init__()
         self.space, self.probability, self.model = space, "ordinary", torch.nn.Identity()
@@ -160,7 +162,7 @@ class Fixed(torch.nn.Module):
 
     def forward(self, batch: Any, *, output: str, layers: Any = None) -> torch.Tensor:
         assert output == "logits"
-        logits = self.table[batch.input_ids[0, batch.asked]]
+        logits = self.table[batch.asked_ids]
         return logits.masked_fill(torch.from_numpy(self.space.is_special), -torch.inf)
 
 

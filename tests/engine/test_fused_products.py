@@ -36,8 +36,8 @@ def test_attention_is_float32s_but_for_rounding(
         queries = queries[plan.queries]
     if plan.keys is not None:
         keys = keys[plan.keys]
-    expected = plan.to_rows(attend(queries.float(), keys.float(), plan, HEADS)[0])
-    found = plan.to_rows(attention(queries, keys, plan, HEADS))
+    expected = plan.to_rows(attend(queries.float(), keys.float(), plan.groups, HEADS)[0])
+    found = plan.to_rows(attention(queries, keys, plan.groups, HEADS))
     assert found.dtype == torch.bfloat16
     # Scores, of up to 8, are rounded, then shares, then sums; shares add up to 1.
     torch.testing.assert_close(found.float(), expected, rtol=2 * ROUNDING, atol=8 * ROUNDING)

@@ -24,6 +24,8 @@ SPACE = TokenSpace(size=24, pad=0, mask=1, unk=None, start=2, end=3, special=(0,
 class Trained(torch.nn.Module):
     """An optimal model of independent tokens q, whose logits add `seen` where a token is shown."""
 
+    layers = None
+
     def __init__(self, q: np.ndarray[Any, Any], seen: np.ndarray[Any, Any]) -> None:
         super().__init__()
         self.space, self.probability, self.model = SPACE, "ordinary", torch.nn.Identity()
@@ -32,7 +34,7 @@ class Trained(torch.nn.Module):
 
     def forward(self, batch: Any, *, output: str, layers: Any = None) -> torch.Tensor:
         assert output == "logits"
-        shown = batch.input_ids[0, batch.asked]
+        shown = batch.asked_ids
         logits = self.log_q.repeat(len(shown), 1)
         logits[torch.arange(len(shown)), shown] += self.seen[shown]
         return logits.masked_fill(torch.from_numpy(SPACE.is_special), -torch.inf)

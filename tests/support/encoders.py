@@ -68,7 +68,7 @@ def _modernbert(**settings: object) -> PreTrainedModel:
     kept = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "pad_token_id")
     shape = {key: _SHAPE[key] for key in kept}
     ids = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
-    return ModernBertForMaskedLM(ModernBertConfig(**shape, **ids, num_hidden_layers=3, **settings))
+    return ModernBertForMaskedLM(ModernBertConfig(**{**shape, **ids, "num_hidden_layers": 3, **settings}))
 
 
 def _distilbert() -> PreTrainedModel:
@@ -104,8 +104,17 @@ ARCHITECTURES: dict[str, Callable[[], PreTrainedModel]] = {
 
 def encoder(name: str, seed: int = 0) -> PreTrainedModel:
     """A tiny model with weights large enough that attention is far from uniform."""
+    return _sharp(ARCHITECTURES[name], seed)
+
+
+def modernbert(seed: int = 0, **settings: object) -> PreTrainedModel:
+    """The same of a ModernBERT with other settings."""
+    return _sharp(lambda: _modernbert(**settings), seed)
+
+
+def _sharp(make: Callable[[], PreTrainedModel], seed: int) -> PreTrainedModel:
     torch.manual_seed(seed)
-    model = ARCHITECTURES[name]().eval()
+    model = make().eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=0.15)

@@ -1,0 +1,369 @@
+"""Masked copies of a sequence, computed only where they differ from it and where they are read.
+
+An exact score asks as many copies of a sequence as it has units, and each copy differs from it in one of
+them. With layers that look at nearby tokens, most rows of a copy are the sequence's own:
+
+* the *forward cone* F of a copy: F[0] are the positions that hold another token, and F[l] the rows within
+  layer l's window of F[l - 1] (all rows behind a layer that looks everywhere). Rows outside F[l] equal the
+  sequence's, which are computed once for all its copies;
+* the *backward cone* B: B[K] are the asked rows, and B[l - 1] the rows within layer l's window of B[l]. Rows
+  outside B[l] are read by nobody.
+
+Layer l computes the rows in both, R[l]; keys and values of the other rows come from the sequence. With at
+most one layer that looks everywhere, a copy costs the width of its cones, and exact scores grow with the
+length of a sequence instead of its square. The numbers are those of whole copies, to rounding.
+
+A copy's rows are numbered through all copies: copy c, position p is row `starts[c] + p`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seqmlm.engine.attention import Group, block_cost, call_cost
+from seqmlm.engine.packing import PackedBatch, ranges, running
+from seqmlm.engine.types import Floats, Longs
+
+
+class Layers(NamedTuple):
+    """An encoder's layers.
+
+    Args:
+        windows: of each, tokens to each side that it looks at; None for all.
+        width: heads x head size.
+    """
+
+    windows: tuple[int | None, ...]
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Disjoint ranges of rows, ascending: `first[i]` up to, without, `end[i]`."""
+
+    first: Longs
+    end: Longs
+
+    @property
+    def rows(self) -> Longs:
+        """All rows, ascending."""
+        return ranges(self.first, self.end - self.first)
+
+
+def points(rows: Longs) -> Spans:
+    """Ascending rows as ranges of one."""
+    return _merged(rows, rows + 1)
+
+
+def widened(spans: Spans, window: int | None, starts: Longs) -> Spans:
+    """All rows of the same copy within `window` of some rows.
+
+    Args:
+        starts: (N + 1,) where each copy's rows begin.
+    """
+    copy = np.searchsorted(starts, spans.first, side="right") - 1
+    low, high = starts[copy], starts[copy + 1]
+    if window is None:
+        return _merged(low, high)
+    return _merged(np.maximum(spans.first - window, low), np.minimum(spans.end + window, high))
+
+
+def _merged(first: Longs, end: Longs) -> Spans:
+    """Ranges with ascending beginnings and ends; those that overlap become one."""
+    if not len(first):
+        return Spans(first, end)
+    new = np.concatenate([[True], first[1:] >= end[:-1]])
+    last = np.concatenate([new[1:], [True]])
+    return Spans(first[new], end[last])
+
+
+def common(one: Spans, other: Spans) -> Spans:
+    """The rows that are in both."""
+    places = np.concatenate([one.end, other.end, one.first, other.first])
+    change = np.repeat([-1, 1], [len(one.end) + len(other.end), len(one.first) + len(other.first)])
+    order = np.argsort(places, kind="stable")  # at the same place, what ends goes before what begins
+    inside = np.flatnonzero(np.cumsum(change[order]) == 2)
+    return Spans(places[order][inside], places[order][inside + 1])
+
+
+def cones(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> list[Spans]:
+    """R[0] to R[K]: the rows of copies that each layer must compute; R[0] are changed tokens that are read.
+
+    Args:
+        changed, asked: rows, ascending and distinct.
+        starts: (N + 1,) where each copy's rows begin.
+        layers: K of them.
+    """
+    forward = [points(changed)]
+    for window in layers.windows:
+        forward.append(widened(forward[-1], window, starts))
+    return [common(f, b) for f, b in zip(forward, _read(asked, starts, layers), strict=True)]
+
+
+def _read(asked: Longs, starts: Longs, layers: Layers) -> list[Spans]:
+    """B[0] to B[K]: the rows that the asked ones depend on."""
+    found = [points(asked)]
+    for window in reversed(layers.windows):
+        found.append(widened(found[-1], window, starts))
+    return found[::-1]
+
+
+# Cost of a row's keys and values, with what gathering them takes (measured), in computed rows.
+_OF_KEYS = 0.5
+
+
+def costs(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> tuple[Floats, Floats]:
+    """(N,) cost of each copy by its cones, and of each when all rows that are read are computed.
+
+    In rows of one layer; a row that looks at k keys costs 1 + k / (4 x width): so many more products.
+    """
+    rows = cones(changed, asked, starts, layers), _read(asked, starts, layers)
+    return _cost(rows[0], starts, layers), _cost(rows[1], starts, layers)
+
+
+def _cost(rows: list[Spans], starts: Longs, layers: Layers) -> Floats:
+    lengths = np.diff(starts)
+    counts = []
+    for spans in rows:
+        copy = np.searchsorted(starts, spans.first, side="right") - 1
+        counts.append(np.bincount(copy, spans.end - spans.first, len(lengths)))
+    total = np.zeros(len(lengths))
+    for (below, here), window in zip(pairwise(counts), layers.windows, strict=True):
+        keys = lengths if window is None else np.minimum(2 * window + 1, lengths)
+        total += here * (1 + keys / (4 * layers.width)) + below * _OF_KEYS
+    return total.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Attention of N blocks of A rows over M keys each, in one call.
+
+    Args:
+        group: its sizes and mask.
+        rows: (N x A,) among the rows that the layer computes; 0 where a block has fewer.
+        keys: (N x M,) among the sequences' T rows and, behind them, the copies' rows of the layer below.
+    """
+
+    group: Group
+    rows: Tensor
+    keys: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Block:
+        """The same block with every tensor changed."""
+        mask = self.group.mask
+        group = replace(self.group, mask=None if mask is None else change(mask))
+        return Block(group, change(self.rows), change(self.keys))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One layer of all copies.
+
+    Args:
+        own: (P,) the sequence's token at the place of each row of the layer below.
+        rows: (R,) the sequence's token at the place of each row of this layer.
+        kept: (S,) which rows of the layer below are also computed here, ascending.
+        place: (S,) where they stand in this layer.
+        blocks: attention.
+        outputs: (R,) the query slot of each row, over all blocks.
+    """
+
+    own: Tensor
+    rows: Tensor
+    kept: Tensor
+    place: Tensor
+    blocks: tuple[Block, ...]
+    outputs: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Step:
+        """The same step with every tensor changed."""
+        own, rows, kept, place = map(change, (self.own, self.rows, self.kept, self.place))
+        blocks = tuple(block.map(change) for block in self.blocks)
+        return Step(own, rows, kept, place, blocks, change(self.outputs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConeBatch:
+    """Sequences, packed into one row of T tokens, and what differs in their masked copies.
+
+    Args:
+        sequences: the packed row; nothing of it is asked.
+        tokens: (P,) ids that the copies hold at the places of `steps[0].own`.
+        steps: of the layers, first to last.
+        asked: (Q,) each asked row among the sequences' T and, behind them, the copies' rows of the last
+            layer.
+        asked_ids: (Q,) the ids that stand there.
+        unchanged: whether anything is asked where a copy is like its sequence.
+    """
+
+    sequences: PackedBatch
+    tokens: Tensor
+    steps: tuple[Step, ...]
+    asked: Tensor
+    asked_ids: Tensor
+    unchanged: bool
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> ConeBatch:
+        """The same batch on `device`."""
+        sequences = self.sequences.to(device, non_blocking)
+        return self._map(sequences, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> ConeBatch:
+        """The same batch in page-locked memory."""
+        return self._map(self.sequences.pin_memory(), lambda tensor: tensor.pin_memory())
+
+    def _map(self, sequences: PackedBatch, change: Callable[[Tensor], Tensor]) -> ConeBatch:
+        steps = tuple(step.map(change) for step in self.steps)
+        own = (self.tokens, self.asked, self.asked_ids)
+        tokens, asked, asked_ids = map(change, own)
+        return ConeBatch(sequences, tokens, steps, asked, asked_ids, self.unchanged)
+
+
+class Places(NamedTuple):
+    """Tokens of copies, ordered by copy: (P,) copy, position in it, and id that stands there."""
+
+    copy: Longs
+    position: Longs
+    ids: Longs
+
+
+def cone_batch(
+    sequences: PackedBatch, sequence: Longs, changed: Places, asked: Places, layers: Layers
+) -> ConeBatch:
+    """The batch of N copies.
+
+    Args:
+        sequences: D of them in one packed row.
+        sequence: (N,) the one that each copy is made of, ascending.
+        changed: where copies differ from it, by ascending position within a copy.
+        asked: at least one in each copy.
+    """
+    bounds = running(np.asarray(sequences.lengths, dtype=np.int64))
+    total = bounds[-1]
+    lengths = np.diff(bounds)[sequence]
+    starts = running(lengths)
+    base = ranges(bounds[sequence], lengths)
+    changed_rows, asked_rows = (starts[some.copy] + some.position for some in (changed, asked))
+    spans = cones(changed_rows, np.unique(asked_rows), starts, layers)
+    rows = [each.rows for each in spans]
+    where = base.copy()
+    steps = []
+    for (below, here), its, window in zip(pairwise(rows), spans[1:], layers.windows, strict=True):
+        where[below] = total + np.arange(len(below))
+        blocks, outputs = _blocks(here, its, where, starts, window, layers.width)
+        own = where[here]
+        steps.append(
+            Step(
+                own=_index(base[below]),
+                rows=_index(base[here]),
+                kept=_index(own[own >= total] - total),
+                place=_index(np.flatnonzero(own >= total)),
+                blocks=blocks,
+                outputs=_index(outputs),
+            )
+        )
+        where[below] = base[below]
+    where[rows[-1]] = total + np.arange(len(rows[-1]))
+    found = where[asked_rows]
+    return ConeBatch(
+        sequences=sequences,
+        tokens=_index(changed.ids[np.searchsorted(changed_rows, rows[0])]),
+        steps=tuple(steps),
+        asked=_index(found),
+        asked_ids=_index(asked.ids),
+        unchanged=bool((found < total).any()),
+    )
+
+
+def _index(values: Longs) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))
+
+
+# Rows of a block with a window: more are cut, so that keys which no row looks at are few.
+_LONGEST = 4
+_SHORTEST = 16
+
+
+def _blocks(
+    rows: Longs, spans: Spans, where: Longs, starts: Longs, window: int | None, width: int
+) -> tuple[tuple[Block, ...], Longs]:
+    """Attention of a layer's rows, and the slot of each."""
+    if window is None:
+        copy = np.searchsorted(starts, rows, side="right") - 1
+        first = np.flatnonzero(np.diff(copy, prepend=-1))
+        count = np.diff(first, append=len(rows))
+        low, high = starts[copy[first]], starts[copy[first] + 1]
+    else:
+        sizes = spans.end - spans.first
+        longest = _LONGEST * max(window, _SHORTEST)
+        parts = -(-sizes // longest)
+        count = np.repeat(-(-sizes // parts), parts)
+        number = np.arange(len(count)) - np.repeat(np.cumsum(parts) - parts, parts)
+        begin = np.repeat(spans.first, parts) + number * count
+        count = np.minimum(count, np.repeat(spans.end, parts) - begin)
+        first = np.cumsum(count) - count
+        copy = np.searchsorted(starts, begin, side="right") - 1
+        low = np.maximum(begin - window, starts[copy])
+        high = np.minimum(begin + count + window, starts[copy + 1])
+    blocks, slots, done = [], np.empty(len(rows), dtype=np.int64), 0
+    for members in _grouped(count, high - low, width):
+        block, filled = _block(
+            rows, first[members], count[members], low[members], high[members], where, window
+        )
+        slots[block.rows.numpy()[filled]] = done + filled
+        done += len(block.rows)
+        blocks.append(block)
+    return tuple(blocks), slots
+
+
+def _block(
+    rows: Longs, first: Longs, count: Longs, low: Longs, high: Longs, where: Longs, window: int | None
+) -> tuple[Block, Longs]:
+    """One call, and which of its slots are rows."""
+    place = first[:, None] + np.arange(count.max())
+    real = place < (first + count)[:, None]
+    keys = low[:, None] + np.arange((high - low).max())
+    known = keys < high[:, None]
+    place[~real] = 0
+    keys[~known] = 0
+    mask: NDArray[np.bool_] | None = None if known.all() else known[:, None, None, :]
+    if window is not None:
+        # Blocks of the same shape share a mask, as nearly all do.
+        alike = len(np.unique(rows[first] - low)) == len(np.unique(count)) == 1 and bool(known.all())
+        some = slice(0, 1) if alike else slice(None)
+        near = np.abs(rows[place[some]][:, :, None] - keys[some][:, None, :]) <= window
+        near &= known[some][:, None, :]
+        near[:, :, 0] |= ~real[some]  # a slot without a row must look at something
+        mask = near[:, None]
+    group = Group(
+        len(first), place.shape[1], keys.shape[1], None if mask is None else torch.from_numpy(mask.copy())
+    )
+    index = torch.from_numpy(where[keys].ravel())
+    return Block(group, torch.from_numpy(place.ravel()), index), np.flatnonzero(real.ravel())
+
+
+def _grouped(rows: Longs, keys: Longs, width: int) -> list[Longs]:
+    """Blocks of similar sizes in groups that grow while their padding is cheaper than another call."""
+    if not len(rows):
+        return []
+    sizes, kind, many = np.unique(keys << 32 | rows, return_inverse=True, return_counts=True)
+    groups = np.empty(len(sizes), dtype=np.int64)
+    number, tallest, widest, waste = -1, 0, 0, 0
+    for one in range(len(sizes) - 1, -1, -1):
+        size, count = int(sizes[one] & 0xFFFFFFFF), int(many[one])
+        length = int(sizes[one] >> 32)
+        extra = count * (block_cost(max(tallest, size), widest) - block_cost(size, length))
+        if number < 0 or size > tallest or waste + extra > call_cost(width):
+            number, tallest, widest, waste, extra = number + 1, size, length, 0, 0
+        groups[one] = number
+        waste += extra
+    of = groups[kind]
+    return [np.flatnonzero(of == one) for one in range(number + 1)]
