@@ -218,7 +218,9 @@ def extras(one: Hostile) -> dict[str, Extra]:
             content = spell(text)
             blank = not content.strip()  # separates lines, and is no record
             escaping = one.json and text.endswith(b"\\")  # takes in what follows: a line end, for one
-            found[f"{place_}:{name}"] = Extra(content, blank or escaping or (quoting and b'"' in text))
+            shifting = one.format == "pdb" and len(text) > 3  # a chain's letter moves: two chains
+            spreads = blank or escaping or shifting or (quoting and b'"' in text)
+            found[f"{place_}:{name}"] = Extra(content, spreads)
     if one.json:
         end = b"" if one.files else b"\n"
         found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}
