@@ -7,6 +7,7 @@ that a stored config keeps its meaning when a default changes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,7 +63,16 @@ def tokenizer_class(name: str) -> type[Tokenizer]:
 
 def versioned(kind: Kind, name: str) -> str:
     """Complete a name given without its version to the newest version there is."""
-    if name in _entries(kind):
+    return newest(_entries(kind), name)
+
+
+def newest(names: Collection[str], name: str) -> str:
+    """Complete a name given without its version to the newest one of `names`; itself where there is none.
+
+    >>> newest(["bpe.v1", "bpe.v2"], "bpe"), newest(["bpe.v1", "bpe.v2"], "bpe.v1")
+    ('bpe.v2', 'bpe.v1')
+    """
+    if name in names:
         return name
-    versions = [known for known in _entries(kind) if known.rpartition(".v")[0] == name]
+    versions = [known for known in names if known.rpartition(".v")[0] == name]
     return max(versions, key=lambda known: int(known.rpartition(".v")[2])) if versions else name

@@ -5,7 +5,7 @@ split, and how to draw a sample with planted truth. Tokenizers, maskers and read
 the engine or in tasks asks which domain it is serving. What differs between fields is carried by values:
 
     what a unit is          Encoding.groups: word, residue, base, lexer token, visit, event
-    order without meaning   Encoding.positions, shared by a set; `global_attention` in `defaults.model`
+    order without meaning   Encoding.positions, shared by a set; `layers` "everywhere" in `defaults.model`
     further inputs          Encoding.channels (age, time), .classes, .weights (soft-masked bases)
     what must not leak      `split_key`: patient, session, package, article; `order_key`: time, position
     what must not be shown  `sensitive`
@@ -93,7 +93,7 @@ class DomainDefaults:
         masking: masker, rate and what is put in a masked place.
         size: "tiny", "small" or "base".
         max_length: tokens of the longest window, special tokens included.
-        model: further fields of `ModelConfig` (a set-like field sets `global_attention`).
+        model: further fields of `ModelConfig` (a set-like field sets `layers="everywhere.v1"`).
         join_documents: consecutive records of one document share a window.
         split, validation, calibration: how records are held out, and which shares (see `DataConfig`).
     """

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -41,6 +43,40 @@ SIZES: dict[str, Size] = {
     "small": Size(layers=6, hidden=256, heads=4, intermediate=384),
     "base": Size(layers=12, hidden=768, heads=12, intermediate=1152),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """Which tokens the layers look at.
+
+    Args:
+        every: of so many layers one looks at the whole sequence, the first one first; None for the first
+            layer alone.
+        window: tokens to each side that the others look at.
+        purpose: what it is for.
+    """
+
+    every: int | None
+    window: int
+    purpose: str
+
+
+LAYERS: dict[str, Pattern] = {
+    "nearby.v1": Pattern(
+        every=None, window=4, purpose="scores of sequences whose units depend on their neighbours; cheapest"
+    ),
+    "mixed.v1": Pattern(every=2, window=16, purpose="scores, and structure between units far apart"),
+    "everywhere.v1": Pattern(every=1, window=64, purpose="sets, and structure between units far apart"),
+    "modernbert.v1": Pattern(every=3, window=64, purpose="as published (Warner et al. 2024), windows of 64"),
+}
+"""Patterns of layers, by versioned name."""
+
+INITIALIZATIONS: dict[str, str] = {
+    "modernbert.v1": "truncated normal of scale .02",
+    "scaled.v1": "truncated normal of scale 1 / sqrt(hidden); the decoder's bias is the log frequency of a "
+    "token in the training split",
+}
+
 # From this vocabulary size on it is padded to a multiple of 64, which suits CUDA's matrix tiles.
 _LARGE_VOCABULARY = 1024
 _RESERVED = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"}
@@ -55,8 +91,8 @@ class ModelConfig:
         init: folder or hub id of a masked LM to continue instead.
         max_length: longest sequence in tokens, special tokens included.
         dropout: probability for embeddings, MLP and attention, in [0, 1).
-        global_attention: every layer attends to the whole sequence (for groups without order, such as
-            visits); by default two layers of three attend to 64 tokens on each side.
+        layers: which tokens each layer looks at, a name in `LAYERS`.
+        initialization: of the weights, a name in `INITIALIZATIONS`.
         overrides: further fields of `transformers.ModernBertConfig`.
     """
 
@@ -64,12 +100,18 @@ class ModelConfig:
     init: str | None = None
     max_length: int = 512
     dropout: float = 0.0
-    global_attention: bool = False
+    layers: str = "modernbert.v1"
+    initialization: str = "modernbert.v1"
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise UsageError(f"unknown model size {self.size!r}{nearest(self.size, SIZES)}")
+        if self.layers not in LAYERS:
+            raise UsageError(f"unknown model.layers {self.layers!r}{nearest(self.layers, LAYERS)}")
+        if self.initialization not in INITIALIZATIONS:
+            known = nearest(self.initialization, INITIALIZATIONS)
+            raise UsageError(f"unknown model.initialization {self.initialization!r}{known}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must lie in [0, 1), not {self.dropout}")
         if self.max_length < 3:
@@ -85,12 +127,16 @@ def padded_vocabulary(size: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
+def build(
+    config: ModelConfig, space: TokenSpace, frequencies: NDArray[np.float64] | None = None
+) -> PreTrainedModel:
     """A fresh ModernBERT (or the model of `config.init`), the same one whenever torch's seed is the same.
 
     Args:
         config: what to build.
         space: ids of the vocabulary.
+        frequencies: (V,) of the tokens in the training split, for initializations that use them; None leaves
+            the decoder's bias at 0.
 
     Returns:
         The model on the CPU in fp32.
@@ -100,7 +146,7 @@ def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
     """
     if config.init is not None:
         return load(config.init, space)
-    size = SIZES[config.size]
+    size, pattern = SIZES[config.size], LAYERS[config.layers]
     known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
     for key in config.overrides:
         if key in _RESERVED:
@@ -116,10 +162,14 @@ def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
         "embedding_dropout": config.dropout,
         "mlp_dropout": config.dropout,
         "attention_dropout": config.dropout,
-        "global_attn_every_n_layers": 1 if config.global_attention else 3,
+        "local_attention": 2 * pattern.window,
         **config.overrides,
     }
-    return ModernBertForMaskedLM(
+    settings.setdefault("global_attn_every_n_layers", pattern.every or settings["num_hidden_layers"])
+    scaled = config.initialization == "scaled.v1"
+    if scaled:
+        settings.setdefault("initializer_range", settings["hidden_size"] ** -0.5)
+    model = ModernBertForMaskedLM(
         ModernBertConfig(
             vocab_size=padded_vocabulary(space.size),
             pad_token_id=space.pad,
@@ -130,6 +180,12 @@ def build(config: ModelConfig, space: TokenSpace) -> PreTrainedModel:
             **settings,
         )
     )
+    bias = model.decoder.bias
+    if scaled and frequencies is not None and bias is not None:
+        occurring = np.flatnonzero(frequencies)
+        with torch.no_grad():
+            bias[torch.from_numpy(occurring)] = torch.from_numpy(np.log(frequencies[occurring])).float()
+    return model
 
 
 def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrainedModel:

@@ -36,7 +36,6 @@ from seqmlm.tasks.config import (
     seconds,
 )
 from seqmlm.tasks.corpus import Corpus, sequence_indices
-from seqmlm.tokenizers.base import Tokenizer
 
 FINAL_FACTOR = 4
 """The evaluation after a training reads so many times the sequences of one on the way."""
@@ -67,7 +66,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
     """
     tokens_per_row = row_length(config)
     space = corpus.tokenizer.space
-    rows = new_model(config, corpus.tokenizer)
+    rows = new_model(config, corpus)
     frequencies = unigram(corpus.token_counts, space)
     masker = make_masker(config.masking, corpus.tokenizer)
     corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
@@ -101,15 +100,16 @@ def augmentation(config: PretrainConfig, corpus: Corpus) -> Augmentation | None:
     return tokenizer.augment if tokenizer.augments and config.train.augment else None
 
 
-def new_model(config: PretrainConfig, tokenizer: Tokenizer) -> MaskedRows:
-    """The model before its first step: the same one whenever the settings are the same."""
+def new_model(config: PretrainConfig, corpus: Corpus) -> MaskedRows:
+    """The model before its first step: the same one whenever settings and data are the same."""
     torch.manual_seed(config.seed)
-    init, space = config.model.init, tokenizer.space
+    init, tokenizer = config.model.init, corpus.tokenizer
+    space = tokenizer.space
     if init is not None:
         model = model_folder.load_weights(init, space)
         channels = model_folder.load_channels(init, model)
     else:
-        model = build(config.model, space)
+        model = build(config.model, space, unigram(corpus.token_counts, space))
         wanted = channels_of(tokenizer.channels)
         channels = InputChannels(wanted, model.get_input_embeddings().embedding_dim) if wanted else None
     return MaskedRows(model, space, probability=_probability(init), channels=channels)

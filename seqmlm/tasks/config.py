@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from seqmlm import plugins
-from seqmlm.config import from_dict, merge, to_dict
+from seqmlm.config import from_dict, merge, read_yaml, to_dict
 from seqmlm.domains.base import Domain
-from seqmlm.engine.backbones import ModelConfig
+from seqmlm.engine.backbones import INITIALIZATIONS, LAYERS, ModelConfig
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import UsageError
 
@@ -19,6 +20,9 @@ PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
     ("tokenizer", "name", "tokenizers"),
     ("masking", "masker", "maskers"),
 )
+
+# Settings of the model that name one of a table.
+NAMED: Mapping[str, Collection[str]] = {"layers": LAYERS, "initialization": INITIALIZATIONS}
 
 LIMITS = ("max_steps", "max_time", "epochs")
 DEFAULT_STEPS = 1000  # without any limit
@@ -147,6 +151,9 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
     for section, key, kind in PLUGGED:
         if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
             values[section][key] = plugins.versioned(kind, values[section][key])
+    for key, known in NAMED.items():
+        if isinstance(values["model"].get(key), str):
+            values["model"][key] = plugins.newest(known, values["model"][key])
     config = from_dict(PretrainConfig, values)
     if domain.sensitive and not config.data.sensitive:
         raise UsageError(
@@ -160,6 +167,20 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
     if all(getattr(config.train, limit) is None for limit in LIMITS):
         values["train"] = merge(values.get("train", {}), {"max_steps": DEFAULT_STEPS})
     return from_dict(PretrainConfig, values)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Settings from a YAML file, those of earlier versions in the words of this one.
+
+    Before `model.layers` there was `model.global_attention`, and one pattern and initialization else.
+    """
+    values = read_yaml(path)
+    model = values.get("model")
+    if isinstance(model, dict) and "global_attention" in model:
+        everywhere = model.pop("global_attention")
+        model.setdefault("layers", "everywhere.v1" if everywhere else "modernbert.v1")
+        model.setdefault("initialization", "modernbert.v1")
+    return values
 
 
 def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm import plugins
-from seqmlm.config import merge, parse_assignments, read_yaml, to_dict
+from seqmlm.config import merge, parse_assignments, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
 from seqmlm.engine.masking.base import MaskingConfig
@@ -21,7 +21,7 @@ from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
-from seqmlm.tasks.config import LIMITS, PretrainConfig, resolve_config
+from seqmlm.tasks.config import LIMITS, PretrainConfig, read_settings, resolve_config
 from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
@@ -86,7 +86,7 @@ def plan(request: TrainRequest, workspace: Workspace) -> Plan:
             )
         return Plan(config=config, name=name, directory=directory, resume=False)
     directory = workspace.run_dir(name)
-    saved = read_yaml(directory / RUN_CONFIG)
+    saved = read_settings(directory / RUN_CONFIG)
     config = complete(_resolve(request, saved), workspace)
     _check_unchanged(name, saved, to_dict(config))
     return Plan(config=config, name=name, directory=directory, resume=True)
@@ -120,13 +120,13 @@ def _runs(workspace: Workspace) -> dict[str, Path]:
 def _newest_unfinished(request: TrainRequest, known: Mapping[str, Path]) -> str | None:
     for name, directory in reversed(list(known.items())):
         finished = (directory / FINISHED).exists()
-        if not finished and request.domain in (None, read_yaml(directory / RUN_CONFIG).get("domain")):
+        if not finished and request.domain in (None, read_settings(directory / RUN_CONFIG).get("domain")):
             return name
     return None
 
 
 def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
-    from_file = read_yaml(request.config) if request.config else {}
+    from_file = read_settings(request.config) if request.config else {}
     flags = _given(request.flags)
     asked = merge(from_file, flags, parse_assignments(request.settings))
     _check_init(asked)
@@ -149,7 +149,9 @@ def _check_init(asked: Mapping[str, Any]) -> None:
     model, tokenizer = asked.get("model"), asked.get("tokenizer")
     if not isinstance(model, dict) or model.get("init") is None:
         return
-    decided = [f"model.{key}" for key in ("size", "dropout", "global_attention", "overrides") if key in model]
+    decided = [
+        f"model.{key}" for key in ("size", "dropout", "layers", "initialization", "overrides") if key in model
+    ]
     decided += [f"tokenizer.{key}" for key in (tokenizer if isinstance(tokenizer, dict) else {})]
     if decided:
         raise UsageError(

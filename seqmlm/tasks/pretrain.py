@@ -198,6 +198,8 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
         "architecture": parts.rows.model.config.model_type,
         "init": model.init,
         "parameters": parameter_count(parts.rows.model),
+        "layers": model.layers if model.init is None else "as loaded",
+        "initialization": model.initialization if model.init is None else "as loaded",
         "max_length": model.max_length,
         "dropout": model.dropout if model.init is None else "as loaded",
         "tokenizer": parts.corpus.tokenizer.name,
@@ -240,7 +242,7 @@ def _run_loop(agreed: Plan, parts: Parts, observer: Observer) -> LoopResult:
 def _whole_model(config: PretrainConfig, parts: Parts, outcome: LoopResult) -> MaskedRows:
     """The whole trained model, from the last checkpoint: this process has only a shard of it."""
     assert outcome.checkpoint is not None
-    rows = new_model(config, parts.corpus.tokenizer)
+    rows = new_model(config, parts.corpus)
     restore_module(rows, checkpoint.read(outcome.checkpoint).tensors("model"))
     return rows
 

@@ -42,7 +42,7 @@ class Visits(Domain):
         "words": Format(read=read_words, suffixes=(".words",)),
         "pairs": Format(read=read_pairs, suffixes=(".pairs",)),
     }
-    defaults = DomainDefaults(tokenizer="residue.v1", model={"global_attention": True})
+    defaults = DomainDefaults(tokenizer="residue.v1", model={"layers": "everywhere.v1"})
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         return Sample(files=(), truth=out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from encoders import encoder
@@ -65,12 +66,41 @@ def test_ids_and_padding_of_the_vocabulary() -> None:
     assert [padded_vocabulary(n) for n in (33, 40, 1024, 16001)] == [40, 40, 1024, 16064]
 
 
-def test_local_and_global_attention() -> None:
-    local = build(ModelConfig(size="tiny"), SPACE).config
-    assert local.layer_types == ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
-    assert local.local_attention == 128
-    everywhere = build(ModelConfig(size="tiny", global_attention=True), SPACE).config
-    assert set(everywhere.layer_types) == {"full_attention"}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("layers", "kinds", "window"),
+    [
+        ("nearby.v1", [FULL, SLIDING, SLIDING, SLIDING], 8),
+        ("mixed.v1", [FULL, SLIDING, FULL, SLIDING], 32),
+        ("everywhere.v1", [FULL] * 4, 128),
+        ("modernbert.v1", [FULL, SLIDING, SLIDING, FULL], 128),
+    ],
+)
+def test_patterns_of_layers(layers: str, kinds: list[str], window: int) -> None:
+    config = build(ModelConfig(size="tiny", layers=layers), SPACE).config
+    assert (config.layer_types, config.local_attention) == (kinds, window)
+
+
+def test_one_layer_of_any_number_looks_everywhere() -> None:
+    model = build(ModelConfig(size="tiny", layers="nearby.v1", overrides={"num_hidden_layers": 6}), SPACE)
+    assert [layer.attn.sliding_window for layer in model.model.layers] == [None] + [5] * 5
+
+
+def test_weights_scaled_by_the_width_and_a_bias_of_frequencies() -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(size="tiny", initialization="scaled.v1")
+    frequencies = np.arange(SPACE.size, dtype=np.float64)
+    frequencies /= frequencies.sum()
+    model = build(config, SPACE, frequencies)
+    assert model.config.initializer_range == 128**-0.5
+    assert float(model.get_input_embeddings().weight.detach().std()) == pytest.approx(128**-0.5, rel=0.15)
+    bias = model.decoder.bias.detach().numpy()
+    np.testing.assert_allclose(bias[1 : SPACE.size], np.log(frequencies[1:]), rtol=1e-6)
+    assert not bias[[0, *range(SPACE.size, len(bias))]].any()
+    assert not build(config, SPACE).decoder.bias.any()
+    assert not build(ModelConfig(size="tiny"), SPACE, frequencies).decoder.bias.any()
 
 
 def test_the_same_seed_gives_the_same_model() -> None:
@@ -107,6 +137,8 @@ def test_overrides() -> None:
     [
         ({"size": "smal"}, "did you mean 'small'"),
         ({"dropout": 1.0}, "dropout"),
+        ({"layers": "nearbye"}, "did you mean 'nearby.v1'"),
+        ({"initialization": "scaled"}, "did you mean 'scaled.v1'"),
         ({"max_length": 2}, "max_length"),
     ],
 )
@@ -184,7 +216,7 @@ def test_position_capacity_counts_usable_positions() -> None:
 def test_parameters_and_operations() -> None:
     """By hand for one ModernBERT: 2 layers of 16, V = 40, documents of 10 tokens, all layers global."""
     overrides = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    model = build(ModelConfig(global_attention=True, overrides=overrides), SPACE)
+    model = build(ModelConfig(layers="everywhere.v1", overrides=overrides), SPACE)
     layer = 16 * 48 + 16 * 16 + 16 * 48 + 24 * 16
     norms = 16 + 3 * 16 + 16 + 16
     assert parameter_count(model) == 40 * 16 + 2 * layer + norms + 16 * 16 + 40

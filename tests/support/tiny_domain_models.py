@@ -53,7 +53,7 @@ def loaded(domain: str, tokenizer: Tokenizer, max_length: int) -> LoadedModel:
     torch.manual_seed(3)
     torch.set_num_threads(1)
     overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    config = ModelConfig(max_length=max_length, overrides=overrides, global_attention=True)
+    config = ModelConfig(max_length=max_length, overrides=overrides, layers="everywhere.v1")
     model = build(config, tokenizer.space)
     own = plugins.domain(domain)
     card = Card(

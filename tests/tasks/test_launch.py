@@ -10,7 +10,7 @@ from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.assemble import loop_config, row_length
-from seqmlm.tasks.config import PretrainConfig, resolve_config, seconds
+from seqmlm.tasks.config import PretrainConfig, read_settings, resolve_config, seconds
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
 
@@ -59,6 +59,19 @@ def test_options_of_the_default_masker_do_not_reach_another() -> None:
 def test_something_ends_the_training() -> None:
     assert resolve_config(plugins.domain("protein"), {}).train.max_steps == 1000
     assert resolve_config(plugins.domain("protein"), {"train": {"epochs": 2}}).train.max_steps is None
+
+
+@pytest.mark.parametrize(("everywhere", "layers"), [(True, "everywhere.v1"), (False, "modernbert.v1")])
+def test_settings_of_earlier_versions_keep_their_meaning(
+    tmp_path: Path, everywhere: bool, layers: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"model": {"size": "tiny", "global_attention": everywhere}}))
+    model = resolve_config(plugins.domain("protein"), read_settings(path)).model
+    assert (model.size, model.layers, model.initialization) == ("tiny", layers, "modernbert.v1")
+    named = {"model": {"layers": "mixed", "initialization": "scaled"}}
+    model = resolve_config(plugins.domain("protein"), named).model
+    assert (model.layers, model.initialization) == ("mixed.v1", "scaled.v1")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class EHRDomain(Domain):
         masking=MaskingConfig(masker="visit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
-        model={"global_attention": True},
+        model={"layers": "everywhere.v1"},
     )
 
     @property

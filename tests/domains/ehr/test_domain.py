@@ -35,7 +35,7 @@ def test_it_comes_through_the_door() -> None:
     assert plugins.domain("ehr") is EHR
     config = resolve_config(EHR)
     assert config.data.sensitive
-    assert config.model.global_attention
+    assert config.model.layers == "everywhere.v1"
     with pytest.raises(UsageError, match="concern people"):
         resolve_config(EHR, {"data": {"sensitive": False}})
 
@@ -67,7 +67,7 @@ def test_a_record_is_shown_as_its_tokens(tokenizer: EventsTokenizer) -> None:
 def test_the_order_within_a_visit_means_nothing_to_the_model(tokenizer: EventsTokenizer) -> None:
     torch.manual_seed(0)
     small = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
-    config = ModelConfig(size="tiny", max_length=256, global_attention=True, overrides=small)
+    config = ModelConfig(size="tiny", max_length=256, layers="everywhere.v1", overrides=small)
     rows = MaskedRows(build(config, tokenizer.space), tokenizer.space).eval()
     for parameter in rows.parameters():
         if parameter.ndim > 1:
