@@ -31,6 +31,7 @@ from ngram_cache import cached_bits
 from seqmlm import plugins
 from seqmlm.data.store import EncodedDataset
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.model import MaskedRows
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
@@ -92,12 +93,22 @@ SETS = {
 }
 
 
-def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: int) -> dict[str, Any]:
-    """Train one model and price the held-out units; cached as JSON."""
-    kept = out / f"{name}-{minutes:g}min-seed{seed}.json"
-    if kept.exists():
-        return dict(json.loads(kept.read_text()))
-    chosen = SETS[name]
+@dataclass(frozen=True)
+class Trained:
+    """A finished training, its data, and the same held-out units of every training on them, priced."""
+
+    result: dict[str, Any]
+    corpus: Corpus
+    rows: MaskedRows
+    indices: Sequence[int]
+    costs: UnitBits
+    frequencies: np.ndarray[Any, Any]
+
+
+def train(
+    chosen: DataSet, name: str, data: Path, home: Path, *, seed: int, minutes: float, records: int
+) -> Trained:
+    """Train the model called `name` in the workspace `home`, or read it there; price held-out units."""
     files = [str(path) for path in chosen.files(data)]
     if not files:
         raise SystemExit(f"no files for {name} below {data}")
@@ -106,29 +117,39 @@ def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         "data": {**chosen.flags.get("data", {}), "paths": files},
         "train": {"max_time": f"{minutes * 60:g}s", **chosen.flags.get("train", {})},
     }
-    os.environ["SEQMLM_HOME"] = str(out / "workspace")
-    run_name = f"{name}-{minutes:g}min-seed{seed}"
+    os.environ["SEQMLM_HOME"] = str(home)
     request = TrainRequest(
-        domain=chosen.domain, name=run_name, flags=flags, settings=(f"seed={seed}",), resume="auto"
+        domain=chosen.domain, name=name, flags=flags, settings=(f"seed={seed}",), resume="auto"
     )
-    trained = pretrain(request, SilentConsole())
+    result = pretrain(request, SilentConsole())
     workspace = Workspace.locate()
-    config = plan(TrainRequest(resume=run_name), workspace).config
+    config = plan(TrainRequest(resume=name), workspace).config
     reader = CorpusReader(config, plugins.domain(chosen.domain), workspace)
     corpus = build_corpus(reader, lambda text: None)
-    loaded = model_folder.load(workspace.run_dir(run_name) / "model")
+    rows = model_folder.load(workspace.run_dir(name) / "model").rows
     indices = sequence_indices(corpus.validation, records)
-    ask = Conditionals(loaded.rows, tokens_per_batch=8192)
     units = corpus.tokenizer.units
     frequencies = units.frequencies(corpus.token_counts)
+    ask = Conditionals(rows, tokens_per_batch=8192)
     costs = unit_bits(ask, corpus.validation, indices, unigram=frequencies, seed=EVALUATION_SEED, units=units)
-    ngram = ngram_bits(corpus, indices, costs, frequencies, cache=chosen.cache)
+    return Trained(result.to_dict(), corpus, rows, indices, costs, frequencies)
+
+
+def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: int) -> dict[str, Any]:
+    """Train one model and price the held-out units; cached as JSON."""
+    label = f"{name}-{minutes:g}min-seed{seed}"
+    kept = out / f"{label}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    chosen = SETS[name]
+    done = train(chosen, label, data, out / "workspace", seed=seed, minutes=minutes, records=records)
+    ngram = ngram_bits(done.corpus, done.indices, done.costs, done.frequencies, cache=chosen.cache)
     row = {
         "set": name,
         "seed": seed,
         "minutes": minutes,
-        **trained.to_dict(),
-        **table_row(corpus, costs, ngram),
+        **done.result,
+        **table_row(done.corpus, done.costs, ngram),
     }
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(row, indent=2) + "\n")

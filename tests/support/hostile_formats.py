@@ -421,7 +421,7 @@ def _code() -> Iterator[Hostile]:
         name="train.jsonl",
         records=_objects([{"code": s.decode()} for s in SOURCE]),
         value=_around(b'{"code": "x = 1 # ', b'"}\n'),
-        options=("--option", "language=python"),
+        options=("--option", "language=python", "--option", "text=code"),
         json=True,
         whole=True,
         folder=True,

@@ -223,7 +223,8 @@ def extras(one: Hostile) -> dict[str, Extra]:
             found[f"{place_}:{name}"] = Extra(content, spreads)
     if one.json:
         end = b"" if one.files else b"\n"
-        found |= {f"json:{name}": Extra(line + end) for name, line in JSON_LINES.items()}
+        several = "two_objects" if one.prefix == "hf:" else ""  # two rows of a line, to `datasets`
+        found |= {f"json:{name}": Extra(line + end, name == several) for name, line in JSON_LINES.items()}
         found |= {
             f"{place_}:{name}_escaped": Extra(spell(b"a" + text + b"b"))
             for place_, spell in (("value", one.value), ("label", one.label))

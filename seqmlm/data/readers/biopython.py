@@ -127,7 +127,7 @@ def parsed(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            found = list(parse(StringIO(entry.text)))
+            found = list(parse(_Ending(entry.text)))
             if not found:
                 raise ValueError("nothing of this format is in it")
         # Its parsers raise whatever a line they do not expect leads to: AssertionError, KeyError, IndexError.
@@ -140,6 +140,19 @@ def parsed(
             problems.bad(DataError(reason, source=source, line=line, remedy=remedy), entry.text[:1000])
             return [], []
     return found, [str(one.message) for one in warned]
+
+
+class _Ending(StringIO):
+    """A text whose end is an error when it is read again and again, as by the Clustal parser after a head."""
+
+    _patience = 100
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        line = super().readline(-1 if size is None else size)
+        self._patience -= not line
+        if self._patience < 0:
+            raise ValueError("the text ends too early")
+        return line
 
 
 def _sentence(error: Exception) -> str:

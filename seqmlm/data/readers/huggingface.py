@@ -9,14 +9,19 @@ import.
 
 from __future__ import annotations
 
+import atexit
+import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from seqmlm.data.files import REFERENCE, expand, is_reference, require_file
@@ -323,9 +328,30 @@ def _of_datasets(names: list[str], found: Any) -> Table:
                 part = next(parts, None)
             if part is None:
                 return
-            yield part
+            yield _plain(part)
 
     return Table(names, batches)
+
+
+def _plain(batch: Any) -> Any:
+    """The batch with columns of several types, which `datasets` writes as JSON, as columns of text.
+
+    Texts and numbers stay; objects, lists and what is no number are nothing.
+    """
+    import pyarrow as pa
+
+    for number, field in enumerate(batch.schema):
+        if isinstance(field.type, pa.JsonType):
+            values = [_cell(value) for value in batch.column(number).to_pylist()]
+            batch = batch.set_column(number, field.name, pa.array(values, pa.string()))
+    return batch
+
+
+def _cell(encoded: str | None) -> str | None:
+    value = None if encoded is None else json.loads(encoded)
+    if isinstance(value, str):
+        return value
+    return encoded if isinstance(value, bool | int | float) and value == value else None
 
 
 def _chosen(found: Any, split: str) -> Any:
@@ -353,19 +379,76 @@ def _builder(reference: Reference) -> Any:
     name = reference.name
     if reference.local:
         _check_described(Path(name))
-        name = str(Path(name).resolve())  # a folder called csv is not the format csv
+        name = _plainly_named(Path(name).resolve())  # a folder called csv is not the format csv
     elif name in _PACKAGED_DATASETS_MODULES:  # `datasets` would read whatever is in the current folder
         raise DataError(
             "the name of a format of files, and of no data set",
             source=str(reference),
             remedy="name a folder: hf:./FOLDER",
         )
+    _bound_json()
     builder = datasets.load_dataset_builder(name, reference.subset, revision=reference.revision)
     root = f"{Path(name)}/" if reference.local else "hf://datasets/"
     for file in map(str, chain.from_iterable((builder.config.data_files or {}).values())):
         if not (os.path.normpath(file) if reference.local else file).startswith(root):
             raise _outside(str(reference), file)
     return builder
+
+
+# Other letters of a path are patterns, separators or not text to `datasets`.
+_PLAIN_NAME = re.compile(r"[\w ./+,=~-]+")
+
+
+def _plainly_named(folder: Path) -> str:
+    """A path of the folder that `datasets` takes for one: where need be another one, with links to its files,
+    kept until the process ends. (It would follow a link to the folder itself.)"""
+    if _PLAIN_NAME.fullmatch(str(folder)):
+        return str(folder)
+    other = Path(mkdtemp(prefix="seqmlm-")).resolve()
+    atexit.register(rmtree, other, ignore_errors=True)
+    for place, _, files in os.walk(folder):
+        inside = other / Path(place).relative_to(folder)
+        inside.mkdir(exist_ok=True)
+        for file in files:
+            (inside / file).symlink_to(Path(place, file))
+    return str(other)
+
+
+# Objects and lists in each other: pyarrow's parser calls itself for each, until the process has no stack.
+_DEEPEST = 200
+_BRACKETS = re.compile(rb'"(?:[^"\\\n]|\\.)*"|([\[{])|([\]}])')
+
+
+def _bound_json() -> None:
+    """Make `datasets` refuse JSON lines that are nested too deeply, wherever they come from."""
+    from datasets.packaged_modules.json import json as module
+
+    if not isinstance(module.paj, _BoundedJson):
+        module.paj = _BoundedJson(module.paj)
+
+
+class _BoundedJson:
+    """`pyarrow.json` with a limit of depth."""
+
+    def __init__(self, json: Any) -> None:
+        self._json = json
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._json, name)
+
+    def read_json(self, file: Any, **options: Any) -> Any:
+        for line in file.getvalue().split(b"\n"):
+            if line.count(b"{") + line.count(b"[") > _DEEPEST and _depth(line) > _DEEPEST:
+                raise ValueError(f"nested more than {_DEEPEST} deep")
+        return self._json.read_json(file, **options)
+
+
+def _depth(line: bytes) -> int:
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(line):
+        depth += bool(found[1]) - bool(found[2])
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _check_described(folder: Path) -> None:
@@ -483,6 +566,8 @@ def _explained(error: Exception, source: str) -> DataError:
         remedy = "check the folder, or the name (https://huggingface.co/datasets); log in if it is private"
     elif isinstance(error, RuntimeError) and "script" in said:
         reason, remedy = "the data set is made by a program, which is not run", "take a copy in Parquet files"
+    elif said.startswith("nested more than"):
+        reason, remedy = f"a line of JSON is {said}", "take it out"
     elif said.startswith("Bad split"):
         reason, remedy = "there is no split of this name", said.partition(". ")[2]
     elif "BuilderConfig" in said or "Config name is missing" in said:

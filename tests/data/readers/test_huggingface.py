@@ -117,6 +117,35 @@ def test_files_without_a_schema_are_streamed(tmp_path: Path) -> None:
     assert [r.raw for r in read("text", f"hf:{folder}")] == TEXTS
 
 
+def test_a_column_of_several_types_is_text(tmp_path: Path) -> None:
+    """`datasets` gives such a column as JSON, texts in quotation marks."""
+    values = ['a\n"b"', None, float("nan"), 5, {}, [1], "c"]
+    lines = "".join(json.dumps({"code": value}) + "\n" for value in values)
+    (tmp_path / "train.jsonl").write_text(lines)
+    problems = Problems("skip")
+    rows = plugins.domain("code").read([f"hf:{tmp_path}"], problems, text="code", language="python")
+    assert [(row.raw, row.line) for row in rows] == [('a\n"b"', 1), ("5", 4), ("c", 7)]
+    assert problems.counts == {"no text in the field": 4}
+
+
+@pytest.mark.parametrize("name", ["a[b] *", "a\nb", os.fsdecode(b"a\xffb"), "a:b", "a#b?c"], ids=ascii)
+def test_the_name_of_a_folder_is_no_pattern(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "train.jsonl").write_text('{"text": "one"}\n')
+    (folder / "data" / "test.jsonl").write_text('{"text": "two"}\n')
+    assert [row.raw for row in read("text", f"hf:{folder}")] == ["one", "two"]
+
+
+def test_json_that_is_nested_deeply_ends_no_process(tmp_path: Path) -> None:
+    deep = 100_000
+    (tmp_path / "train.jsonl").write_text(f'{{"text": {"[" * deep}{"]" * deep}}}\n')
+    with pytest.raises(DataError, match="a line of JSON is nested more than 200 deep"):
+        read("text", f"hf:{tmp_path}")
+    (tmp_path / "train.jsonl").write_text(json.dumps({"text": "[{" * deep + '\\"'}) + "\n")
+    assert [len(row.raw) for row in read("text", f"hf:{tmp_path}")] == [2 * deep + 2]
+
+
 def test_every_field_makes_its_own_of_a_row(tmp_path: Path) -> None:
     (dna,) = saved(tmp_path / "dna", {"text": ["ACGU", "acgtnnnn", "GG-CC"] * 2})
     assert [(r.raw, r.id) for r in read("dna", f"{dna}:train")][:2] == [

@@ -171,6 +171,14 @@ def test_a_refused_line_takes_the_alignment(tmp_path: Path) -> None:
     assert problems.bad_count == 1
 
 
+def test_a_head_without_rows_has_an_end(tmp_path: Path) -> None:
+    """Biopython's parser of Clustal reads the end of such a file for ever."""
+    (tmp_path / "a.aln").write_text("CLUSTAL W (1.82) multiple sequence alignment\n\n")
+    problems = Problems("skip")
+    assert list(read_clustal(tmp_path / "a.aln", problems)) == []
+    assert problems.bad_count == 1
+
+
 def test_a_file_that_was_left_out_is_left_out_again_when_it_is_read_again(tmp_path: Path) -> None:
     """As by a scoring that is resumed, which passes over the records that are done."""
     (tmp_path / "a.aln").write_bytes(b"CLUSTAL W\n\na  MKV\nb  M\xffV\n")

@@ -1,0 +1,254 @@
+"""Which settings learn fastest: bits per unit and structure after the same processor time, field by field.
+
+Every arm changes some settings of `seqmlm train`; the rest is as the field has it. An arm is trained for
+1, 4 or 15 minutes on one thread (so that time is processor time, also beside another one), then judged twice:
+
+    bits       15 % of the units of held-out records hidden, as in `pretrain_real`
+    structure  AUROC of pairs that belong together in the dependency map (below): base pairs of tRNA, and the
+               planted contacts and stems of the protein and DNA samples; bits alone would prefer windows so
+               narrow that far pairs are never found
+
+The dependency map of a sequence (Tomaz da Silva et al. 2025) is asked without masks: every symbol is replaced
+by every other one; e[i, j] is the largest change, over both, of the log odds of a symbol at j when i changes.
+
+    python benchmarks/recipe.py --data ../shared/data --minutes 1            # all fields and arms, one seed
+    python benchmarks/recipe.py --data ../shared/data --only text --arms nearby,mixed --seeds 3 --minutes 4
+
+Results are kept per data set, arm, size, time and seed under --out, so an interrupted benchmark goes on where
+it was; two started at once with another --only share the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pretrain_real import SETS, DataSet, Trained, train
+from sklearn.metrics import roc_auc_score
+
+from seqmlm import plugins
+from seqmlm.config import merge
+from seqmlm.engine.conditionals import Conditionals, Query
+from seqmlm.engine.reductions import Candidates
+from seqmlm.tokenizers.base import Tokenizer
+
+Settings = Mapping[str, Any]
+NEW: Settings = {"model": {"initialization": "scaled"}}
+
+
+def _layers(pattern: str, **more: Any) -> Settings:
+    return merge(NEW, {"model": {"layers": pattern}}, more)
+
+
+def _windows(everywhere: int, window: int) -> Settings:
+    shape = {"global_attn_every_n_layers": everywhere, "local_attention": 2 * window}
+    return merge(NEW, {"model": {"overrides": shape}})
+
+
+ARMS: dict[str, Settings] = {
+    "old": {"model": {"layers": "modernbert", "initialization": "modernbert"}},
+    "scaled": _layers("modernbert"),
+    "nearby": _layers("nearby"),
+    "mixed": _layers("mixed"),
+    "everywhere": _layers("everywhere"),
+    "nearby2": _windows(99, 2),
+    "nearby8": _windows(99, 8),
+    "mixed4": _windows(2, 4),
+    "mixed64": _windows(2, 64),
+    "nearby-rate.3": _layers("nearby", masking={"rate": 0.3}),
+    "mixed-rate.3": _layers("mixed", masking={"rate": 0.3}),
+    "nearby-masks": _layers("nearby", masking={"mask": 1.0, "random": 0.0, "keep": 0.0}),
+    "nearby-batch512": _layers("nearby", train={"tokens_per_batch": 512}),
+    "mixed-batch512": _layers("mixed", train={"tokens_per_batch": 512}),
+    "nearby-24k": _layers("nearby", tokenizer={"vocabulary_size": 24_000}),
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sequences with the pairs of places (from 0) that belong together."""
+
+    sequences: list[str]
+    pairs: list[set[tuple[int, int]]]
+
+
+def _trna(path: Path) -> Iterator[tuple[str, set[tuple[int, int]]]]:
+    """Sequences of a Stockholm file without gaps, as DNA, and the pairs of their own structure lines."""
+    rows: dict[str, list[str]] = {}
+    structures: dict[str, list[str]] = {}
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            words = line.split()
+            if line.startswith("#=GR") and words[2] == "SS":
+                structures.setdefault(words[1], []).append(words[3])
+            elif words and not line.startswith(("#", "//")):
+                rows.setdefault(words[0], []).append(words[1])
+    for name, parts in rows.items():
+        letters, structure = "".join(parts).upper().replace("U", "T"), "".join(structures[name])
+        kept = [place for place, letter in enumerate(letters) if letter in "ACGT"]
+        new = {place: number for number, place in enumerate(kept)}
+        open_, found = [], set()
+        for place, sign in enumerate(structure):
+            if sign == "<":
+                open_.append(place)
+            elif sign == ">":
+                pair = open_.pop(), place
+                if pair[0] in new and pair[1] in new:
+                    found.add((new[pair[0]], new[pair[1]]))
+        yield "".join(letters[place] for place in kept), found
+
+
+def trna(data: Path, work: Path) -> tuple[list[Path], Pairs]:
+    """Nine of ten tRNA to train on, in a file; pairs of the others."""
+    known = list(_trna(data / "dna/rna_structure/tRNA1415G.sto.gz"))
+    path = work / "trna.fasta"
+    path.write_text("".join(f">t{n}\n{letters}\n" for n, (letters, _) in enumerate(known) if n % 10))
+    held = known[::10]
+    return [path], Pairs([letters for letters, _ in held], [pairs for _, pairs in held])
+
+
+def protein_sample(data: Path, work: Path) -> tuple[list[Path], Pairs]:
+    """The sample of proteins; contacts of another draw of it."""
+    domain = plugins.domain("protein")
+    drawn = domain.sample(work / "protein")
+    other = domain.sample(work / "protein-other", n=60, seed=1)
+    truth = json.loads(other.truth.read_text())
+    contacts = {family["name"]: {tuple(pair) for pair in family["contacts"]} for family in truth["families"]}
+    length = {family["name"]: family["length"] for family in truth["families"]}
+    sequences, pairs = [], []
+    for record in domain.formats["fasta"].read(other.files[0]):
+        family = record.key.rpartition("-")[0]
+        if len(record.raw) == length[family]:
+            sequences.append(record.raw)
+            pairs.append(contacts[family])
+    return list(drawn.files), Pairs(sequences, pairs)
+
+
+STRUCTURED = {"trna": ("dna", trna, {"max_length": 128}), "protein_sample": ("protein", protein_sample, {})}
+
+
+Array = np.ndarray[Any, Any]
+
+
+def dependency_map(ask: Conditionals, tokenizer: Tokenizer, sequence: str, letters: str) -> Array:
+    """(L, L) largest change, in bits, of the log odds of a symbol at j when i is another one."""
+    encoding = tokenizer.encode_batch([sequence])[0]
+    places = np.flatnonzero(encoding.groups >= 0).astype(np.int32)
+    ids = np.array([tokenizer.encode_batch([letter])[0].ids[1] for letter in letters], dtype=np.int32)
+    length, others = len(places), len(ids) - 1
+    own = encoding.ids[places]
+    changed = np.stack([ids[ids != one] if one in ids else ids[1:] for one in own])
+    copies = length * others
+    none = np.empty(0, dtype=np.int32)
+    every = np.repeat(np.arange(copies, dtype=np.int32), length)
+    query = Query(
+        encoding=encoding,
+        masked=none,
+        masked_in=none,
+        asked=np.tile(places, copies),
+        asked_in=every,
+        substituted=np.repeat(places, others),
+        substitutes=changed.ravel(),
+        substituted_in=np.arange(copies, dtype=np.int32),
+    )
+    plain = Query(encoding=encoding, masked=none, asked=places)
+    want = [Candidates(tuple(ids.tolist()))]
+    odds = [_log_odds(answer.values["candidates"]) for answer in ask.ask([plain, query], want)]
+    change = np.abs(odds[1].reshape(length, others, length, -1) - odds[0][None, None]).max(axis=(1, 3))
+    np.fill_diagonal(change, 0)
+    return change
+
+
+def _log_odds(log_probs: Array) -> Array:
+    """log2 p / (1 - p) among the letters, from their natural log-probabilities."""
+    shares = np.exp(log_probs - np.logaddexp.reduce(log_probs, axis=-1, keepdims=True))
+    shares = np.clip(shares, 1e-10, 1 - 1e-7)
+    return np.asarray(np.log2(shares) - np.log2(1 - shares))
+
+
+def structure(done: Trained, known: Pairs, letters: str, most: int = 40) -> float:
+    """AUROC of the pairs among all pairs of places at least 4 apart, over sequences."""
+    ask = Conditionals(done.rows)
+    scores, truths = [], []
+    for sequence, pairs in list(zip(known.sequences, known.pairs, strict=True))[:most]:
+        found = dependency_map(ask, done.corpus.tokenizer, sequence, letters)
+        found = np.maximum(found, found.T)
+        i, j = np.triu_indices(len(found), 4)
+        scores.append(found[i, j])
+        truths.append([(a, b) in pairs for a, b in zip(i.tolist(), j.tolist(), strict=True)])
+    return float(roc_auc_score(np.concatenate(truths), np.concatenate(scores)))
+
+
+def measure(name: str, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One training, judged; cached as JSON."""
+    label = f"{name}-{arm}-{options.size}-{options.minutes:g}min-seed{seed}"
+    kept = options.out / f"{label}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    known = None
+    if name in STRUCTURED:
+        domain, make, model = STRUCTURED[name]
+        work = options.out / "data" / name
+        work.mkdir(parents=True, exist_ok=True)
+        files, known = make(options.data, work)
+        chosen = DataSet(domain, lambda _: files, {"model": model})
+    else:
+        chosen = SETS[name]
+    own = {"model": {"size": options.size}, "data": {"calibration": 0.0}}
+    chosen = replace(chosen, flags=merge(chosen.flags, ARMS[arm], own))
+    home, limits = options.out / "workspace", {"minutes": options.minutes, "records": 500}
+    done = train(chosen, label, options.data, home, seed=seed, **limits)
+    row = {
+        "set": name,
+        "arm": arm,
+        "size": options.size,
+        "minutes": options.minutes,
+        "seed": seed,
+        "bits": float(done.costs.bits.mean()),
+        "unigram_bits": float(done.costs.unigram_bits.mean()),
+        "steps": done.result.get("steps"),
+    }
+    if known is not None:
+        letters = "ACGT" if chosen.domain == "dna" else "ACDEFGHIKLMNPQRSTVWY"
+        row["structure"] = structure(done, known, letters)
+    kept.write_text(json.dumps(row, indent=2) + "\n")
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/recipe"))
+    parser.add_argument("--only", help="data sets, separated by commas")
+    parser.add_argument("--arms", help="arms, separated by commas")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--size", default="tiny")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    sets = options.only.split(",") if options.only else [*STRUCTURED, *SETS]
+    arms = options.arms.split(",") if options.arms else list(ARMS)
+    for seed in range(options.seeds):
+        for name in sets:
+            for arm in arms:
+                row = measure(name, arm, seed, options)
+                told = f"structure {row['structure']:.3f}" if "structure" in row else ""
+                print(f"{name:<16}{arm:<18}{seed:>2}  {row['bits']:.3f} bits {told}", flush=True)
+    print("done", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
