@@ -36,6 +36,7 @@ from sklearn.metrics import roc_auc_score
 
 from seqmlm import plugins
 from seqmlm.config import merge
+from seqmlm.data.problems import Problems
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.reductions import Candidates
 from seqmlm.tokenizers.base import Tokenizer
@@ -59,6 +60,7 @@ ARMS: dict[str, Settings] = {
     "nearby": _layers("nearby"),
     "mixed": _layers("mixed"),
     "everywhere": _layers("everywhere"),
+    "nearby-old-weights": {"model": {"layers": "nearby", "initialization": "modernbert"}},
     "nearby2": _windows(99, 2),
     "nearby8": _windows(99, 8),
     "mixed4": _windows(2, 4),
@@ -124,8 +126,8 @@ def protein_sample(data: Path, work: Path) -> tuple[list[Path], Pairs]:
     contacts = {family["name"]: {tuple(pair) for pair in family["contacts"]} for family in truth["families"]}
     length = {family["name"]: family["length"] for family in truth["families"]}
     sequences, pairs = [], []
-    for record in domain.formats["fasta"].read(other.files[0]):
-        family = record.key.rpartition("-")[0]
+    for record in domain.formats["fasta"].read(other.files[0], Problems()):
+        family = record.id.rpartition("-")[0]
         if len(record.raw) == length[family]:
             sequences.append(record.raw)
             pairs.append(contacts[family])

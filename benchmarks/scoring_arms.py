@@ -55,6 +55,14 @@ def sequences(arm: Arm) -> list[str]:
     return [lines[i] for i in sorted(order[:taken].tolist(), key=lambda i: (counts[i], i))]
 
 
+def tokenizer_class(field: str) -> Any:
+    """The tokenizer of a field, with or without the pattern of layers behind its name."""
+    from seqmlm import plugins
+
+    names = {"text": "wordpiece.v1", "protein": "residue.v1", "dna": "base.v1"}
+    return plugins.tokenizer_class(names[field.partition("-")[0]])
+
+
 def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     """Exact pseudo-log-likelihoods, or one pass, by the engine."""
     from transformers import AutoModelForMaskedLM
@@ -64,10 +72,8 @@ def ours(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     from seqmlm.engine.model import MaskedRows
     from seqmlm.engine.scoring import Scorer
     from seqmlm.engine.units import EXACT, ONE_PASS
-    from seqmlm.tokenizers.residue import ResidueTokenizer
-    from seqmlm.tokenizers.subword import WordPieceTokenizer
 
-    tokenizer = (WordPieceTokenizer if arm.field == "text" else ResidueTokenizer).load(Path(arm.folder))
+    tokenizer = tokenizer_class(arm.field).load(Path(arm.folder))
     model = AutoModelForMaskedLM.from_pretrained(arm.folder)
     rows = MaskedRows(model, tokenizer.space, probability="full")
     precision = "bf16" if arm.kind == "ours-bf16" else "fp32"
@@ -116,7 +122,7 @@ def loop(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
 
 def later(arm: Arm, encoded: Any) -> list[list[int]]:
     """For each token, itself and the later tokens of its word."""
-    words = encoded.word_ids() if arm.field == "text" else list(range(len(encoded["input_ids"])))
+    words = encoded.word_ids() if arm.field.startswith("text") else list(range(len(encoded["input_ids"])))
     return [[j for j in range(i, len(words)) if words[j] == word] for i, word in enumerate(words)]
 
 
@@ -126,7 +132,7 @@ def minicons(arm: Arm, texts: Sequence[str]) -> Callable[[], Scores]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(arm.folder)
-    metric = "within_word_l2r" if arm.field == "text" else "original"
+    metric = "within_word_l2r" if arm.field.startswith("text") else "original"
     model = scorer.MaskedLMScorer(arm.folder, device="cpu", PLL_metric=metric)
     model.sep_token_id = tokenizer.sep_token_id or tokenizer.eos_token_id  # else it scores the end token
     # The model's embedding is padded beyond the vocabulary; those ids must not share in the softmax here.

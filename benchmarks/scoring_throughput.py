@@ -8,6 +8,11 @@ scores. Rates are per second of processor time over the number of threads, which
 little; wall time is kept beside. Beside each
 ratio stands what counting multiply-adds says at equal precision (`scoring_operations`).
 
+Fields with the ending "-nearby" ask a model whose layers look at 4 tokens to each side, the first one at all
+(`model.layers=nearby`): text, proteins, and DNA in windows of 510 bases. `growth` asks random sequences of 64
+to 2,048 tokens of that model and of ModernBERT's own pattern, and prints how the time of one grows with its
+length.
+
     ours      packed rows of distinct masked copies, the head at asked tokens
     ours-bf16 ours with bfloat16 products: no goal, and other scores, by so much as is printed
     one-pass  ours, nothing masked
@@ -23,10 +28,12 @@ Results are kept per arm under --out, so an interrupted benchmark goes on where 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -46,8 +53,15 @@ BATCHES = {
 }
 NEAR = 0.05
 # Ours over minicons and over the loop, and the share of the mean length that one pass must be faster.
-GOALS = {"text": (4.0, 1.5, None), "protein": (2.0, 1.3, 0.6)}
-LENGTHS = {"text": (5, 512), "protein": (50, 160)}
+GOALS = {
+    "text": (4.0, 1.5, None),
+    "protein": (2.0, 1.3, 0.6),
+    "text-nearby": (4.0, 4.0, None),
+    "protein-nearby": (8.0, 5.0, None),
+    "dna-nearby": (20.0, 20.0, None),
+}
+LENGTHS = {"text": (5, 512), "protein": (50, 160), "dna": (512, 512)}
+GROWTH = (64, 128, 256, 512, 1024, 2048)
 TOLERANCE = 2e-3  # nats of a whole sequence
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
@@ -58,30 +72,36 @@ def prepare(field: str, data: Path, out: Path) -> Path:
     if (folder / "lengths.npy").exists():
         return folder
     import torch
+    from scoring_arms import tokenizer_class
     from throughput_arms import _proteins, _sentences
 
     from seqmlm.engine.backbones import ModelConfig, build
-    from seqmlm.tokenizers.residue import ResidueTokenizer
-    from seqmlm.tokenizers.subword import WordPieceTokenizer
 
-    texts = _sentences(data) if field == "text" else _proteins(data)
-    texts = [text for text in texts if "\n" not in text]
-    if field == "text":
-        tokenizer: Any = WordPieceTokenizer.train(texts, vocabulary_size=16_384)
-    else:
-        tokenizer = ResidueTokenizer()
+    of, _, layers = field.partition("-")
+    read = {"text": _sentences, "protein": _proteins, "dna": _genome}
+    texts = [text for text in read[of](data) if "\n" not in text]
+    kind: Any = tokenizer_class(of)
+    tokenizer = kind.train(texts, vocabulary_size=16_384) if of == "text" else kind()
     encodings = tokenizer.encode_batch(texts)
     lengths = np.array([len(one) for one in encodings])
-    low, high = LENGTHS[field]
+    low, high = LENGTHS[of]
     # minicons would score an unknown token, which we leave out.
     known = np.array([tokenizer.space.unk not in one.ids for one in encodings])
     chosen = np.flatnonzero((lengths >= low) & (lengths <= high) & known)
     torch.manual_seed(0)
-    build(ModelConfig(size="small", max_length=512), tokenizer.space).save_pretrained(folder)
+    config = ModelConfig(size="small", max_length=512, layers=f"{layers or 'modernbert'}.v1")
+    build(config, tokenizer.space).save_pretrained(folder)
     tokenizer.save(folder)
     (folder / "sequences.txt").write_text("\n".join(texts[i] for i in chosen) + "\n", encoding="utf-8")
     np.save(folder / "lengths.npy", lengths[chosen])
     return folder
+
+
+def _genome(data: Path) -> list[str]:
+    """Pieces of E. coli of 510 bases."""
+    with gzip.open(sorted(data.glob("dna/genomes/*.fna.gz"))[0], "rt") as lines:
+        bases = "".join(line.strip().upper() for line in lines if not line.startswith(">"))
+    return [bases[start : start + 510] for start in range(0, 2_000_000, 5100)]
 
 
 def measure(arm: Arm, out: Path, python: str) -> dict[str, Any]:
@@ -124,13 +144,11 @@ def check(found: list[dict[str, Any]]) -> None:
 
 def counted(field: str, found: dict[str, Any], folder: Path) -> tuple[float, dict[str, float]]:
     """Mean scored length, and multiply-adds by arm, of the sequences that were asked."""
-    from seqmlm.engine.backbones import load
-    from seqmlm.tokenizers.base import Tokenizer
-    from seqmlm.tokenizers.residue import ResidueTokenizer
-    from seqmlm.tokenizers.subword import WordPieceTokenizer
+    from scoring_arms import tokenizer_class
 
-    kind: type[Tokenizer] = WordPieceTokenizer if field == "text" else ResidueTokenizer
-    model: Any = load(str(folder), kind.load(folder).space)
+    from seqmlm.engine.backbones import load
+
+    model: Any = load(str(folder), tokenizer_class(field.partition("-")[0]).load(folder).space)
     asked = asked_lengths(folder, found["sequences"])
     return float(asked.mean() - 2), multiply_adds(model.config, asked)
 
@@ -165,10 +183,11 @@ def table(field: str, found: list[dict[str, Any]], options: argparse.Namespace) 
         memory = leanest(found, best["ours"]) / leanest(found, best[rival])
         bound = operations[rival] / operations["ours"]
         report[rival] = {"speed": ratio, "memory": memory, "operations": bound}
+        said = "" if "-" in field else f"; operations say {bound:.2f}"
         verdict = "reached" if ratio >= goal else "missed"
         print(
             f"ours / {rival}: {ratio:.2f} x the speed (goal {goal}: {verdict}), "
-            f"{memory:.2f} x the peak memory; operations say {bound:.2f}"
+            f"{memory:.2f} x the peak memory{said}"
         )
     report["ours-bf16"] = rounded(best)
     bound = operations["ours"] / operations["one-pass"]
@@ -185,6 +204,44 @@ def table(field: str, found: list[dict[str, Any]], options: argparse.Namespace) 
         f"operations say {bound:.1f}"
     )
     return report
+
+
+def growth(options: argparse.Namespace) -> dict[str, Any]:
+    """Processor seconds of an exact score by the length of the sequence, two patterns of layers in turns."""
+    import torch
+    from scoring_arms import tokenizer_class
+
+    from seqmlm.engine.backbones import ModelConfig, build
+    from seqmlm.engine.conditionals import Conditionals
+    from seqmlm.engine.model import MaskedRows
+    from seqmlm.engine.scoring import Scorer
+    from seqmlm.engine.units import EXACT
+
+    torch.set_num_threads(options.threads)
+    tokenizer: Any = tokenizer_class("dna")()
+    patterns = ("nearby.v1", "modernbert.v1")
+    scorers = {}
+    for layers in patterns:
+        torch.manual_seed(0)
+        model = build(ModelConfig(size="small", max_length=max(GROWTH), layers=layers), tokenizer.space)
+        scorers[layers] = Scorer(
+            Conditionals(MaskedRows(model, tokenizer.space)), tokenizer.units, mode=EXACT
+        )
+    random, seconds = np.random.default_rng(0), {layers: [] for layers in patterns}
+    print(f"\ngrowth\n{'tokens':>7}" + "".join(f"{layers:>16}" for layers in patterns) + f"{'ratio':>8}")
+    for length in GROWTH:
+        texts = ["".join(random.choice(list("ACGT"), length - 2)) for _ in range(max(1, 256 // length))]
+        for layers, scorer in scorers.items():
+            for _ in range(2):  # the first is to get warm
+                began = time.process_time()
+                list(scorer.windows((one, None) for one in tokenizer.encode_batch(texts)))
+                took = (time.process_time() - began) / len(texts)
+            seconds[layers].append(took)
+        now = [seconds[layers][-1] for layers in patterns]
+        print(f"{length:>7}" + "".join(f"{each:>14.3f} s" for each in now) + f"{now[1] / now[0]:>8.1f}")
+    slopes = {k: float(np.polyfit(np.log(GROWTH), np.log(v), 1)[0]) for k, v in seconds.items()}
+    print("exponents of the length: " + ", ".join(f"{k} {v:.2f}" for k, v in slopes.items()))
+    return {"field": "growth", "tokens": GROWTH, "cpu_seconds": seconds, "exponents": slopes}
 
 
 def leanest(found: list[dict[str, Any]], best: dict[str, Any]) -> float:
@@ -214,7 +271,7 @@ def main() -> None:
     parser.add_argument(
         "--minicons", help="python of an environment with minicons; without one it is left out"
     )
-    parser.add_argument("--only", choices=sorted(GOALS), action="append")
+    parser.add_argument("--only", choices=[*GOALS, "growth"], action="append")
     parser.add_argument("--tokens", type=int, default=120_000, help="masked tokens an arm reads")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="two batch sizes, a fifth of the tokens")
@@ -223,7 +280,12 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.quick:
         options.tokens //= 5
-    report = [table(field, sweep(field, options), options) for field in options.only or sorted(GOALS)]
+    report = []
+    for field in options.only or [*GOALS, "growth"]:
+        if field == "growth":
+            report.append(growth(options))
+        else:
+            report.append(table(field, sweep(field, options), options))
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 
