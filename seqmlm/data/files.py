@@ -444,13 +444,18 @@ def _is_bad(line: bytes) -> bool:
     return b"\0" in line
 
 
-def too_long(source: str, line: int, max_bytes: int, what: str = "line") -> DataError:
+_BREAK_UP = "break it up, or raise the limit with --option max_bytes=N"
+
+
+def too_long(
+    source: str, line: int, max_bytes: int, what: str = "line", remedy: str = _BREAK_UP
+) -> DataError:
     """The error for a line or record beyond the limit."""
     return DataError(
         f"a {what} longer than the limit of {max_bytes:,} bytes",
         source=source,
         line=line,
-        remedy="break it up, or raise the limit with --option max_bytes=N",
+        remedy=remedy,
     )
 
 

@@ -51,9 +51,6 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2
 COMPARED = ("units", "pll", "score", "max", "good", "bad", "difference")
 
 
-_RESIDENT = 0
-
-
 def resident() -> int:
     """Bytes this process has in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -137,6 +134,7 @@ class Bench:
         self.complaints: list[str] = []
         self.commands = 0
         self.cases = 0
+        self.resident = 0  # before the last command: this process grows, and its children begin as it is
         folder = root / "cases" / one.key / "clean"
         path = place(one, folder)
         import_what(command(*self._words(path, folder, Case(path=path))), folder.with_name("imports"))
@@ -173,6 +171,7 @@ class Bench:
 
     def _run(self, folder: Path, case: Case, *words: object) -> Ended:
         self.commands += 1
+        self.resident = resident()
         streams = folder.parent / f"{folder.name}.streams"
         work = command(*words)
         if case.vanishes is None:
@@ -299,7 +298,7 @@ class Bench:
         if (control := _CONTROL.search(done.out + done.err)) is not None:
             around = (done.out + done.err)[max(0, control.start() - 40) : control.end() + 20]
             yield f"a control character is printed: {around!r}"
-        taken = done.memory - _RESIDENT
+        taken = done.memory - self.resident
         if taken > case.memory:
             yield f"{taken >> 20:,} MiB of memory (at most {case.memory >> 20:,})"
 
@@ -402,8 +401,6 @@ def main() -> None:
     if made.code:
         raise RuntimeError(made.err)
     warm_up(known["text-txt"], root)
-    global _RESIDENT
-    _RESIDENT = resident()
     no_threads()
     for one in formats:
         began = time.monotonic()

@@ -24,7 +24,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-from seqmlm.data.files import REFERENCE, expand, is_reference, require_file
+from seqmlm.data.files import MAX_BYTES, REFERENCE, expand, is_reference, require_file, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_value, missing, record_from
 from seqmlm.data.record import Record
@@ -245,6 +245,9 @@ def numbered_rows(
         for batch in table.batches(columns(table), _ROWS):
             for row in batch.to_pylist():
                 number += 1
+                if any(isinstance(cell, str) and len(cell) > MAX_BYTES for cell in row.values()):
+                    problems.bad(too_long(source, number, MAX_BYTES, "cell", "break it up"))
+                    continue
                 yield number, row
     except DataError as error:
         problems.bad(error)

@@ -137,6 +137,15 @@ def test_the_name_of_a_folder_is_no_pattern(name: str, tmp_path: Path) -> None:
     assert [row.raw for row in read("text", f"hf:{folder}")] == ["one", "two"]
 
 
+def test_a_cell_beyond_the_limit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqmlm.data.readers.huggingface.MAX_BYTES", 10)
+    pq.write_table(pa.table({"text": ["one", "x" * 11, "two"]}), tmp_path / "a.parquet")
+    problems = Problems("skip")
+    rows = plugins.domain("text").read([tmp_path / "a.parquet"], problems)
+    assert [row.raw for row in rows] == ["one", "two"]
+    assert problems.counts == {"a cell longer than the limit of 10 bytes": 1}
+
+
 def test_json_that_is_nested_deeply_ends_no_process(tmp_path: Path) -> None:
     deep = 100_000
     (tmp_path / "train.jsonl").write_text(f'{{"text": {"[" * deep}{"]" * deep}}}\n')
