@@ -29,6 +29,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
 
 Unit = tuple[int, ...]
@@ -54,6 +56,27 @@ class Smoothing:
 
     counting: Counting
     orders: tuple[tuple[float, float], ...]
+
+
+def without_order(
+    units: Units, encoding: Encoding, random: np.random.Generator
+) -> tuple[list[Unit], list[int]]:
+    """The units of a sequence, those of a set in a random order, and the place of each one of the sequence.
+
+    Units of one position are a set (the events of a visit). A table writes its columns in an order, and an
+    n-gram that reads it knows the next column: nothing about patients.
+    """
+    spelled = units.spelled(encoding)
+    if encoding.positions is None:
+        return spelled, list(range(len(spelled)))
+    numbers = unit_numbers(encoding)
+    inside = numbers >= 0
+    position = np.zeros(len(spelled), dtype=np.int64)
+    position[numbers[inside]] = encoding.positions[inside]
+    order = np.lexsort([random.random(len(spelled)), position])
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return [spelled[number] for number in order.tolist()], place.tolist()
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ngram import NGram
+from ngram import NGram, without_order
 from ngram_cache import cached_bits
 
 from seqmlm import plugins
@@ -166,15 +166,20 @@ def ngram_bits(
 ) -> np.ndarray[Any, Any]:
     """(U,) cost of the same units by a 5-gram whose smoothing was chosen on training sequences.
 
-    With `cache` it knows the rest of the file too, beyond the window the model sees.
+    It reads no order within sets. With `cache` it knows the rest of the file too, beyond the window that the
+    model sees.
     """
     units, train = corpus.tokenizer.units, corpus.train
     share = min(1.0, NGRAM_TOKENS / float(np.asarray(train.lengths, dtype=np.float64).sum()))
     chosen = sequence_indices(train, int(share * len(train)))
     model = NGram(order=5, unigram=frequencies)
-    model.fit(units.spelled(train[index]) for index in chosen)
-    held = [units.spelled(corpus.validation[index]) for index in indices]
-    wanted = [costs.unit[costs.sample == index].tolist() for index in indices]
+    random = np.random.default_rng(0)
+    model.fit(without_order(units, train[index], random)[0] for index in chosen)
+    held, wanted = [], []
+    for index in indices:
+        spelled, place = without_order(units, corpus.validation[index], random)
+        held.append(spelled)
+        wanted.append([place[unit] for unit in costs.unit[costs.sample == index].tolist()])
     bits = model.bits_at(held, wanted)
     if not cache:
         return bits

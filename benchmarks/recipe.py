@@ -1,7 +1,7 @@
 """Which settings learn fastest: bits per unit and structure after the same processor time, field by field.
 
 Every arm changes some settings of `seqmlm train`; the rest is as the field has it. An arm is trained for
-1, 4 or 15 minutes of processor time (on one thread, so that it counts as on an idle machine), then judged twice:
+1, 4 or 15 minutes of processor time on one thread, whatever else the machine does, then judged twice:
 
     bits       15 % of the units of held-out records hidden, as in `pretrain_real`
     structure  AUROC of pairs that belong together in the dependency map (below): base pairs of tRNA, and the

@@ -52,6 +52,13 @@ def train(
     size: Annotated[
         str | None, typer.Option(help="Model size: tiny, small or base. Default: by domain.")
     ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="What layers look at: nearby (cheap scores, where units depend on their neighbours), mixed "
+            "or everywhere (structure between units far apart), modernbert. Default: by domain."
+        ),
+    ] = None,
     init: Annotated[
         str | None,
         typer.Option(help="Start from this model's weights: a name, NAME@ALIAS, folder or hub id."),
@@ -106,7 +113,7 @@ def train(
             "on_error": on_error,
         },
         "masking": {"masker": masker},
-        "model": {"size": size, "init": init},
+        "model": {"size": size, "layers": layers, "init": init},
         "train": {
             "max_steps": max_steps,
             "max_time": max_time,

@@ -60,16 +60,25 @@ class Pattern:
     window: int
     purpose: str
 
+    def __str__(self) -> str:
+        if self.every == 1:
+            return f"every layer looks at the whole sequence; for {self.purpose}"
+        which = "the first layer looks" if self.every is None else f"one layer of {self.every} looks"
+        others = f"the others {self.window} tokens to each side"
+        return f"{which} at the whole sequence, {others}; for {self.purpose}"
+
 
 LAYERS: dict[str, Pattern] = {
     "nearby.v1": Pattern(
-        every=None, window=4, purpose="scores of sequences whose units depend on their neighbours; cheapest"
+        every=None, window=4, purpose="cheap scores, where units depend on their neighbours"
     ),
     "mixed.v1": Pattern(every=2, window=16, purpose="scores, and structure between units far apart"),
     "everywhere.v1": Pattern(every=1, window=64, purpose="sets, and structure between units far apart"),
-    "modernbert.v1": Pattern(every=3, window=64, purpose="as published (Warner et al. 2024), windows of 64"),
+    "modernbert.v1": Pattern(every=3, window=64, purpose="anything, as ModernBERT was published"),
 }
 """Patterns of layers, by versioned name."""
+PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "layer_types"})
+"""Fields of `transformers.ModernBertConfig` that a pattern sets."""
 
 INITIALIZATIONS: dict[str, str] = {
     "modernbert.v1": "truncated normal of scale .02",

@@ -24,7 +24,7 @@ from seqmlm.config import from_dict, to_dict
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.domains.base import Domain
 from seqmlm.engine import checkpoint
-from seqmlm.engine.backbones import parameter_count
+from seqmlm.engine.backbones import LAYERS, PATTERN_KEYS, parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import move_into_place, owner_only, replace_file
@@ -84,6 +84,9 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     say = console.message if processes.is_main else _silent
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     parts = assemble(agreed.config, corpus)
+    model = agreed.config.model
+    if model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
+        say(f"layers: {model.layers} ({LAYERS[model.layers]}; --layers names others)")
     _check_rows(parts, processes)
     if not processes.is_main:
         outcome = _run_loop(agreed, parts, NullObserver())

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ngram import NGram, Smoothing, Unit
+from ngram import NGram, Smoothing, Unit, without_order
 
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
 
 # Token 0 is special, 1..3 are ordinary.
@@ -156,3 +158,21 @@ def test_what_makes_no_sense_is_refused() -> None:
         NGram(order=2, unigram=TOKENS).fit([[], []])
     with pytest.raises(UsageError, match="fit the n-gram first"):
         NGram(order=2, unigram=TOKENS).bits([[(1,)]])
+
+
+def test_sets_have_no_order_and_units_are_found_again() -> None:
+    tokens = np.array([0, 1, 2, 3, 1, 2, 3, 3, 0], dtype=np.int32)
+    groups = np.array([-1, 0, 1, 1, 2, 3, 4, 5, -1], dtype=np.int32)
+    positions = np.array([0, 1, 1, 1, 1, 2, 2, 2, 3], dtype=np.int32)
+    space = TokenSpace(size=4, pad=0, mask=0, unk=None, start=0, end=0, special=(0,))
+    found, random = set(), np.random.default_rng(0)
+    plain = [(1,), (2, 3), (1,), (2,), (3,), (3,)]
+    for _ in range(50):
+        encoding = Encoding(ids=tokens, groups=groups, positions=positions)
+        shuffled, place = without_order(Units(space), encoding, random)
+        assert [shuffled[at] for at in place] == plain
+        assert [sorted(shuffled[:3]), sorted(shuffled[3:])] == [sorted(plain[:3]), sorted(plain[3:])]
+        found.add(tuple(place))
+    assert len(found) > 20
+    ordered = Encoding(ids=tokens, groups=groups)
+    assert without_order(Units(space), ordered, random) == (plain, list(range(6)))

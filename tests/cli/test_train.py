@@ -312,6 +312,7 @@ def test_the_sample_trains_without_data(seqmlm: Run) -> None:
     done = seqmlm("train", "-d", "protein", *FAST, "--max-steps", 1, "--json")
     assert done.code == 0, done.err
     assert done.json["run_name"].startswith("protein-tiny-")
+    assert "layers: modernbert.v1 (one layer of 3 looks at the whole sequence, the others 64" in done.err
     listed = seqmlm("runs", "list", "--json")
     assert done.json["run_name"] in listed.out
 
@@ -323,8 +324,9 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     assert report["records"] == 40
     assert report["steps"] == 10
     assert report["fill"] > 0.3
-    printed = seqmlm("train", "-d", "protein", "--print-config")
+    printed = seqmlm("train", "-d", "protein", "--print-config", "--layers", "nearby")
     assert "masker: uniform.v1" in printed.out
+    assert "layers: nearby.v1" in printed.out
     assert not [path for path in (workspace / "runs").iterdir() if not path.name.startswith(".")]
 
 

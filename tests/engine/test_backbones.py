@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from seqmlm.engine.backbones import (
+    LAYERS,
     SIZES,
     ModelConfig,
     build,
@@ -81,6 +82,14 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def test_patterns_of_layers(layers: str, kinds: list[str], window: int) -> None:
     config = build(ModelConfig(size="tiny", layers=layers), SPACE).config
     assert (config.layer_types, config.local_attention) == (kinds, window)
+
+
+def test_patterns_say_what_they_are_for() -> None:
+    assert str(LAYERS["nearby.v1"]).startswith(
+        "the first layer looks at the whole sequence, the others 4 tokens to each side; for cheap scores"
+    )
+    assert str(LAYERS["mixed.v1"]).startswith("one layer of 2 looks")
+    assert str(LAYERS["everywhere.v1"]).startswith("every layer looks")
 
 
 def test_one_layer_of_any_number_looks_everywhere() -> None:
