@@ -64,7 +64,7 @@ ARMS: dict[str, Settings] = {
     "mixed": _layers("mixed"),
     "everywhere": _layers("everywhere"),
     "nearby-old-weights": {"model": {"layers": "nearby", "initialization": "modernbert"}},
-    "nearby-bias": _layers("nearby", model={"overrides": {"initializer_range": 0.02}}),
+    "nearby-bias": {"model": {"layers": "nearby", "initialization": "unigram"}},
     "nearby2": _windows(99, 2),
     "nearby8": _windows(99, 8),
     "mixed4": _windows(2, 4),

@@ -82,8 +82,8 @@ PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "laye
 
 INITIALIZATIONS: dict[str, str] = {
     "modernbert.v1": "truncated normal of scale .02",
-    "scaled.v1": "truncated normal of scale 1 / sqrt(hidden); the decoder's bias is the log frequency of a "
-    "token in the training split",
+    "unigram.v1": "the same; the decoder's bias is the log frequency of a token in the training split",
+    "scaled.v1": "truncated normal of scale 1 / sqrt(hidden), and that bias",
 }
 
 # From this vocabulary size on it is padded to a multiple of 64, which suits CUDA's matrix tiles.
@@ -175,8 +175,7 @@ def build(
         **config.overrides,
     }
     settings.setdefault("global_attn_every_n_layers", pattern.every or settings["num_hidden_layers"])
-    scaled = config.initialization == "scaled.v1"
-    if scaled:
+    if config.initialization == "scaled.v1":
         settings.setdefault("initializer_range", settings["hidden_size"] ** -0.5)
     model = ModernBertForMaskedLM(
         ModernBertConfig(
@@ -190,7 +189,7 @@ def build(
         )
     )
     bias = model.decoder.bias
-    if scaled and frequencies is not None and bias is not None:
+    if config.initialization != "modernbert.v1" and frequencies is not None and bias is not None:
         occurring = np.flatnonzero(frequencies)
         with torch.no_grad():
             bias[torch.from_numpy(occurring)] = torch.from_numpy(np.log(frequencies[occurring])).float()

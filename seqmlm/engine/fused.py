@@ -20,7 +20,8 @@ the
 tokens
   must compute only the rows within w of those wanted; before a layer that attends everywhere, every row. Long
   documents asked at few tokens lose most rows of their last layers that way;
-* under autocast to bfloat16 the matrix products run in it, and nothing else.
+
+Under autocast to bfloat16 the matrix products run in it, and nothing else, with gradients too.
 
 `FusedEncoder.applies` says whether a model can run this way; otherwise transformers' own forward runs, with
 `packed_attention`. The cost is that this one architecture is implemented twice; tests compare the two.
@@ -77,13 +78,11 @@ class FusedEncoder:
         """Whether this call can run here: on a device of this kind, without dropout, hooks or compiled
         layers.
 
-        In fp32, or without gradients also under autocast to bfloat16.
+        In fp32, or under autocast to bfloat16.
         """
         if torch.compiler.is_compiling():
             return False
-        if torch.is_autocast_enabled(device) and (
-            torch.is_grad_enabled() or _products(device) != torch.bfloat16
-        ):
+        if torch.is_autocast_enabled(device) and _products(device) != torch.bfloat16:
             return False
         body = self._model.model
         if self._model.training and (self._drops or body.gradient_checkpointing):
@@ -143,18 +142,15 @@ class FusedEncoder:
             (Q, hidden) fp32.
         """
         keep_freed_memory()
-        body = self._model.model
-        if torch.is_grad_enabled():
-            hidden = self._differentiable(input_ids, position_ids, layout, asked)
-        else:
-            dtype = _products()
-            with torch.autocast("cpu", enabled=False):  # rounding is decided here
-                hidden = self._inferred(input_ids, position_ids, layout, asked, dtype)
+        body, dtype = self._model.model, _products()
+        run = self._differentiable if torch.is_grad_enabled() else self._inferred
+        with torch.autocast("cpu", enabled=False):  # rounding is decided here
+            hidden = run(input_ids, position_ids, layout, asked, dtype)
         out: Tensor = body.final_norm(hidden)
         return out
 
     def _differentiable(
-        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor
+        self, input_ids: Tensor, position_ids: Tensor, layout: RowLayout, asked: Tensor, dtype: torch.dtype
     ) -> Tensor:
         body = self._model.model
         hidden: Tensor = body.embeddings(input_ids=input_ids)[0]
@@ -170,6 +166,7 @@ class FusedEncoder:
                 self._interleave,
                 self._heads,
                 self._eps,
+                dtype,
                 *_weights(layer),
             )
         return hidden

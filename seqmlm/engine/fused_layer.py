@@ -35,7 +35,11 @@ AVAILABLE = _FLASH is not None and _FLASH_BACKWARD is not None
 
 
 class FusedLayer(torch.autograd.Function):
-    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones."""
+    """x + attention(norm(x)), then + mlp(norm(of that)), for all rows or for the `asked` ones.
+
+    Products of matrices, and what the MLP keeps for its gradient, are of `dtype`, fp32 or bfloat16; all else,
+    attention too, is fp32: torch's CPU kernel of attention is slower in bfloat16.
+    """
 
     @staticmethod
     def forward(
@@ -47,20 +51,25 @@ class FusedLayer(torch.autograd.Function):
         interleave: Tensor,
         heads: int,
         eps: float,
+        dtype: torch.dtype,
         *weights: Tensor,
     ) -> Tensor:
         norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = weights
         hidden = x.shape[1]
-        qkv_weight = qkv_weight.index_select(0, interleave)
-        normed, *stats1 = layer_norm(x, norm1, eps)
+        qkv_weight = qkv_weight.to(dtype).index_select(0, interleave)
+        out_weight, in_weight, down_weight = (
+            weight.to(dtype) for weight in (out_weight, in_weight, down_weight)
+        )
+        first, *stats1 = layer_norm(x, norm1, eps)
+        first = first.to(dtype)
         if asked is None:
-            qkv = normed @ qkv_weight.t()
+            qkv = (first @ qkv_weight.t()).float()
             rotate(qkv, rotation, heads, 2)
             queries, keys = qkv[:, :hidden], qkv[:, hidden:]
         else:
-            queries = normed.index_select(0, asked) @ qkv_weight[:hidden].t()
+            queries = (first.index_select(0, asked) @ qkv_weight[:hidden].t()).float()
             rotate(queries, rotation.index_select(0, asked), heads, 1)
-            keys = normed @ qkv_weight[hidden:].t()
+            keys = (first @ qkv_weight[hidden:].t()).float()
             rotate(keys, rotation, heads, 1)
         if plan.queries is not None:
             queries = queries.index_select(0, plan.queries if asked is None else plan.rows)
@@ -68,12 +77,12 @@ class FusedLayer(torch.autograd.Function):
             keys = keys.index_select(0, plan.keys)
         attended, sums = attend(queries, keys, plan.groups, heads)
         residual = x if asked is None else x.index_select(0, asked)
-        middle = torch.addmm(residual, plan.to_rows(attended), out_weight.t())
-        normed, *stats2 = layer_norm(middle, norm2, eps)
-        both = normed @ in_weight.t()
+        middle = _with_product(residual, plan.to_rows(attended).to(dtype), out_weight)
+        second, *stats2 = layer_norm(middle, norm2, eps)
+        both = second.to(dtype) @ in_weight.t()
         value, gate = both.chunk(2, dim=1)
         active = nn.functional.gelu(value)
-        out = torch.addmm(middle, active * gate, down_weight.t())
+        out = _with_product(middle, active * gate, down_weight)
         ctx.plan, ctx.heads, ctx.eps = plan, heads, eps
         ctx.save_for_backward(
             *(x, rotation, asked, interleave, queries, keys, attended, middle, both, active),
@@ -89,34 +98,42 @@ class FusedLayer(torch.autograd.Function):
         )
         stats1, stats2, sums = rest[:2], rest[2:4], rest[10:]
         norm1, qkv_weight, out_weight, norm2, in_weight, down_weight = rest[4:10]
-        plan, heads, eps = ctx.plan, ctx.heads, ctx.eps
+        plan, heads, eps, dtype = ctx.plan, ctx.heads, ctx.eps, qkv_weight.dtype
         grad_middle, grad_norm2, grad_in, grad_down = _mlp_backward(
             grad, middle, both, active, stats2, eps, norm2, in_weight, down_weight
         )
-        grad_out = grad_middle.t() @ plan.to_rows(attended)
-        grad_attended = plan.to_slots(grad_middle @ out_weight)
+        rounded = grad_middle.to(dtype)
+        grad_out = (rounded.t() @ plan.to_rows(attended).to(dtype)).float()
+        grad_attended = plan.to_slots((rounded @ out_weight).float())
         grad_queries, grad_keys = _attend_backward(grad_attended, queries, keys, attended, sums, plan, heads)
         of_queries, of_keys = plan.to_rows(grad_queries), plan.sum_keys(grad_keys)
-        normed, hidden = layer_norm(x, norm1, eps)[0], x.shape[1]
-        grad_weight = torch.empty_like(qkv_weight)
+        first, hidden = layer_norm(x, norm1, eps)[0].to(dtype), x.shape[1]
+        grad_weight = torch.empty(qkv_weight.shape)
         if asked is None:
             grad_qkv = torch.cat([of_queries, of_keys], dim=1)
             rotate(grad_qkv, rotation.conj(), heads, 2)
-            grad_weight[interleave] = grad_qkv.t() @ normed
-            grad_normed = grad_qkv @ qkv_weight
+            grad_qkv = grad_qkv.to(dtype)
+            grad_weight[interleave] = (grad_qkv.t() @ first).float()
+            grad_first = (grad_qkv @ qkv_weight).float()
         else:
             rotate(of_queries, rotation.index_select(0, asked).conj(), heads, 1)
             rotate(of_keys, rotation.conj(), heads, 1)
-            grad_weight[interleave[:hidden]] = of_queries.t() @ normed.index_select(0, asked)
-            grad_weight[interleave[hidden:]] = of_keys.t() @ normed
-            grad_normed = of_keys @ qkv_weight[hidden:]
-            grad_normed.index_add_(0, asked, of_queries @ qkv_weight[:hidden])
-        grad_x, grad_norm1 = _norm_backward(grad_normed, x, stats1, norm1)
+            of_queries, of_keys = of_queries.to(dtype), of_keys.to(dtype)
+            grad_weight[interleave[:hidden]] = (of_queries.t() @ first.index_select(0, asked)).float()
+            grad_weight[interleave[hidden:]] = (of_keys.t() @ first).float()
+            grad_first = (of_keys @ qkv_weight[hidden:]).float()
+            grad_first.index_add_(0, asked, (of_queries @ qkv_weight[:hidden]).float())
+        grad_x, grad_norm1 = _norm_backward(grad_first, x, stats1, norm1)
         if asked is None:
             grad_x += grad_middle
         else:
             grad_x.index_add_(0, asked, grad_middle)
-        return (grad_x, *[None] * 6, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
+        return (grad_x, *[None] * 7, grad_norm1, grad_weight, grad_out, grad_norm2, grad_in, grad_down)
+
+
+def _with_product(x: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """(N, H) fp32 plus (N, K) rows times (H, K) weights."""
+    return torch.addmm(x, rows, weight.t()) if weight.dtype == x.dtype else x + rows @ weight.t()
 
 
 def _mlp_backward(
@@ -132,14 +149,15 @@ def _mlp_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Gradients of middle + down(gelu(value) x gate), with value and gate (`both`) from in(norm(middle))."""
     value, gate = both.chunk(2, dim=1)
-    grad_product = grad @ down_weight
+    rounded = grad.to(both.dtype)
+    grad_product = rounded @ down_weight
     grad_both = torch.empty_like(both)
     grad_value, grad_gate = grad_both.chunk(2, dim=1)
     torch.mul(grad_product, active, out=grad_gate)
-    grad_down = grad.t() @ (active * gate)
+    grad_down = (rounded.t() @ (active * gate)).float()
     torch.ops.aten.gelu_backward.grad_input(grad_product.mul_(gate), value, grad_input=grad_value)
-    grad_in = grad_both.t() @ layer_norm(middle, norm, eps)[0]
-    grad_middle, grad_norm = _norm_backward(grad_both @ in_weight, middle, stats, norm)
+    grad_in = (grad_both.t() @ layer_norm(middle, norm, eps)[0].to(both.dtype)).float()
+    grad_middle, grad_norm = _norm_backward((grad_both @ in_weight).float(), middle, stats, norm)
     return grad_middle.add_(grad), grad_norm, grad_in, grad_down
 
 

@@ -109,6 +109,9 @@ def test_weights_scaled_by_the_width_and_a_bias_of_frequencies() -> None:
     np.testing.assert_allclose(bias[1 : SPACE.size], np.log(frequencies[1:]), rtol=1e-6)
     assert not bias[[0, *range(SPACE.size, len(bias))]].any()
     assert not build(config, SPACE).decoder.bias.any()
+    plain = build(ModelConfig(size="tiny", initialization="unigram.v1"), SPACE, frequencies)
+    assert plain.config.initializer_range == 0.02
+    assert torch.equal(plain.decoder.bias, model.decoder.bias)
     assert not build(ModelConfig(size="tiny"), SPACE, frequencies).decoder.bias.any()
 
 
