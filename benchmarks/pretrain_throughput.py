@@ -6,6 +6,7 @@ for all; the batch size is swept for every arm and each one's best counts:
     ours      packed rows, LM head at masked positions only, the engine's own loop
     grouped   the best stock recipe: Trainer, batches of similar length, `sparse_prediction`
     padded    the usual recipe: Trainer, random batches padded to their longest, the LM head everywhere
+    ours-bf16, grouped-bf16  the first two with products in bfloat16
 
 First the three must have equal losses on equal masks. Every arm runs in a process of its own, which gives
 its peak memory; arms take turns, so that a busy machine is busy for all. FLOP/s stand beside the best matrix
@@ -56,18 +57,15 @@ def measure(arm: Arm, out: Path) -> dict[str, Any]:
 
 
 def sweep(field: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All arms of one field; the three kinds take turns."""
+    """All arms of one field; the kinds take turns."""
     rows = ROWS[:2] if options.quick else ROWS
     batches = BATCHES[field][:2] if options.quick else BATCHES[field]
-    lists = [
-        [(kind, batch) for batch in sizes]
-        for kind, sizes in zip(KINDS, (rows, batches, batches), strict=True)
-    ]
+    lists = [[(kind, batch) for batch in (rows if "ours" in kind else batches)] for kind in KINDS]
     turns = [one for turn in zip_longest(*lists) for one in turn if one is not None]
     return [measure(arm(kind, field, batch, options), options.out) for kind, batch in turns]
 
 
-KINDS = ("ours", "grouped", "padded")
+KINDS = ("ours", "grouped", "padded", "ours-bf16", "grouped-bf16")
 
 
 def arm(kind: str, field: str, batch: int, options: argparse.Namespace) -> Arm:
@@ -89,25 +87,29 @@ def table(field: str, facts: dict[str, Any], found: list[dict[str, Any]], peak: 
         f"{facts['parameters']:,} parameters; equal losses on equal masks: "
         + ", ".join(f"{kind} {loss:.5f}" for kind, loss in facts["losses"].items())
     )
-    print(f"{'arm':<9}{'batch':>7}{'tokens/s':>11}{'of peak':>9}{'peak MiB':>10}{'growth MiB':>12}")
+    print(f"{'arm':<13}{'batch':>7}{'tokens/s':>11}{'of peak':>9}{'peak MiB':>10}{'growth MiB':>12}")
     for one in found:
         share = one["tokens_per_second"] * facts["flops_per_token"] / peak
         print(
-            f"{one['kind']:<9}{one['batch']:>7}{one['tokens_per_second']:>11,.0f}{share:>9.1%}"
+            f"{one['kind']:<13}{one['batch']:>7}{one['tokens_per_second']:>11,.0f}{share:>9.1%}"
             f"{one['peak_mib']:>10,.0f}{one['grown_mib']:>12,.0f}"
         )
     best = {
         kind: max((o for o in found if o["kind"] == kind), key=lambda o: o["tokens_per_second"])
         for kind in KINDS
     }
-    ratios = {kind: best["ours"]["tokens_per_second"] / best[kind]["tokens_per_second"] for kind in KINDS[1:]}
-    memory = {kind: best["ours"]["peak_mib"] / best[kind]["peak_mib"] for kind in KINDS[1:]}
-    for kind, goal in zip(KINDS[1:], GOALS[field], strict=True):
-        verdict = "reached" if ratios[kind] >= goal else "missed"
-        print(
-            f"ours / {kind}: {ratios[kind]:.2f} x the speed (goal {goal}: {verdict}), "
-            f"{memory[kind]:.2f} x the memory"
-        )
+    ratios, memory = {}, {}
+    goals = dict(zip(KINDS[1:], GOALS[field], strict=False))
+    for one, other in (
+        *(("ours", rival) for rival in goals),
+        ("ours-bf16", "ours"),
+        ("ours-bf16", "grouped-bf16"),
+    ):
+        speed, lean = (best[one][key] / best[other][key] for key in ("tokens_per_second", "peak_mib"))
+        ratios[f"{one} / {other}"], memory[f"{one} / {other}"] = speed, lean
+        goal = goals.get(other) if one == "ours" else None
+        verdict = "" if goal is None else f" (goal {goal}: {'reached' if speed >= goal else 'missed'})"
+        print(f"{one} / {other}: {speed:.2f} x the speed{verdict}, {lean:.2f} x the memory")
     return {"field": field, **facts, "arms": found, "ratios": ratios, "memory": memory, "peak_flops": peak}
 
 

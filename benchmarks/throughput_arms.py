@@ -35,6 +35,8 @@ MAX_LENGTH = 512
 class Arm:
     """One run: `kind` is "ours", "grouped" or "padded" (both Hugging Face Trainer), "peak" or "losses".
 
+    With "-bf16" behind it, products are in bfloat16.
+
     Args:
         batch: sequences a step (Trainer) or tokens a row (ours).
         tokens: how many tokens of data one pass has.
@@ -211,7 +213,7 @@ def run_ours(arm: Arm, data: Corpus) -> dict[str, Any]:
                 weight_decay=DECAY,
                 checkpoint_every_steps=10**9,
                 checkpoint_every_seconds=1e9,
-                precision="fp32",
+                precision="bf16" if arm.kind.endswith("bf16") else "fp32",
                 device="cpu",
             ),
             directory=Path(folder),
@@ -228,7 +230,7 @@ def run_trainer(arm: Arm, data: Corpus) -> dict[str, Any]:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    grouped = arm.kind == "grouped"
+    grouped = arm.kind.startswith("grouped")
     clock, counts = Clock(), {"tokens": 0, "steps": 0}
 
     class Collator(DataCollatorForLanguageModeling):
@@ -272,6 +274,7 @@ def run_trainer(arm: Arm, data: Corpus) -> dict[str, Any]:
             length_column_name="length",
             remove_unused_columns=False,
             use_cpu=True,
+            bf16=arm.kind.endswith("bf16"),
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
@@ -383,7 +386,7 @@ def main() -> None:
     else:
         data = corpus(arm.field, Path(sys.argv[2]), arm.tokens)
         runners = {"ours": run_ours, "grouped": run_trainer, "padded": run_trainer, "losses": run_losses}
-        result = runners[arm.kind](arm, data)
+        result = runners[arm.kind.removesuffix("-bf16")](arm, data)
     print(json.dumps({**asdict(arm), **result}))
 
 
