@@ -543,9 +543,11 @@ def _giant(units: int, *, over: bool) -> Kind:
         if one.giant is None:
             return None
         case = inserted(one, folder, Extra(b"".join(one.giant(units))))
-        scored = over or units < 10**6  # else it takes minutes
+        contig = one.domain == "dna"  # of any length, a record for each of its pieces
+        scored = (over and not contig) or units < 10**6  # else it takes minutes
         memory = (700 if over else 1000) * MIB
-        return Case(**{**vars(case), "memory": memory, "packed": True, "scored": scored})
+        total = None if contig else case.total
+        return Case(**{**vars(case), "memory": memory, "packed": True, "scored": scored, "total": total})
 
     return kind
 
@@ -577,7 +579,9 @@ def _bomb(pack: str) -> Kind:
                     sink.write(part)
                 sink.write(b"".join(one.records[MIDDLE:]) + one.tail)
         path.unlink()
-        return Case(path=packed, total=None if one.apart else COUNT + 1, memory=700 * MIB, packed=True)
+        contig = one.domain == "dna"
+        total = None if one.apart or contig else COUNT + 1
+        return Case(path=packed, total=total, memory=700 * MIB, packed=True, scored=not contig)
 
     return kind
 
