@@ -334,7 +334,9 @@ class Bench:
             return
         if case.total is not None:
             records, bad, told = summary["records"], summary["bad"], summary["problems"]
-            noted = bad + sum(count for reason, count in told.items() if reason.endswith("left out"))
+            noted = bad + sum(
+                count for reason, count in told.items() if reason.endswith(("left out", "skipped"))
+            )
             # Where a record has several lines, a fault may cost one of them alone.
             lines = self.one.lines and records <= case.total <= records + sum(told.values())
             if case.total not in (records + bad, records + noted) and not lines:
