@@ -302,7 +302,7 @@ def _open_saved(path: str, split: str | None = None, source: str | None = None) 
         import datasets
 
         _check_saved(Path(path))
-        found = datasets.load_from_disk(path)
+        found = datasets.load_from_disk(_plainly_named(Path(path).resolve()))
         if split is not None:
             found = _chosen(found, split)
 
@@ -370,7 +370,7 @@ def _split_names(reference: Reference) -> list[str]:
 
         if is_saved(Path(reference.name)):
             _check_saved(Path(reference.name))
-            return list(datasets.load_from_disk(reference.name))
+            return list(datasets.load_from_disk(_plainly_named(Path(reference.name).resolve())))
         return list(_builder(reference).as_streaming_dataset())
 
 

@@ -135,6 +135,9 @@ def test_the_name_of_a_folder_is_no_pattern(name: str, tmp_path: Path) -> None:
     (folder / "data" / "train.jsonl").write_text('{"text": "one"}\n')
     (folder / "data" / "test.jsonl").write_text('{"text": "two"}\n')
     assert [row.raw for row in read("text", f"hf:{folder}")] == ["one", "two"]
+    saved(tmp_path, {"text": TEXTS})
+    kept = (tmp_path / "saved").rename(tmp_path / f"{name} saved")
+    assert sorted(row.raw for row in read("text", f"hf:{kept}")) == TEXTS
 
 
 def test_a_cell_beyond_the_limit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
