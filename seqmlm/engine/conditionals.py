@@ -92,6 +92,7 @@ class _Request:
         rows_limit: asked rows of one forward.
         width: numbers kept of each asked position.
         drawn: whether equal questions are answered apart.
+        copies: whether sequences may be asked as differences from each other (`seqmlm.engine.cones`).
     """
 
     compute: Callable[[PackedBatch | ConeBatch, Layout, int, int], list[Reduced]]
@@ -99,6 +100,7 @@ class _Request:
     rows_limit: int
     width: int
     drawn: bool = False
+    copies: bool = False
 
 
 class Conditionals:
@@ -170,6 +172,7 @@ class Conditionals:
             rows_limit=max(1, LOGITS // self.space.size),
             width=max(1, sum(one.width(self.space.size) for one in reductions)),
             drawn=any(one.drawn for one in reductions),
+            copies=True,
         )
         return self._answers(queries, request)
 
@@ -243,7 +246,7 @@ class Conditionals:
             capacity=self._capacity,
             first_number=number,
             drawn=request.drawn,
-            layers=self.rows.layers,
+            layers=self.rows.layers if request.copies else None,
         )
         self._check_allowed(layout)
         self.statistics.queries += len(queries)

@@ -120,13 +120,17 @@ def _read(asked: Longs, starts: Longs, layers: Layers) -> list[Spans]:
 _OF_KEYS = 0.5
 
 
-def costs(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> tuple[Floats, Floats]:
-    """(N,) cost of each copy by its cones, and of each when all rows that are read are computed.
+def costs(changed: Longs, asked: Longs, starts: Longs, layers: Layers) -> tuple[Floats, Floats, Floats]:
+    """(N,) cost of each copy by its cones, by all rows that are read, and by all rows.
 
     In rows of one layer; a row that looks at k keys costs 1 + k / (4 x width): so many more products.
     """
-    rows = cones(changed, asked, starts, layers), _read(asked, starts, layers)
-    return _cost(rows[0], starts, layers), _cost(rows[1], starts, layers)
+    every = [Spans(starts[:-1], starts[1:])] * (len(layers.windows) + 1)
+    narrow, read, whole = (
+        _cost(rows, starts, layers)
+        for rows in (cones(changed, asked, starts, layers), _read(asked, starts, layers), every)
+    )
+    return narrow, read, whole
 
 
 def _cost(rows: list[Spans], starts: Longs, layers: Layers) -> Floats:

@@ -124,11 +124,10 @@ class Documents:
                 (self.asked, self.first_asked, self.count),
             )
         )
-        narrow, whole = costs(changed, np.unique(asked), starts, layers)
+        narrow, read, whole = costs(changed, np.unique(asked), starts, layers)
         _, first, of = np.unique(self.sequence, return_index=True, return_inverse=True)
-        own, all_rows = (np.bincount(of, cost) for cost in (narrow, whole))
-        own += self.length[first] * len(layers.windows)
-        cheaper = (own < _WORTH * all_rows)[of]
+        apart = np.bincount(of, narrow) + whole[first]  # the sequence itself is computed, too
+        cheaper = (apart < _WORTH * np.bincount(of, read))[of]
         return cheaper, np.where(cheaper, narrow / len(layers.windows), self.length).astype(np.float32)
 
     def distinct(self) -> tuple[Longs, Longs]:

@@ -220,9 +220,11 @@ def test_rows_are_those_that_differ_and_are_read(seed: int) -> None:
     for number, spans in enumerate(found):
         expected = {int(s) + i for s, sets in zip(starts, walked, strict=False) for i in sets[number]}
         assert spans.rows.tolist() == sorted(expected)
-    narrow, whole = costs(*flat, starts, Layers(windows, 10**9))
+    narrow, read, whole = costs(*flat, starts, Layers(windows, 10**9))
     assert narrow.tolist() == [sum(map(len, sets[1:])) + sum(map(len, sets[:-1])) / 2 for sets in walked]
-    assert (narrow <= whole).all()
+    assert (narrow <= read).all()
+    assert (read <= whole).all()
+    assert whole.tolist() == (1.5 * len(windows) * lengths).tolist()
 
 
 def test_a_batch_moves_as_one() -> None:
