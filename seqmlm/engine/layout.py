@@ -128,7 +128,9 @@ class Documents:
         _, first, of = np.unique(self.sequence, return_index=True, return_inverse=True)
         apart = np.bincount(of, narrow) + whole[first]  # the sequence itself is computed, too
         cheaper = (apart < _WORTH * np.bincount(of, read))[of]
-        return cheaper, np.where(cheaper, narrow / len(layers.windows), self.length).astype(np.float32)
+        # One at least: a pack of documents that cost nothing could not be made smaller when memory runs out.
+        own = np.maximum(narrow / len(layers.windows), 1)
+        return cheaper, np.where(cheaper, own, self.length).astype(np.float32)
 
     def distinct(self) -> tuple[Longs, Longs]:
         """Which documents are different questions.

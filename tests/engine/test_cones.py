@@ -178,6 +178,24 @@ def test_copies_are_computed_whole_where_that_is_cheaper() -> None:
         assert found.narrow == narrow
 
 
+def test_copies_read_where_nothing_differs_still_fill_a_pack(always: list[ConeBatch]) -> None:
+    """Else a pack that does not fit into memory would be tried for ever."""
+    copies = np.arange(30, dtype=np.int32)
+    far = np.full(30, 35, dtype=np.int32)
+    query = Query(
+        encoding=sequence(np.random.default_rng(0), 40),
+        masked=copies % 5 + 1,
+        masked_in=copies,
+        asked=far - copies // 5,
+        asked_in=copies,
+    )
+    found = layout.lay_out([query], SPACE, rows_limit=99, capacity=None, layers=Layers((2, 2), 32))
+    assert found.narrow == len(found.documents) == 30
+    assert (np.diff(found.first_cost) >= 1).all()
+    agree((2, 2), [query], tokens_per_batch=1)
+    assert len(always) == 30
+
+
 def test_channels_are_computed_whole() -> None:
     encoding = sequence(np.random.default_rng(0), 40, channels={"time": np.zeros(40, np.float32)})
     layers = Layers((None, 2, 2), 32)
