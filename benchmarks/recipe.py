@@ -12,7 +12,7 @@ The dependency map of a sequence (Tomaz da Silva et al. 2025) is asked without m
 by every other one; e[i, j] is the largest change, over both, of the log odds of a symbol at j when i changes.
 
     python benchmarks/recipe.py --data ../shared/data --minutes 1            # all fields and arms, one seed
-    python benchmarks/recipe.py --data ../shared/data --only text --arms nearby,mixed --seeds 3 --minutes 4
+    python benchmarks/recipe.py --data ../shared/data --only text --arms nearby+unigram --seeds 3 --minutes 4
 
 Results are kept per data set, arm, size, time and seed under --out, so an interrupted benchmark goes on where
 it was; two started at once with another --only share the work.
@@ -45,37 +45,51 @@ from seqmlm.engine.reductions import Candidates
 from seqmlm.tokenizers.base import Tokenizer
 
 Settings = Mapping[str, Any]
-NEW: Settings = {"model": {"initialization": "scaled"}}
-
-
-def _layers(pattern: str, **more: Any) -> Settings:
-    return merge(NEW, {"model": {"layers": pattern}}, more)
 
 
 def _windows(everywhere: int, window: int) -> Settings:
     shape = {"global_attn_every_n_layers": everywhere, "local_attention": 2 * window}
-    return merge(NEW, {"model": {"overrides": shape}})
+    return {"model": {"overrides": shape}}
 
 
-ARMS: dict[str, Settings] = {
-    "old": {"model": {"layers": "modernbert", "initialization": "modernbert"}},
-    "scaled": _layers("modernbert"),
-    "nearby": _layers("nearby"),
-    "mixed": _layers("mixed"),
-    "everywhere": _layers("everywhere"),
-    "nearby-old-weights": {"model": {"layers": "nearby", "initialization": "modernbert"}},
-    "nearby-bias": {"model": {"layers": "nearby", "initialization": "unigram"}},
+# An arm is some of these, joined by "+".
+PARTS: dict[str, Settings] = {
+    "default": {},
+    **{layers: {"model": {"layers": layers}} for layers in ("modernbert", "nearby", "mixed", "everywhere")},
     "nearby2": _windows(99, 2),
     "nearby8": _windows(99, 8),
     "mixed4": _windows(2, 4),
     "mixed64": _windows(2, 64),
-    "nearby-rate.3": _layers("nearby", masking={"rate": 0.3}),
-    "mixed-rate.3": _layers("mixed", masking={"rate": 0.3}),
-    "nearby-masks": _layers("nearby", masking={"mask": 1.0, "random": 0.0, "keep": 0.0}),
-    "nearby-batch512": _layers("nearby", train={"tokens_per_batch": 512}),
-    "mixed-batch512": _layers("mixed", train={"tokens_per_batch": 512}),
-    "nearby-24k": _layers("nearby", tokenizer={"vocabulary_size": 24_000}),
+    "flat": {"model": {"initialization": "modernbert"}},
+    "unigram": {"model": {"initialization": "unigram"}},
+    "scaled": {"model": {"initialization": "scaled"}},
+    "rate.3": {"masking": {"rate": 0.3}},
+    "rate.4": {"masking": {"rate": 0.4}},
+    "masks": {"masking": {"mask": 1.0, "random": 0.0, "keep": 0.0}},
+    "batch512": {"train": {"tokens_per_batch": 512}},
+    "batch1024": {"train": {"tokens_per_batch": 1024}},
+    "24k": {"tokenizer": {"vocabulary_size": 24_000}},
 }
+ARMS = (
+    "modernbert+flat",
+    "modernbert+unigram",
+    "nearby+unigram",
+    "nearby+scaled",
+    "mixed+unigram",
+    "everywhere+unigram",
+    "nearby+unigram+rate.3",
+    "nearby+unigram+batch512",
+    "mixed+unigram+rate.3",
+    "mixed+unigram+batch512",
+)
+
+
+def settings_of(arm: str) -> Settings:
+    """The settings of the parts of an arm; of two that set the same, the later."""
+    unknown = [part for part in arm.split("+") if part not in PARTS]
+    if unknown:
+        raise SystemExit(f"no part {unknown[0]} of an arm; there are {', '.join(PARTS)}")
+    return merge({}, *(PARTS[part] for part in arm.split("+")))
 
 
 @dataclass(frozen=True)
@@ -195,7 +209,7 @@ def structure(done: Trained, known: Pairs, letters: str, most: int = 40) -> floa
 
 def measure(name: str, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One training, judged; cached as JSON."""
-    label = f"{name}-{arm}-{options.size}-{options.minutes:g}min-seed{seed}"
+    label = f"{name}-{arm.replace('+', '_')}-{options.size}-{options.minutes:g}min-seed{seed}"
     kept = options.out / f"{label}.json"
     if kept.exists():
         return dict(json.loads(kept.read_text()))
@@ -209,7 +223,7 @@ def measure(name: str, arm: str, seed: int, options: argparse.Namespace) -> dict
     else:
         chosen = SETS[name]
     own = {"model": {"size": options.size}, "data": {"calibration": 0.0}}
-    chosen = replace(chosen, flags=merge(chosen.flags, ARMS[arm], own))
+    chosen = replace(chosen, flags=merge(chosen.flags, settings_of(arm), own))
     home, limits = options.out / "workspace", {"minutes": options.minutes, "records": 500}
     done = train(chosen, label, options.data, home, seed=seed, **limits)
     row = {
@@ -236,7 +250,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/recipe"))
     parser.add_argument("--only", help="data sets, separated by commas")
-    parser.add_argument("--arms", help="arms, separated by commas")
+    parser.add_argument("--arms", help="arms, separated by commas, each of parts joined by +")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--minutes", type=float, default=1.0)
@@ -247,13 +261,13 @@ def main() -> None:
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     sets = options.only.split(",") if options.only else [*STRUCTURED, *SETS]
-    arms = options.arms.split(",") if options.arms else list(ARMS)
+    arms = options.arms.split(",") if options.arms else ARMS
     for seed in range(options.seeds):
         for name in sets:
             for arm in arms:
                 row = measure(name, arm, seed, options)
                 told = f"structure {row['structure']:.3f}" if "structure" in row else ""
-                print(f"{name:<16}{arm:<18}{seed:>2}  {row['bits']:.3f} bits {told}", flush=True)
+                print(f"{name:<16}{arm:<28}{seed:>2}  {row['bits']:.3f} bits {told}", flush=True)
     print("done", file=sys.stderr)
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Entropy, Reduction
 from seqmlm.engine.types import Encoding, Sequences
@@ -291,12 +291,12 @@ def _row(
 
 
 def excess(scored: Scored) -> Doubles | None:
-    """(U,) surprisal minus entropy in bits: 0 on average wherever the model is right, however open the place.
+    """(U,) surprisal by the model alone minus its entropy, in bits: 0 on average wherever the model is right.
 
     None where entropies were not asked for.
     """
     entropy = scored.values.get(Entropy.name)
-    return None if entropy is None else scored.surprisal - entropy
+    return None if entropy is None else scored.values.get(ALONE, scored.surprisal) - entropy
 
 
 def highest_mean(values: Doubles, width: int) -> float:

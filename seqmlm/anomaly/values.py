@@ -27,6 +27,11 @@ Bools = NDArray[np.bool_]
 
 _BITS = 1 / math.log(2)
 
+ALONE, COUNTED, SEEN = "model", "counted", "seen"
+"""Names of `Scored.values` where counts are mixed in: (U,) bits by the model alone, (U,) the share of p that
+comes from counts, and (U, 3) how many neighbours the longest context seen in training has, how often the unit
+stood in it, and how often anything did."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
@@ -57,19 +62,19 @@ class Scored:
         return len(self.number)
 
     @cached_property
-    def _at(self) -> Longs:
+    def places(self) -> Longs:
         """(U,) where each unit stands among all units of the encoding, which may have unscored ones."""
         return np.searchsorted(self.rule.numbers(self.encoding), self.number)
 
     @cached_property
     def position(self) -> Longs:
         """(U,) a token of `encoding` that shows the unit, its first where it has several."""
-        return self.rule.places(self.encoding)[self._at]
+        return self.rule.places(self.encoding)[self.places]
 
     @cached_property
     def spans(self) -> Longs:
         """(U, 2) half-open offsets of each unit in `str(record.raw)`."""
-        return self.rule.spans(self.encoding)[self._at]
+        return self.rule.spans(self.encoding)[self.places]
 
     @cached_property
     def raw(self) -> str:

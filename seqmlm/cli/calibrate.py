@@ -36,6 +36,7 @@ def calibrate(
     on_error: opt.OnErrorSkip = "raise",
     tokens_per_batch: opt.TokensPerBatch = None,
     precision: opt.Precision = "fp32",
+    expert: opt.Expert = "auto",
     json_output: opt.Json = False,
 ) -> None:
     """Calibrate a model on normal data, so that `score` gives p-values and alarms; no labels are used.

@@ -104,6 +104,13 @@ Precision = Annotated[
         "else fp32)."
     ),
 ]
+Expert = Annotated[
+    str,
+    typer.Option(
+        help="Counts of the training data, mixed into the model's probabilities: auto (where that was better "
+        "on validation records), counts (wherever the model has any) or none."
+    ),
+]
 TokensPerBatch = Annotated[
     int | None,
     typer.Option(

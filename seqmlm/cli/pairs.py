@@ -46,6 +46,7 @@ def pairs(
     domain: opt.ModelDomain = None,
     tokens_per_batch: opt.TokensPerBatch = None,
     precision: opt.Precision = "fp32",
+    expert: opt.Expert = "auto",
     json_output: opt.Json = False,
 ) -> None:
     """Compare minimal pairs: the share in which the better sequence has the higher pseudo-log-likelihood.

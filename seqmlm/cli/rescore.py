@@ -41,6 +41,7 @@ def rescore(
     domain: opt.ModelDomain = None,
     tokens_per_batch: opt.TokensPerBatch = None,
     precision: opt.Precision = "fp32",
+    expert: opt.Expert = "auto",
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON on stdout instead of the lists.")
     ] = False,

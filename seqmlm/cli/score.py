@@ -85,6 +85,7 @@ def score(
     on_error: opt.OnError = "raise",
     tokens_per_batch: opt.TokensPerBatch = None,
     precision: opt.Precision = "fp32",
+    expert: opt.Expert = "auto",
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout; needs --out.")
     ] = False,

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.splits import hash64
-from seqmlm.engine.types import Encoding, Ids, Sequences
+from seqmlm.engine.types import Encoding, Ids, Windows
 from seqmlm.errors import UsageError
 
 T = TypeVar("T")
 
 ALPHA = 0.3
+_CORPUS = 48  # bits of a record's number in its dataset
 
 
 def shares(amounts: Sequence[float], alpha: float = ALPHA) -> NDArray[np.float64]:
@@ -64,7 +65,7 @@ def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
 
 
 class Mixture:
-    """Several datasets as one (a `seqmlm.engine.types.Sequences`), some of their items several times over.
+    """Several datasets as one (`seqmlm.engine.types.Windows`), some of their items several times over.
 
     Nothing is copied: index i stands for an item of one dataset. Each item of a dataset comes up equally
     often, give or take one; where an epoch holds less than a whole dataset, it holds an even sample of it.
@@ -81,7 +82,7 @@ class Mixture:
 
     def __init__(
         self,
-        datasets: Sequence[Sequences],
+        datasets: Sequence[Windows],
         *,
         alpha: float = ALPHA,
         epoch_size: int | None = None,
@@ -130,6 +131,14 @@ class Mixture:
         if place < rounds * size:
             return corpus, place % size
         return corpus, (self._offsets[corpus] + (place - rounds * size) * size // rest) % size
+
+    def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """(M,) a number for the record of each of some windows."""
+        found = [self.locate(index) for index in indices]
+        numbers = [
+            int(self._datasets[corpus].records([item])[0]) + (corpus << _CORPUS) for corpus, item in found
+        ]
+        return np.array(numbers, dtype=np.int64)
 
     def _lengths_of(self, corpus: int) -> Ids:
         """Lengths in the order of `locate`: whole rounds first, then items spaced evenly."""

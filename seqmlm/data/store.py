@@ -9,7 +9,7 @@ splits only once all are on disk: a chronological split cannot know its parts ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -409,6 +409,11 @@ class EncodedDataset:
             symbols=None if symbols is None else symbols[part],
             channels={name: values[part] for name, values in channels.items()} if channels else {},
         )
+
+    def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """(M,) the number of the record that each of some windows belongs to."""
+        owners = self._arrow.table.column("record").take(self._rows[np.asarray(indices, dtype=np.int64)])
+        return np.asarray(owners.to_numpy(), dtype=np.int64)
 
     def origin(self, index: int) -> Origin:
         """Record, file and line of window `index`."""

@@ -8,7 +8,7 @@ A *document* is one sequence inside a packed row; a *unit* is what the field cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -119,3 +119,11 @@ class Sequences(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Encoding: ...
+
+
+class Windows(Sequences, Protocol):
+    """Sequences that are windows of records."""
+
+    def records(self, indices: Sequence[int]) -> Longs:
+        """(M,) the number of the record that each of some windows belongs to."""
+        ...

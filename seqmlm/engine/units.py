@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -123,12 +124,14 @@ class Units:
 
     Args:
         space: the vocabulary.
+        complement: (K,) the symbol that each one is where a sequence of units of one symbol is read backwards
+            (the other strand of DNA); None where there is no such reading.
     """
 
     names: ClassVar[Sequence[str] | None] = None
 
-    def __init__(self, space: TokenSpace) -> None:
-        self.space = space
+    def __init__(self, space: TokenSpace, *, complement: Ids | None = None) -> None:
+        self.space, self.complement = space, complement
 
     @property
     def symbols(self) -> int:
@@ -166,12 +169,14 @@ class Units:
 
     def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
         """(N,) the symbols of each unit; () for a unit of special tokens."""
-        numbers = unit_numbers(encoding)
-        units: list[list[int]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
-        ordinary = (numbers >= 0) & ~self.space.is_special[encoding.ids]
-        for number, token in zip(numbers[ordinary].tolist(), encoding.ids[ordinary].tolist(), strict=True):
-            units[number].append(token)
-        return [tuple(unit) for unit in units]
+        first, symbols = self.symbols_of(encoding)
+        bounds, flat = first.tolist(), symbols.tolist()
+        return [tuple(flat[a:b]) for a, b in pairwise(bounds)]
+
+    def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
+        """Where the symbols of each unit begin (N + 1,) among those of all (M,), unit by unit."""
+        first, tokens = self._tokens(encoding)
+        return first.astype(np.int64), encoding.ids[tokens].astype(np.int64)
 
     def count(self, ids: Ids, groups: Ids, offsets: Ids) -> int:
         """Units in sequences laid end to end: runs of one group number, special tokens (-1) aside.

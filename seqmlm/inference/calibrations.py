@@ -35,6 +35,7 @@ BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
 CASCADE = "cascade"
 
 _HEADER = "seqmlm"
+_CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _FORMAT = 1
@@ -54,6 +55,7 @@ class Stored:
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
         correction: what corrected the answers (`correction_identity`); None where the file does not say.
+        counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
     """
 
     calibration: Calibration | None = None
@@ -64,6 +66,7 @@ class Stored:
     source: str = ""
     created: str = ""
     correction: str | None = None
+    counts: str = "none"
 
     @property
     def fitted(self) -> Calibration | CascadeCalibration:
@@ -91,7 +94,7 @@ def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:
     file = folder / CALIBRATION
     if not file.is_file():
         return {}
-    arrays, header = _read(file)
+    arrays, header = tensors(file)
     try:
         facts = parse_json(header.get(_HEADER, "{}"), finite=True)
         if facts.get("format") != _FORMAT:
@@ -145,7 +148,7 @@ def stored_background(model: LoadedModel, level: Level) -> Background | None:
     kind, file = level.background, Path(model.path) / BACKGROUND
     if kind is None or not file.is_file():
         return None
-    arrays = _read(file)[0]
+    arrays = tensors(file)[0]
     alike = (
         one
         for one in model.domain.levels
@@ -170,7 +173,7 @@ def stored_trained_on(folder: Path) -> TrainedOn | None:
     if not file.is_file():
         return None
     try:
-        return TrainedOn.from_arrays(_read(file)[0])
+        return TrainedOn.from_arrays(tensors(file)[0])
     except _UNFIT as error:
         raise _broken(file, error) from None
 
@@ -220,11 +223,12 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
                 "precision": one.precision,
                 "source": one.source,
                 "correction": one.correction,
+                "counts": one.counts,
                 "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
                 "state": state,
             }
         )
-    return _saved(arrays, {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
+    return saved(arrays, {_HEADER: json.dumps({"format": _FORMAT, "entries": facts})})
 
 
 def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, private: bool = False) -> None:
@@ -238,9 +242,9 @@ def store_backgrounds(folder: Path, backgrounds: Mapping[str, Background], *, pr
     for level, background in backgrounds.items():
         arrays |= {f"{level}/{name}": values for name, values in background.arrays().items()}
     with changing(folder, private=private) as put:
-        there = _read(file)[0] if file.is_file() else {}
+        there = tensors(file)[0] if file.is_file() else {}
         others = {name: values for name, values in there.items() if name.partition("/")[0] not in backgrounds}
-        put(BACKGROUND, _saved({**others, **arrays}))
+        put(BACKGROUND, saved({**others, **arrays}))
 
 
 def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = False) -> None:
@@ -249,7 +253,7 @@ def store_trained_on(folder: Path, trained_on: TrainedOn, *, private: bool = Fal
     Raises:
         StateError: the folder cannot be written.
     """
-    put_file(folder / TRAINED_ON, _saved(trained_on.to_arrays()), private=private)
+    put_file(folder / TRAINED_ON, saved(trained_on.to_arrays()), private=private)
 
 
 def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
@@ -263,10 +267,16 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         source=facts["source"],
         created=facts["created"],
         correction=facts.get("correction"),
+        counts=str(facts.get("counts", "none")),
     )
 
 
-def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
+def tensors(file: Path, remedy: str = _CALIBRATE) -> tuple[Arrays, dict[str, str]]:
+    """All arrays of a file of a model folder, and its header.
+
+    Raises:
+        StateError: it cannot be read, or holds NaN; with the remedy.
+    """
     try:
         shapes_of(file)
         with safe_open(file, framework="numpy") as opened:
@@ -274,14 +284,15 @@ def _read(file: Path) -> tuple[Arrays, dict[str, str]]:
             header = opened.metadata() or {}
     # The last two: of numbers in a format that numpy does not have.
     except (OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
-        raise _broken(file, error) from None
+        raise _broken(file, error, remedy) from None
     for name, values in arrays.items():
         if values.dtype.kind == "f" and np.isnan(values).any():
-            raise _broken(file, ValueError(f"{name} holds NaN"))
+            raise _broken(file, ValueError(f"{name} holds NaN"), remedy)
     return arrays, header
 
 
-def _saved(arrays: Arrays, header: dict[str, str] | None = None) -> bytes:
+def saved(arrays: Mapping[str, NDArray[Any]], header: dict[str, str] | None = None) -> bytes:
+    """The content of such a file."""
     return save({name: np.ascontiguousarray(values) for name, values in arrays.items()}, metadata=header)
 
 
@@ -289,5 +300,5 @@ def _under(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
-def _broken(file: Path, error: Exception) -> StateError:
-    return StateError(f"{file} cannot be read ({error}); calibrate the model again ('seqmlm calibrate')")
+def _broken(file: Path, error: Exception, remedy: str = _CALIBRATE) -> StateError:
+    return StateError(f"{file} cannot be read ({error}); {remedy}")

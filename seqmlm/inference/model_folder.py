@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-CARD, CALIBRATION = "seqmlm.json", "calibration.safetensors"
+CARD, CALIBRATION, COUNTS = "seqmlm.json", "calibration.safetensors", "counts.safetensors"
 LOCK = ".seqmlm.lock"
 """Held while files of a folder are replaced; a kill may leave it, without content."""
 
@@ -65,7 +65,7 @@ _PATIENCE = 60.0  # seconds to wait for another process that replaces files
 # must list these, and no link leads from them out of the folder.
 _READ_BY_NAME = (
     *("config.json", "generation_config.json", INDEX, ADAPTER, "model.safetensors", "channels.safetensors"),
-    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION),
+    *(*TOKENIZER_FILES, "log_templates.json", CALIBRATION, COUNTS),
     *("background.safetensors", "trained_on.safetensors", "one_pass.json"),
     *("one_pass_head.safetensors", "one_pass_head.json"),
 )

@@ -23,6 +23,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import NotFiniteError
 from seqmlm.inference.batches import Encoded, encoded
+from seqmlm.inference.expert import mixed, mixed_sequences
 from seqmlm.inference.session import Session
 
 
@@ -67,7 +68,8 @@ class RecordScorer:
             wanted: for each record (L,) True at the tokens to score; None for all of all.
             view: what of a record the model is shown.
 
-        Sequences that the model cannot tell apart are scored once.
+        Sequences that the model cannot tell apart are scored once. Where the model has counts that help, and
+        is shown the whole record, surprisals are those of the mixture of both.
 
         Returns:
             One for each record, in order, with the units that were scored.
@@ -87,10 +89,12 @@ class RecordScorer:
                 raise NotFiniteError(
                     f"{model}: record {record.source}:{record.line}{name}: {error}"
                 ) from None
-            return [
+            found = [
                 scored(one.record, one.encoding, rule, windows, request.want)
                 for one, windows in zip(own, parts, strict=True)
             ]
+            expert = self.session.expert if view == WHOLE else None
+            return found if expert is None else mixed(expert, found, str(mode))
 
         conceal = self.session.tokenizer.conceal
         known = self.session.cache.scores([one.encoding for one in batch], request, score, wanted)
@@ -123,10 +127,12 @@ class RecordScorer:
         """
         request = _Request(mode, (), view)
         try:
-            return [_joined(parts) for parts in self._windows(request, encodings, wanted)]
+            found = [_joined(parts) for parts in self._windows(request, encodings, wanted)]
         except NotFiniteError as error:
             name = named(self._culprit(request, encodings, wanted))
             raise NotFiniteError(f"{self.session.model.path}: {name}: {error}") from None
+        expert = self.session.expert if view == WHOLE else None
+        return found if expert is None else mixed_sequences(expert, encodings, found, str(mode))
 
     def _windows(
         self, request: _Request, encodings: Sequence[Encoding], wanted: Sequence[Bools] | None

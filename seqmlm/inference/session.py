@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -25,10 +26,12 @@ from seqmlm.domains.base import Domain
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.device import Precision, best_device, resolved
+from seqmlm.engine.expert import CountExpert
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
+from seqmlm.inference.expert import Use, counts_identity, stored_expert
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.inference.one_pass import correction_in, head_for
 from seqmlm.registry import ModelEntry, Registry, resolve
@@ -54,6 +57,7 @@ class Session:
         tokens_per_batch: budget of a forward pass; None for what suits the device.
         precision: of the matrix products, for all that is asked; "auto" is resolved here.
         entry: the model's entry in the registry, where it has one.
+        expert: whether counts are mixed into scores (`seqmlm.inference.expert`).
     """
 
     def __init__(
@@ -64,8 +68,10 @@ class Session:
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
         entry: ModelEntry | None = None,
+        expert: Use = "auto",
     ) -> None:
         self.model, self.entry = model, entry
+        self._use = expert
         self.precision = resolved(precision)
         self.one_pass_correction = correction
         self.cache = ScoreCache()
@@ -82,6 +88,7 @@ class Session:
         domain: str | None = None,
         tokens_per_batch: int | None = None,
         precision: Precision = "fp32",
+        expert: Use = "auto",
         folder: bool = False,
         replaced: str | None = None,
         shown: bool = False,
@@ -92,7 +99,7 @@ class Session:
         Args:
             reference: NAME, NAME@ALIAS, NAME:VERSION, a folder or a hub id.
             domain: needed for a model without our card; for one with it, must agree.
-            tokens_per_batch, precision: as for the class.
+            tokens_per_batch, precision, expert: as for the class.
             folder: something is to be kept with the model, so that it must be a folder here.
             replaced: a file of the model that will be replaced, so that it may be damaged.
             shown: results for single records will be shown on the console: refused for a sensitive model.
@@ -113,7 +120,9 @@ class Session:
             raise UsageError(
                 f"scores of sensitive data are not shown on the console{remedy and ': '}{remedy}"
             )
-        return cls(model, tokens_per_batch=tokens_per_batch, precision=precision, entry=found.entry)
+        return cls(
+            model, tokens_per_batch=tokens_per_batch, precision=precision, entry=found.entry, expert=expert
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -129,6 +138,20 @@ class Session:
     def card(self) -> Card:
         """The model's card."""
         return self.model.card
+
+    @cached_property
+    def expert(self) -> CountExpert | None:
+        """The counts that scores of whole records mix in; None for none.
+
+        Raises:
+            StateError: they cannot be read, or are asked for and not there.
+        """
+        return stored_expert(self.model, self._use)
+
+    @cached_property
+    def counts(self) -> str:
+        """Names these counts, for what rests on them: "none", or a digest."""
+        return counts_identity(self.model, self.expert)
 
     def reader(
         self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None

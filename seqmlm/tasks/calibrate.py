@@ -44,6 +44,7 @@ from seqmlm.inference.calibrations import (
     stored_trained_on,
 )
 from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, table
+from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.one_pass import correction_for, fitted, keep, nearer
 from seqmlm.inference.scorer import RecordScorer
@@ -87,6 +88,7 @@ class CalibrateConfig:
     seed: int = 0
     tokens_per_batch: int | None = None
     precision: Precision = "fp32"
+    expert: Use = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,7 @@ def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> C
         domain=config.domain,
         tokens_per_batch=config.tokens_per_batch,
         precision=config.precision,
+        expert=config.expert,
         folder=True,
         replaced=CALIBRATION,
     )
@@ -501,7 +504,12 @@ class Calibrator:
             times = []  # the first and the last of few are dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
         daily = None if rate is None else rate * normal.of / taken
-        return {"rows_per_day": daily, "source": normal.source, "precision": self.session.precision}
+        return {
+            "rows_per_day": daily,
+            "source": normal.source,
+            "precision": self.session.precision,
+            "counts": self.session.counts,
+        }
 
     def _encodings(self, records: Sequence[Record]) -> InMemory:
         """Windows of the records that the model can read."""

@@ -31,7 +31,7 @@ from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighb
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample, plural
 from seqmlm.engine.durable import FileLock, irregular
-from seqmlm.engine.types import Sequences
+from seqmlm.engine.types import Sequences, Windows
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
@@ -90,8 +90,8 @@ class Corpus:
     """
 
     tokenizer: Tokenizer
-    train: Sequences
-    validation: Sequences
+    train: Windows
+    validation: Windows
     token_counts: NDArray[np.int64]
     statistics: dict[str, dict[str, Any]]
     fingerprint: str
@@ -294,8 +294,8 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
             f"readers' options: seqmlm data formats --domain {reader.domain.name})",
         )
     counts = np.sum([part.token_counts for part in parts], axis=0)
-    train: Sequences = parts[0].train
-    validation: Sequences = parts[0].validation
+    train: Windows = parts[0].train
+    validation: Windows = parts[0].validation
     if len(parts) > 1:
         alpha, seed = reader.config.data.mixture_alpha, reader.config.seed
         train = Mixture([part.train for part in parts], alpha=alpha, seed=seed)

@@ -21,6 +21,7 @@ from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.pairs import Accuracy, accuracy, by_group, macro, outcomes
 from seqmlm.inference.batches import encoded_texts, unknown_tokens
+from seqmlm.inference.expert import Use
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -47,6 +48,7 @@ class PairsConfig:
     domain: str | None = None
     tokens_per_batch: int | None = None
     precision: Precision = "fp32"
+    expert: Use = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ def compare_pairs(config: PairsConfig) -> PairsResult:
         domain=config.domain,
         tokens_per_batch=config.tokens_per_batch,
         precision=config.precision,
+        expert=config.expert,
         shown=True,
     )
 

@@ -33,6 +33,7 @@ from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
+from seqmlm.inference.expert import fit_expert
 from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, UnreachableError, patiently
 from seqmlm.tasks.assemble import Parts, assemble, new_model
@@ -273,16 +274,20 @@ def finalize(
     """
     directory = plan.directory
     values = parts.evaluator.final(parts.rows)
-    run.log_metrics(outcome.steps, values)
     with _disk_errors(plan):
         folder = _model_folder(directory, outcome.steps)
         building = directory / "model.tmp"
         shutil.rmtree(building, ignore_errors=True)
         card = _card(plan, domain, parts, outcome, run, values)
         model_folder.write(building, parts.rows, parts.corpus.tokenizer, card)
-        _calibrate(plan, domain, parts, outcome, building, card, say)
+        model = model_folder.LoadedModel(
+            rows=parts.rows, tokenizer=parts.corpus.tokenizer, domain=domain, card=card, path=str(building)
+        )
+        values = {**values, **_counts(plan, model, parts, outcome, say)}
+        _calibrate(plan, model, parts, outcome, say)
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(building, folder)
+    run.log_metrics(outcome.steps, values)
     try:
         version = _register(plan, workspace, parts, folder, run, values)
     except UnreachableError as error:
@@ -339,19 +344,42 @@ def _card(
     )
 
 
-def _calibrate(
+def _counts(
     plan: Plan,
-    domain: Domain,
+    model: model_folder.LoadedModel,
     parts: Parts,
     outcome: LoopResult,
-    folder: Path,
-    card: model_folder.Card,
+    say: Callable[[str], None],
+) -> dict[str, float]:
+    """Put counts beside the model; what they are worth, as metrics."""
+    expert = fit_expert(
+        model,
+        parts.corpus.train,
+        parts.corpus.validation,
+        unigram=parts.evaluator.unigram,
+        tokens=outcome.tokens,
+        seed=plan.config.seed,
+        notify=say,
+    )
+    if expert is None:
+        return {}
+    bits = {name: float(expert.facts[f"{name}_bits"]) for name in ("mixture", "model", "counts")}
+    verdict = "scores mix both" if expert.facts["better"] else "scores use the model alone"
+    say(
+        f"asked one {model.domain.unit} at a time: {bits['model']:.3f} bits, counts alone "
+        f"{bits['counts']:.3f}, both {bits['mixture']:.3f}; {verdict} (--expert)"
+    )
+    return {f"eval/exact_{name}_bits_per_unit": value for name, value in bits.items()}
+
+
+def _calibrate(
+    plan: Plan,
+    model: model_folder.LoadedModel,
+    parts: Parts,
+    outcome: LoopResult,
     say: Callable[[str], None],
 ) -> None:
     corpus = parts.corpus
-    model = model_folder.LoadedModel(
-        rows=parts.rows, tokenizer=corpus.tokenizer, domain=domain, card=card, path=str(folder)
-    )
     calibrate_trained(
         model,
         calibrating=corpus.calibrating,

@@ -26,6 +26,7 @@ from seqmlm.evaluation.rescoring import (
     totals,
 )
 from seqmlm.inference.batches import encoded_texts, unknown_tokens
+from seqmlm.inference.expert import Use
 from seqmlm.inference.runner import Output, Runner
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -52,6 +53,7 @@ class RescoreConfig:
     domain: str | None = None
     tokens_per_batch: int | None = None
     precision: Precision = "fp32"
+    expert: Use = "auto"
 
     def __post_init__(self) -> None:
         if not self.weights or any(not 0 <= weight < float("inf") for weight in self.weights):
@@ -195,6 +197,7 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
         domain=config.domain,
         tokens_per_batch=config.tokens_per_batch,
         precision=config.precision,
+        expert=config.expert,
         shown=True,
     )
     session.check_text()

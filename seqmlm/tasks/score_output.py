@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.values import Doubles, Scored
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
@@ -106,6 +106,30 @@ def summary(bits: Doubles) -> dict[str, float | None]:
     }
 
 
+def counted(scored: Scored, unit: int) -> str:
+    """How often a unit was seen in training in the longest context that was seen there, in words.
+
+    The context reads both sides, nearest units first; of a set it is other members drawn from it.
+    """
+    places, seen, total = scored.values[SEEN][unit].tolist()
+    spans, at = scored.rule.spans(scored.encoding), int(scored.places[unit])
+    before, after = places - places // 2, places // 2
+
+    def text(first: int, last: int) -> str:
+        if not 0 <= first < last <= len(spans):
+            return "the edge"
+        return repr(scored.raw[int(spans[first, 0]) : int(spans[last - 1, 1])])
+
+    where = "in training"
+    if places and scored.encoding.positions is not None:
+        where = "beside others of its set"
+    elif after:
+        where = f"between {text(at - before, at)} and {text(at + 1, at + 1 + after)}"
+    elif before:
+        where = f"after {text(at - before, at)}"
+    return f"seen {seen:,} of {total:,} times {where}"
+
+
 def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
     """One unit: its text and place, its surprisal, and what was expected instead where that is known."""
     start, end = scored.spans[unit].tolist()
@@ -116,6 +140,10 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
         "surprisal": float(scored.surprisal[unit]),
     }
     values = {name: own[unit] for name, own in scored.values.items()}
+    if COUNTED in values:
+        fields["model_surprisal"] = float(values[ALONE])
+        fields["counted"] = float(values[COUNTED])
+        fields["reason"] = counted(scored, unit)
     if Entropy.name in values:
         fields["entropy"] = float(values[Entropy.name])
     if Rank.name in values:

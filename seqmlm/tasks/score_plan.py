@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seqmlm.anomaly.levels import Background, Level
+from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.files import expand
 from seqmlm.data.problems import OnError
 from seqmlm.data.timestamps import duration
@@ -23,6 +23,7 @@ from seqmlm.evaluation.incidents import rate_for
 from seqmlm.inference.batches import Budget, input_bytes, is_pipe
 from seqmlm.inference.calibrations import CASCADE, Stored, stored_background, stored_calibration
 from seqmlm.inference.detector import ESCALATE, Detector
+from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -59,6 +60,7 @@ class ScoreConfig:
         domain, format, options, on_error: as reading data takes them.
         tokens_per_batch: budget of a forward pass; None for what suits the device.
         precision: of the matrix products; "auto" is "bf16" on a GPU that has it, else "fp32".
+        expert: whether counts are mixed into scores: where they help ("auto"), "counts" or "none".
     """
 
     model: str
@@ -85,6 +87,7 @@ class ScoreConfig:
     on_error: OnError = "raise"
     tokens_per_batch: int | None = None
     precision: Precision = "fp32"
+    expert: Use = "auto"
 
     @property
     def sources(self) -> list[str]:
@@ -272,6 +275,7 @@ class ScoringPlan:
             "mode": self.mode_name,
             "level": self.level.name,
             "precision": self.session.precision,
+            "counts": self.session.counts,
             "input": files,
             "model file": file_facts(self.session.model.files),
         }
@@ -296,6 +300,10 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
         name, why = choose_mode(config.sources, model, level)
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
+    notes += _counts(session, level)
+    if stored is not None and stored.counts != session.counts:
+        notes.append(_OTHER_COUNTS)
+        stored = None
     if name == CASCADE and stored is None:
         raise _uncalibrated(config.model, level, name, "--mode cascade")
     mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
@@ -327,6 +335,26 @@ def choose_mode(sources: Sequence[str], model: LoadedModel, level: Level) -> tup
     if stored_calibration(model, level, CASCADE) is None:
         return str(EXACT), f"{large}, but the model has no cascade calibrated for the level {level.name}"
     return CASCADE, large
+
+
+_OTHER_COUNTS = (
+    "the calibration was made with other counts than these scores mix in, so rows have no p-values: leave "
+    "--expert out, or calibrate with the same --expert"
+)
+
+
+def _counts(session: Session, level: Level) -> list[str]:
+    """What a person should know of the counts in scores."""
+    if session.expert is None:
+        return []
+    if level.view != WHOLE:
+        return [f"counts are not mixed in: level {level.name} shows the model a part of each record alone"]
+    bits = {name: session.expert.facts[f"{name}_bits"] for name in ("mixture", "model", "counts")}
+    return [
+        f"counts are mixed in: {bits['mixture']:.3f} bits per {session.tokenizer.unit} on validation records "
+        f"({bits['model']:.3f} by the model alone, {bits['counts']:.3f} by counts alone; --expert none leaves"
+        " them out)"
+    ]
 
 
 def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:

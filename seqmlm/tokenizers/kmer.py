@@ -154,6 +154,10 @@ class BaseTokenizer(_EveryBase):
     k = 1
 
     @property
+    def units(self) -> Units:
+        return Units(self.space, complement=self._complement)
+
+    @property
     def single_tokens(self) -> bool:
         return True
 

@@ -255,12 +255,16 @@ class Bases(Units, ABC):
 
     names: ClassVar[Sequence[str] | None] = "ACGT"
 
+    def __init__(self, space: TokenSpace) -> None:
+        super().__init__(space, complement=np.array([3, 2, 1, 0], dtype=np.int32))
+
     @property
     def symbols(self) -> int:
         return _FOUR
 
-    def spelled(self, encoding: Encoding) -> list[tuple[int, ...]]:
-        return [(code,) for code in self._codes(encoding).tolist()]
+    def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
+        codes = self._codes(encoding)
+        return np.arange(len(codes) + 1), codes.astype(np.int64)
 
     @abstractmethod
     def _codes(self, encoding: Encoding) -> Longs:

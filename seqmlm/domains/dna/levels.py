@@ -206,7 +206,7 @@ class BothStrands(SecondReading):
         values = {
             name: averaged(first.values[name], other)
             for name, other in second.values.items()
-            if name in first.values
+            if name in first.values and other.ndim == 1
         }
         surprisal = averaged(first.surprisal, second.surprisal)
         return replace(first, surprisal=surprisal, values={**first.values, **values})

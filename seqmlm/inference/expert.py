@@ -1,0 +1,275 @@
+"""Counts beside a model: fitted when it is trained, kept in its folder, mixed into what it says of units.
+
+counts.safetensors    counts of the training split and the weights of the mixture (`seqmlm.engine.expert`)
+
+The weights are learnt on half of some validation records and reported on the other half: a score takes the
+counts in only where the mixture was better there than the model, with certainty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.expert import CountExpert, Priced, learnt_weights
+from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.scoring import Scorer, SequenceScore
+from seqmlm.engine.types import Bools, Encoding, Longs, Windows
+from seqmlm.engine.units import EXACT, unit_numbers
+from seqmlm.errors import StateError
+from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.inference.calibrations import saved, tensors
+from seqmlm.inference.model_folder import COUNTS, LoadedModel, put_file
+from seqmlm.inference.one_pass import correction_in
+from seqmlm.parsing import parse_json
+
+Use = Literal["auto", "counts", "none"]
+"""Whether scores mix counts in: where they help, wherever there are any, or never."""
+
+SUBJECTS = 10
+"""Records that whatever is counted of sensitive data must occur in."""
+
+_FEWEST, _MOST = 250_000, 4_000_000  # tokens counted
+_WINDOWS, _OF_RECORD = (
+    1_500,
+    16,
+)  # validation windows that smoothing and weights are learnt on, and of a record
+_ASKED, _FLOOR, _SHARE = (
+    4_000,
+    300_000,
+    0.02,
+)  # units asked exactly; forward tokens for them, of those trained on
+_LEAST_UNITS = 50
+_HEADER = "seqmlm"
+_AGAIN = "copy the model again from where it is whole, or score without counts (--expert none)"
+
+
+def fit_expert(
+    model: LoadedModel,
+    train: Windows,
+    validation: Windows,
+    *,
+    unigram: Doubles,
+    tokens: int,
+    seed: int,
+    notify: Callable[[str], None],
+) -> CountExpert | None:
+    """Count a training split, learn the mixture on validation records, and keep both with the model.
+
+    Args:
+        model: just trained, in the folder that is being written.
+        train, validation: the two splits.
+        unigram: (K,) of the training split, see `Units.frequencies`.
+        tokens: trained on; about as many are counted, and the time this takes is a few percent of theirs.
+        seed: of the choice of units.
+        notify: told what could not be done.
+
+    Returns:
+        The expert; None where the held-out data are too few to learn a mixture.
+    """
+    least = SUBJECTS if model.card.sensitive else 1
+    mean = float(np.mean(train.lengths)) if len(train) else 1.0
+    chosen = _evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean) + 1)
+    rule = model.tokenizer.units
+    learner = _Learner(model, validation, max(_FLOOR, int(_SHARE * tokens)), seed)
+    if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
+        notify("no counts beside the model: too few validation units to learn a mixture from")
+        return None
+    expert = CountExpert.fit(
+        (train[index] for index in chosen),
+        rule,
+        unigram,
+        records=train.records(chosen).tolist() if least > 1 else None,
+        least=least,
+    )
+    expert = learner.learnt(expert)
+    header = {_HEADER: json.dumps(expert.described())}
+    put_file(Path(model.path) / COUNTS, saved(expert.arrays(), header), private=model.card.sensitive)
+    return expert
+
+
+class _Learner:
+    """Some units of validation records, as the model prices them, divided in halves by record.
+
+    Attributes:
+        learns: (N,) True for units that weights are learnt on, False for those they are reported on.
+    """
+
+    def __init__(self, model: LoadedModel, validation: Windows, budget: int, seed: int) -> None:
+        self._rule = model.tokenizer.units
+        indices, records = _whole_records(validation)
+        self._encodings = [validation[index] for index in indices]
+        self._records = records
+        ask = Conditionals(model.rows)
+        asked = self._asked(budget, seed)
+        bits = Scorer(ask, self._rule, mode=EXACT, correction=correction_in(model, EXACT)).windows(
+            (encoding, owned) for encoding, owned in zip(self._encodings, asked, strict=True)
+        )
+        places, found, owner = [], [], []
+        for number, (encoding, score) in enumerate(zip(self._encodings, bits, strict=True)):
+            groups, nats = score.units
+            places.append(np.searchsorted(self._rule.numbers(encoding), groups))
+            found.append(nats / np.log(2))
+            owner.append(np.full(len(groups), number))
+        self._window, self._unit = np.concatenate(owner), np.concatenate(places)
+        self._model = np.concatenate(found)
+        self._record = records[self._window]
+        distinct = np.unique(records)
+        groups_of = self._record if len(distinct) > 1 else self._window
+        self._group = np.unique(groups_of, return_inverse=True)[1]
+        self.learns = self._group % 2 == 0
+
+    def _asked(self, budget: int, seed: int) -> list[Bools]:
+        """(L,) for each window, True at the tokens of the units that are asked."""
+        lengths = np.array([len(one) for one in self._encodings])
+        units = min(_ASKED, int(budget / max(1.0, float(lengths.mean())))) if len(lengths) else 0
+        each = np.diff(np.linspace(0, units, len(lengths) + 1).astype(np.int64))
+        found = []
+        for number, (encoding, count) in enumerate(zip(self._encodings, each.tolist(), strict=True)):
+            numbers = unit_numbers(encoding)
+            known = np.unique(numbers[numbers >= 0])
+            drawn = rng(seed, 0, number, EVALUATION).permutation(known)[:count]
+            found.append(np.isin(numbers, drawn))
+        return found
+
+    def learnt(self, expert: CountExpert) -> CountExpert:
+        """The expert with smoothing and weights, and what they are worth."""
+        half = np.unique(self._window[self.learns])
+        units = expert.named(self._encodings, self._records.tolist())
+        expert = expert.tuned(expert.named([self._encodings[i] for i in half], self._records[half].tolist()))
+        priced = expert.priced(units)
+        first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
+        at = first[self._window] + self._unit
+        mine, rest = priced.some(at[self.learns]), priced.some(at[~self.learns])
+        expert = replace(expert, weights={str(EXACT): learnt_weights(self._model[self.learns], mine)})
+        alone = replace(expert, weights={str(EXACT): learnt_weights(None, mine)})
+        model = self._model[~self.learns]
+        bits = {
+            "model": -model,
+            "counts": -alone.mixed(np.full_like(model, -np.inf), rest, str(EXACT))[0],
+            "mixture": -expert.mixed(model, rest, str(EXACT))[0],
+        }
+        return replace(expert, facts=self._facts(bits))
+
+    def _facts(self, bits: Mapping[str, Doubles]) -> dict[str, Any]:
+        """Means, and by how much the mixture is better, with intervals over records."""
+        group = self._group[~self.learns]
+        weights = bootstrap_weights(group, _DRAWS, 0)
+        facts: dict[str, Any] = {f"{name}_bits": float(one.mean()) for name, one in bits.items()}
+        drawn = np.array([weights(draw) for draw in range(_DRAWS)])
+        for name in ("model", "counts"):
+            gain = bits[name] - bits["mixture"]
+            means = drawn @ gain / drawn.sum(axis=1)
+            facts[f"gain_over_{name}"] = asdict(summarized(float(gain.mean()), means))
+        records = len(np.unique(group))
+        return {
+            **facts,
+            "units": len(group),
+            "records": records,
+            "better": facts["gain_over_model"]["low"] > 0,
+        }
+
+
+_DRAWS = 500
+
+
+def _whole_records(validation: Windows) -> tuple[list[int], Longs]:
+    """Some validation windows, evenly spread records of at most so many windows each, and their records."""
+    owners = validation.records(range(len(validation)))
+    distinct, first, counts = np.unique(owners, return_index=True, return_counts=True)
+    indices: list[int] = []
+    taken = np.minimum(counts, _OF_RECORD)
+    share = min(1.0, _WINDOWS / max(1, int(taken.sum())))
+    for number in _evenly(len(distinct), max(1, int(share * len(distinct)))):
+        start = int(first[number])
+        windows = range(start, start + int(taken[number]))
+        indices += [index for index in windows if owners[index] == distinct[number]]
+    return indices, owners[indices]
+
+
+def _evenly(total: int, count: int) -> list[int]:
+    return np.linspace(0, total - 1, min(total, count)).astype(np.int64).tolist() if total else []
+
+
+def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
+    """The counts that scores of a model mix in; None for none.
+
+    Raises:
+        StateError: the file cannot be read, or `use` is "counts" and there are none.
+    """
+    file = Path(model.path) / COUNTS
+    if use == "none" or not file.is_file():
+        if use == "counts":
+            raise StateError(
+                f"{model.path} has no counts ({COUNTS}), as models of earlier versions or of few data: train "
+                "it again, or leave --expert out"
+            )
+        return None
+    arrays, header = tensors(file, _AGAIN)
+    try:
+        described = parse_json(header.get(_HEADER, "{}"), finite=True)
+        expert = CountExpert.of(arrays, described, model.tokenizer.units)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise StateError(f"{file} cannot be read ({error}); {_AGAIN}") from None
+    return expert if use == "counts" or expert.facts.get("better") else None
+
+
+def counts_identity(model: LoadedModel, expert: CountExpert | None) -> str:
+    """Names the counts that scores mix in, for what rests on them: "none", or the file's digest."""
+    if expert is None:
+        return "none"
+    return hashlib.sha256((Path(model.path) / COUNTS).read_bytes()).hexdigest()[:16]
+
+
+# Scores
+
+
+def mixed(expert: CountExpert, found: Sequence[Scored], mode: str) -> list[Scored]:
+    """Scores with the counts mixed in.
+
+    Args:
+        found: of whole records. mode: how the model was asked.
+
+    Returns:
+        The same with the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN`.
+    """
+    priced = _priced(expert, [one.encoding for one in found])
+    result = []
+    for one, prices in zip(found, priced, strict=True):
+        own = prices.some(one.places)
+        log2, share = expert.mixed(-one.surprisal, own, mode)
+        values = {**one.values, ALONE: one.surprisal, COUNTED: share, SEEN: own.seen}
+        result.append(replace(one, surprisal=-log2, values=values))
+    return result
+
+
+def mixed_sequences(
+    expert: CountExpert, encodings: Sequence[Encoding], scores: Sequence[SequenceScore], mode: str
+) -> list[SequenceScore]:
+    """Scores of sequences with the counts mixed in; each unit at the first of its positions."""
+    result = []
+    for encoding, one, prices in zip(encodings, scores, _priced(expert, encodings), strict=True):
+        groups, nats = one.units
+        places = np.searchsorted(expert.rule.numbers(encoding), groups)
+        log2, _ = expert.mixed(nats / np.log(2), prices.some(places), mode)
+        first = np.unique(one.groups, return_index=True)[1]
+        mixture = (log2 * np.log(2)).astype(np.float32)
+        result.append(SequenceScore(one.positions[first], mixture, groups))
+    return result
+
+
+def _priced(expert: CountExpert, encodings: Sequence[Encoding]) -> list[Priced]:
+    """What counts say of each sequence, a record each."""
+    units = expert.named(encodings)
+    prices = expert.priced(units)
+    bounds = np.searchsorted(units.sequence, np.arange(len(encodings) + 1)).tolist()
+    return [prices.some(slice(a, b)) for a, b in pairwise(bounds)]

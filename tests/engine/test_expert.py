@@ -1,0 +1,114 @@
+"""The mixture of a model with counts: what its weights are learnt from, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from counted_units import RULE, drawn, encoding
+from numpy.typing import NDArray
+
+from seqmlm.engine.expert import KINDS, CountExpert, Priced, learnt_weights
+
+Doubles = NDArray[np.float64]
+
+
+def fitted() -> CountExpert:
+    train = list(map(encoding, drawn(0, sequences=200, units=20)))
+    expert = CountExpert.fit(train, RULE, RULE.frequencies(np.ones(12)))
+    return expert.tuned(expert.named(list(map(encoding, drawn(1, sequences=50, units=20)))))
+
+
+@pytest.fixture(scope="module")
+def expert() -> CountExpert:
+    return fitted()
+
+
+def _prices(units: int, seed: int = 0) -> tuple[Doubles, Priced]:
+    """A model and counts of which each is right at another half of the places, by their kind."""
+    random = np.random.default_rng(seed)
+    kind = random.integers(0, 2, size=units)
+    good, bad = np.log2(random.uniform(0.5, 1, size=units)), np.log2(random.uniform(0, 0.1, size=units))
+    counts = np.stack([np.where(kind == 1, good, bad), bad])
+    return np.where(kind == 0, good, bad), Priced(counts, kind, np.zeros((units, 3), dtype=np.int64))
+
+
+def test_weights_go_to_who_is_right_at_each_kind_of_place(expert: CountExpert) -> None:
+    model, priced = _prices(4000)
+    weights = learnt_weights(model, priced)
+    assert weights.shape == (KINDS, 3)
+    assert np.allclose(weights.sum(axis=1), 1)
+    assert weights[0].argmax() == 0
+    assert weights[1].argmax() == 1
+    assert weights.min() > 0
+    two = replace(expert, chains=expert.chains[:2], weights={"exact": weights})
+    held, prices = _prices(4000, seed=1)
+    mixture, share = two.mixed(held, prices, "exact")
+    assert mixture.mean() > max(held.mean(), *prices.log2.mean(axis=1)) + 1
+    assert share[prices.kind == 1].mean() > 0.9 > 0.1 > share[prices.kind == 0].mean()
+    assert np.array_equal(two.mixed(held, prices, "partition:4")[0], mixture)
+
+
+def test_the_mixture_is_the_weighted_sum(expert: CountExpert) -> None:
+    model, priced = _prices(50)
+    random = np.random.default_rng(3)
+    weights = random.dirichlet(np.ones(3), size=KINDS)
+    both = replace(expert, chains=expert.chains[:2], weights={"exact": weights})
+    mixture, share = both.mixed(model, priced, "exact")
+    own = weights[priced.kind]
+    expected = own[:, 0] * 2**model + own[:, 1] * 2 ** priced.log2[0] + own[:, 2] * 2 ** priced.log2[1]
+    assert np.allclose(2**mixture, expected)
+    assert np.allclose(share, 1 - own[:, 0] * 2**model / expected)
+
+
+def test_a_mixture_of_counts_alone_gives_the_model_nothing() -> None:
+    _, priced = _prices(500)
+    assert not learnt_weights(None, priced)[:, 0].any()
+
+
+def test_prices_do_not_depend_on_the_company(expert: CountExpert) -> None:
+    some = list(map(encoding, drawn(7, sequences=8, units=20)))
+    together = expert.named(some)
+    whole = expert.priced(together)
+    for number, one in enumerate(some):
+        own, mine = expert.priced(expert.named([one])), whole.some(together.sequence == number)
+        for name in ("log2", "kind", "seen"):
+            assert np.array_equal(getattr(own, name), getattr(mine, name))
+
+
+def test_tuning_helps_on_what_it_was_tuned_on() -> None:
+    train = list(map(encoding, drawn(0, sequences=200, units=20)))
+    held = list(map(encoding, drawn(1, sequences=50, units=20)))
+    raw = CountExpert.fit(train, RULE, RULE.frequencies(np.ones(12)))
+    units = raw.named(held)
+    before, after = raw.priced(units).log2.mean(axis=1), raw.tuned(units).priced(units).log2.mean(axis=1)
+    assert (after > before).all()
+
+
+def test_stored_and_read_again_it_says_the_same(expert: CountExpert) -> None:
+    model = np.log2(np.random.default_rng(0).uniform(size=1))
+    table = np.full((KINDS, 4), 0.25)
+    expert = replace(expert, weights={"exact": table}, facts={"units": 3})
+    again = CountExpert.of(expert.arrays(), expert.described(), RULE)
+    units = expert.named([encoding([(3,), (4,), (3, 4)])])
+    first, second = expert.priced(units), again.priced(units)
+    assert np.array_equal(first.log2, second.log2)
+    assert np.array_equal(
+        expert.mixed(model, first.some([0]), "exact")[0], again.mixed(model, second.some([0]), "exact")[0]
+    )
+    assert again.facts == {"units": 3}
+
+
+@pytest.mark.parametrize("spoilt", ["unigram", "0/0/events", "1/2/kept", "weights/exact"])
+def test_arrays_that_do_not_fit_are_refused(expert: CountExpert, spoilt: str) -> None:
+    expert = replace(expert, weights={"exact": np.full((KINDS, 4), 0.25)})
+    arrays = expert.arrays()
+    with pytest.raises(ValueError):
+        CountExpert.of({**arrays, spoilt: arrays[spoilt][:-1]}, expert.described(), RULE)
+    with pytest.raises(ValueError):
+        CountExpert.of({**arrays, spoilt: arrays[spoilt].astype(np.bool_)}, expert.described(), RULE)
+    del arrays[spoilt]
+    if spoilt != "weights/exact":
+        with pytest.raises(LookupError):
+            CountExpert.of(arrays, expert.described(), RULE)
