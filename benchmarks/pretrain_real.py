@@ -1,9 +1,16 @@
-"""What a few CPU minutes of pretraining on real data are worth: bits per unit beside a unigram and a 5-gram.
+"""What a few CPU minutes of pretraining on real data are worth: bits per unit beside counting.
 
 For each data set and seed a model is trained from scratch for the same time through the same task as
 `seqmlm train`; then 15 % of the units of every held-out record are hidden (all behind [MASK]) and priced by
-the model, by the training split's add-one unigram, and by an interpolated 5-gram over the same units at the
-same positions. Intervals are paired bootstraps over records.
+
+    model     the trained model, which sees the other 85 %
+    unigram   add-one, of the training split
+    5-gram    interpolated; reads the units before, all of them
+    counts    n-grams before, after and on both sides, and what the rest of the record says
+    mixture   of model and counts
+
+at the same positions. Counts see all other units. Smoothing and weights of counts and mixture are learnt on
+the records of one half and applied to the other, both ways. Intervals are paired bootstraps over records.
 
     python benchmarks/pretrain_real.py --data ../shared/data           # 5 minutes a row and seed
     python benchmarks/pretrain_real.py --data ../shared/data --quick   # one minute a row, one seed
@@ -20,7 +27,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +36,8 @@ from ngram import NGram, without_order
 from ngram_cache import cached_bits
 
 from seqmlm import plugins
-from seqmlm.data.store import EncodedDataset
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.expert import CountExpert, learnt_weights
 from seqmlm.engine.model import MaskedRows
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.inference import model_folder
@@ -39,6 +46,8 @@ from seqmlm.tasks.launch import TrainRequest, plan
 from seqmlm.tasks.observers import SilentConsole
 from seqmlm.tasks.pretrain import pretrain
 from seqmlm.workspace import Workspace
+
+Doubles = np.ndarray[Any, Any]
 
 EVALUATION_SEED = 20_26
 BOOTSTRAPS = 1000
@@ -102,7 +111,7 @@ class Trained:
     rows: MaskedRows
     indices: Sequence[int]
     costs: UnitBits
-    frequencies: np.ndarray[Any, Any]
+    frequencies: Doubles
 
 
 def train(
@@ -144,12 +153,13 @@ def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
     chosen = SETS[name]
     done = train(chosen, label, data, out / "workspace", seed=seed, minutes=minutes, records=records)
     ngram = ngram_bits(done.corpus, done.indices, done.costs, done.frequencies, cache=chosen.cache)
+    counts, mixture = expert_bits(done)
     row = {
         "set": name,
         "seed": seed,
         "minutes": minutes,
         **done.result,
-        **table_row(done.corpus, done.costs, ngram),
+        **table_row(done.corpus, done.costs, ngram, counts, mixture),
     }
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(row, indent=2) + "\n")
@@ -160,18 +170,17 @@ def ngram_bits(
     corpus: Corpus,
     indices: Sequence[int],
     costs: UnitBits,
-    frequencies: np.ndarray[Any, Any],
+    frequencies: Doubles,
     *,
     cache: bool,
-) -> np.ndarray[Any, Any]:
+) -> Doubles:
     """(U,) cost of the same units by a 5-gram whose smoothing was chosen on training sequences.
 
     It reads no order within sets. With `cache` it knows the rest of the file too, beyond the window that the
     model sees.
     """
     units, train = corpus.tokenizer.units, corpus.train
-    share = min(1.0, NGRAM_TOKENS / float(np.asarray(train.lengths, dtype=np.float64).sum()))
-    chosen = sequence_indices(train, int(share * len(train)))
+    chosen = counted(corpus)
     model = NGram(order=5, unigram=frequencies)
     random = np.random.default_rng(0)
     model.fit(without_order(units, train[index], random)[0] for index in chosen)
@@ -191,46 +200,92 @@ def ngram_bits(
     return cached_bits(bits, held, wanted, [files[index] for index in (*indices, *others)])
 
 
+def counted(corpus: Corpus) -> Sequence[int]:
+    """The training sequences that n-grams are counted on."""
+    tokens = float(np.asarray(corpus.train.lengths, dtype=np.float64).sum())
+    return sequence_indices(corpus.train, int(min(1.0, NGRAM_TOKENS / tokens) * len(corpus.train)))
+
+
 def record_of(corpus: Corpus, index: int) -> int:
     """The record a validation window belongs to."""
-    validation = corpus.validation
-    assert isinstance(validation, EncodedDataset)
-    return validation.origin(index).record
+    return int(corpus.validation.records([index])[0])
 
 
-def table_row(corpus: Corpus, costs: UnitBits, ngram: np.ndarray[Any, Any]) -> dict[str, Any]:
+def expert_bits(done: Trained) -> tuple[Doubles, Doubles]:
+    """(U,) cost of the same units by counts (`seqmlm.engine.expert`), and by their mixture with the model.
+
+    Counts read all windows of the records; each half of the records has the smoothing and the weights that
+    are best for the other half.
+    """
+    train, validation, costs = done.corpus.train, done.corpus.validation, done.costs
+    sequences = (train[index] for index in counted(done.corpus))
+    fitted = CountExpert.fit(sequences, done.corpus.tokenizer.units, done.frequencies)
+    owners = validation.records(range(len(validation)))
+    chosen = np.flatnonzero(np.isin(owners, owners[list(done.indices)]))
+    windows, records = [validation[index] for index in chosen], owners[chosen]
+    side = np.unique(records, return_inverse=True)[1] % 2
+    first = fitted.named(windows, records.tolist())
+    begins = np.searchsorted(first.sequence, np.arange(len(chosen)))
+    window = np.searchsorted(chosen, costs.sample)
+    place, half = begins[window] + costs.unit, side[window]
+    counts, mixture = np.empty_like(costs.bits), np.empty_like(costs.bits)
+    silent = np.full_like(costs.bits, -np.inf)
+    for learns in (0, 1):
+        some = np.flatnonzero(side == learns)
+        known = fitted.named([windows[i] for i in some], records[some].tolist())
+        expert = fitted.tuned(known)
+        priced = expert.priced(first).some(place)
+        own, other = half == learns, half != learns
+        for result, model in ((counts, silent), (mixture, -costs.bits)):
+            told = None if model is silent else model[own]
+            weights = learnt_weights(told, priced.some(own))
+            mixed = replace(expert, weights={"exact": weights})
+            result[other] = -mixed.mixed(model[other], priced.some(other), "exact")[0]
+    return counts, mixture
+
+
+def table_row(
+    corpus: Corpus, costs: UnitBits, ngram: Doubles, counts: Doubles, mixture: Doubles
+) -> dict[str, Any]:
     """Means and paired bootstrap intervals over records: windows of one record are no evidence apart."""
     samples, place = np.unique(costs.sample, return_inverse=True)
     owner = np.array([record_of(corpus, int(sample)) for sample in samples])[place]
     by_record = [np.flatnonzero(owner == record) for record in np.unique(owner)]
-    columns = {"model": costs.bits, "unigram": costs.unigram_bits, "ngram": ngram}
+    columns = {
+        "model": costs.bits,
+        "unigram": costs.unigram_bits,
+        "ngram": ngram,
+        "counts": counts,
+        "mixture": mixture,
+    }
     sums = {key: np.array([bits[units].sum() for units in by_record]) for key, bits in columns.items()}
-    counts = np.array([len(units) for units in by_record])
+    sizes = np.array([len(units) for units in by_record])
     random = np.random.default_rng(0)
-    draws = random.integers(len(counts), size=(BOOTSTRAPS, len(counts)))
-    row: dict[str, Any] = {"units": int(counts.sum()), "records": len(counts)}
+    draws = random.integers(len(sizes), size=(BOOTSTRAPS, len(sizes)))
+    row: dict[str, Any] = {"units": int(sizes.sum()), "records": len(sizes)}
     for key, values in sums.items():
-        row[f"{key}_bits"] = float(values.sum() / counts.sum())
-    for rival in ("unigram", "ngram"):
-        gain = sums[rival] - sums["model"]
-        drawn = gain[draws].sum(axis=1) / counts[draws].sum(axis=1)
-        row[f"gain_over_{rival}"] = float(gain.sum() / counts.sum())
-        row[f"gain_over_{rival}_95"] = [float(q) for q in np.quantile(drawn, [0.025, 0.975])]
+        row[f"{key}_bits"] = float(values.sum() / sizes.sum())
+    row["best_counts"] = min(("ngram", "counts"), key=lambda key: row[f"{key}_bits"])
+    for name, rival in (("model", "unigram"), ("model", "ngram"), ("mixture", row["best_counts"])):
+        gain = sums[rival] - sums[name]
+        drawn = gain[draws].sum(axis=1) / sizes[draws].sum(axis=1)
+        key = f"{name}_gain_over_{'best_counts' if name == 'mixture' else rival}"
+        row[key] = float(gain.sum() / sizes.sum())
+        row[f"{key}_95"] = [float(q) for q in np.quantile(drawn, [0.025, 0.975])]
     return row
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    head = f"{'set':<12}{'seed':>5}{'units':>9}{'model':>9}{'unigram':>9}{'5-gram':>9}  "
-    print(f"{head}{'gain on unigram (95 %)':<26}gain on 5-gram (95 %); with a cache of the file for code")
+    columns = ("unigram", "ngram", "counts", "model", "mixture")
+    head = f"{'set':<12}{'seed':>5}{'units':>9}" + "".join(f"{name:>9}" for name in columns)
+    print(f"{head}  {'model - 5-gram (95 %)':<26}mixture - best counts (95 %); code's 5-gram has a cache")
     for row in rows:
         gains = []
-        for rival in ("unigram", "ngram"):
-            low, high = row[f"gain_over_{rival}_95"]
-            gains.append(f"{row[f'gain_over_{rival}']:.3f} ({low:.3f} .. {high:.3f})")
-        print(
-            f"{row['set']:<12}{row['seed']:>5}{row['units']:>9,}{row['model_bits']:>9.3f}"
-            f"{row['unigram_bits']:>9.3f}{row['ngram_bits']:>9.3f}  {gains[0]:<26}{gains[1]}"
-        )
+        for key in ("model_gain_over_ngram", "mixture_gain_over_best_counts"):
+            low, high = row[f"{key}_95"]
+            gains.append(f"{-row[key]:.3f} ({-high:.3f} .. {-low:.3f})")
+        bits = "".join(f"{row[f'{name}_bits']:>9.3f}" for name in columns)
+        print(f"{row['set']:<12}{row['seed']:>5}{row['units']:>9,}{bits}  {gains[0]:<26}{gains[1]}")
 
 
 def main() -> None:

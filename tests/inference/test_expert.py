@@ -1,0 +1,189 @@
+"""Counts beside a model: when they are there, and that scores are the mixture they say they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import protein_model, residues
+
+from seqmlm.anomaly.levels import View
+from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.expert import CountExpert
+from seqmlm.engine.types import Encoding, Longs
+from seqmlm.engine.units import EXACT, Mode
+from seqmlm.errors import StateError
+from seqmlm.inference.calibrations import saved
+from seqmlm.inference.expert import fit_expert, stored_expert
+from seqmlm.inference.model_folder import COUNTS, LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+
+
+class Whole:
+    """Sequences that are records."""
+
+    def __init__(self, model: LoadedModel, raws: Sequence[str]) -> None:
+        self._encodings = [model.tokenizer.encode(raw) for raw in raws]
+        self.lengths = np.array([len(one) for one in self._encodings], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return self._encodings[index]
+
+    def records(self, indices: Sequence[int]) -> Longs:
+        return np.asarray(indices, dtype=np.int64)
+
+
+def _repeating(count: int, seed: int) -> list[str]:
+    """Stretches of one long repeating sequence: counts know them at once, a random model never."""
+    random = np.random.default_rng(seed)
+    text = residues(40) * 3
+    return [text[start : start + 15] for start in random.integers(0, 60, size=count).tolist()]
+
+
+def _fitted(folder: Path, *, train: list[str] | None = None, sensitive: bool = False) -> LoadedModel:
+    model = protein_model()
+    model = replace(model, path=str(folder), card=replace(model.card, sensitive=sensitive))
+    held = Whole(model, _repeating(40, seed=1))
+    said: list[str] = []
+    fit_expert(
+        model,
+        Whole(model, train or _repeating(80, seed=0)),
+        held,
+        unigram=model.tokenizer.units.frequencies(np.ones(model.tokenizer.space.size)),
+        tokens=100,
+        seed=0,
+        notify=said.append,
+    )
+    assert not said
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return _fitted(tmp_path_factory.mktemp("model"))
+
+
+def _scored(session: Session, raws: list[str], mode: Mode = EXACT, view: View | None = None) -> list[Scored]:
+    scorer = RecordScorer(session)
+    encoded = scorer.encoded([Record(id=raw, raw=raw, source="x", line=1) for raw in raws], Problems())
+    return scorer.scored(encoded, mode) if view is None else scorer.scored(encoded, mode, view=view)
+
+
+RAWS = [*_repeating(3, seed=2), residues(33), "M"]
+
+
+@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])
+def test_scores_are_the_mixture(model: LoadedModel, mode: Mode) -> None:
+    expert = stored_expert(model)
+    assert expert is not None
+    alone = _scored(Session(model, expert="none"), RAWS, mode)
+    both = _scored(Session(model), RAWS, mode)
+    for own, one in zip(alone, both, strict=True):
+        units = expert.named([own.encoding])
+        expected, share = expert.mixed(-own.surprisal, expert.priced(units), str(mode))
+        assert np.allclose(one.surprisal, -expected)
+        assert np.allclose(one.values[ALONE], own.surprisal)
+        assert np.allclose(one.values[COUNTED], share)
+        assert one.values[SEEN].shape == (len(one), 3)
+        assert ALONE not in own.values
+    assert both[0].surprisal.mean() < alone[0].surprisal.mean() / 2
+    encodings = [one.encoding for one in both]
+    sequences = RecordScorer(Session(model)).sequences(encodings, mode)
+    for one, score in zip(both, sequences, strict=True):
+        assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
+        assert len(score.units[0]) == len(one)
+
+
+def test_some_units_of_a_record_are_mixed_as_in_all_of_it(model: LoadedModel) -> None:
+    [whole] = _scored(Session(model), [residues(33)])
+    scorer = RecordScorer(Session(model))
+    [encoded] = scorer.encoded([Record(id="x", raw=residues(33), source="x", line=1)], Problems())
+    wanted = np.isin(encoded.encoding.groups, [4, 30])
+    [some] = scorer.scored([encoded], wanted=[wanted])
+    assert some.number.tolist() == [4, 30]
+    assert np.allclose(some.surprisal, whole.surprisal[[4, 30]], atol=1e-4)
+
+
+def test_where_the_model_is_shown_a_part_it_speaks_alone(model: LoadedModel) -> None:
+    class Part(View):
+        """As the whole, but not known to be."""
+
+    [alone] = _scored(Session(model, expert="none"), RAWS[:1])
+    [part] = _scored(Session(model), RAWS[:1], view=Part())
+    assert np.allclose(part.surprisal, alone.surprisal)
+    assert ALONE not in part.values
+
+
+def test_the_facts_are_of_other_records_than_the_weights(model: LoadedModel) -> None:
+    expert = stored_expert(model)
+    assert expert is not None
+    facts = expert.facts
+    assert facts["better"]
+    assert facts["records"] == 20
+    assert max(facts["mixture_bits"], facts["counts_bits"]) < facts["model_bits"] / 2
+    gain = facts["gain_over_model"]
+    assert gain["value"] == pytest.approx(facts["model_bits"] - facts["mixture_bits"])
+    assert 0 < gain["low"] < gain["value"] < gain["high"]
+
+
+def test_counts_that_do_not_help_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    model = _fitted(tmp_path)
+    expert = stored_expert(model)
+    assert expert is not None
+    described = {**expert.described(), "facts": {**expert.facts, "better": False}}
+    (tmp_path / COUNTS).write_bytes(saved(expert.arrays(), {"seqmlm": json.dumps(described)}))
+    assert stored_expert(model, "auto") is None
+    assert stored_expert(model, "none") is None
+    assert stored_expert(model, "counts") is not None
+
+
+def test_nothing_that_fewer_than_ten_subjects_have_is_counted(tmp_path: Path) -> None:
+    model = _fitted(tmp_path, train=[residues(15)] * 9, sensitive=True)
+    expert = stored_expert(model, "counts")
+    assert expert is not None
+    assert expert.bytes == 0
+    assert (tmp_path / COUNTS).stat().st_mode & 0o777 == 0o600
+
+
+def test_too_few_held_out_units_give_no_counts(tmp_path: Path) -> None:
+    model = replace(protein_model(), path=str(tmp_path))
+    said: list[str] = []
+    records = Whole(model, [residues(10)] * 2)
+    unigram = model.tokenizer.units.frequencies(np.ones(model.tokenizer.space.size))
+    found = fit_expert(model, records, records, unigram=unigram, tokens=9, seed=0, notify=said.append)
+    assert found is None
+    assert "too few validation units" in said[0]
+    with pytest.raises(StateError, match="has no counts"):
+        stored_expert(model, "counts")
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "other"])
+def test_counts_that_cannot_be_read_are_an_error(model: LoadedModel, tmp_path: Path, damage: str) -> None:
+    content = (Path(model.path) / COUNTS).read_bytes()
+    other = {
+        "cut": content[:-100],
+        "header": content.replace(b'\\"chains\\"', b'\\"chainz\\"'),
+        "other": content.replace(b"1/0/events", b"1/0/eventz"),
+    }[damage]
+    assert other != content
+    (tmp_path / COUNTS).write_bytes(other)
+    with pytest.raises(StateError, match="--expert none"):
+        stored_expert(replace(model, path=str(tmp_path)))
+
+
+def test_an_expert_of_another_alphabet_is_refused(model: LoadedModel) -> None:
+    expert = stored_expert(model)
+    assert expert is not None
+    arrays = {**expert.arrays(), "unigram": np.zeros(3)}
+    with pytest.raises(ValueError, match="symbols"):
+        CountExpert.of(arrays, expert.described(), model.tokenizer.units)
