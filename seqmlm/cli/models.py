@@ -114,7 +114,7 @@ def export(
     from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import export_model
 
-    files = export_model(model, out)
+    files = export_model(model, out, tell)
     if json_output:
         print_json({"out": str(out), "files": [path.name for path in files]})
         return

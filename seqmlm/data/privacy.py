@@ -44,9 +44,12 @@ def redacted_counts(counts: Mapping[str, int], *, parts: bool = False) -> dict[s
     return found
 
 
-PERSONAL = ("trained_on.safetensors", "calibration.safetensors", "background.safetensors")
-"""Files of a model folder about single records: which ones trained, and the score or counts of each that
-calibrated. For sensitive data they are not exported."""
+PERSONAL = (
+    *("trained_on.safetensors", "calibration.safetensors", "background.safetensors"),
+    "counts.safetensors",
+)
+"""Files of a model folder about records: which ones trained, the score or counts of each that calibrated, and
+what the training records have in common. For sensitive data they are not exported."""
 
 _EXTREMES = ("0.0", "1.0")
 

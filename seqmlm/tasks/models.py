@@ -14,7 +14,8 @@ from seqmlm.data.privacy import PERSONAL
 from seqmlm.engine.durable import owner_only
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.model_folder import CARD
+from seqmlm.inference.calibrations import stored_calibrations
+from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
 from seqmlm.parsing import read_json
 from seqmlm.registry import (
     DatasetEntry,
@@ -209,14 +210,16 @@ def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> Mode
     return found.entry
 
 
-def export_model(reference: str, out: Path) -> list[Path]:
+def export_model(reference: str, out: Path, notify: Callable[[str], None] = lambda text: None) -> list[Path]:
     """Copy a model as a plain Hugging Face folder, with our card beside it.
 
     `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm. It appears whole or not at all.
+    Counts stay behind, for only seqmlm could read them; so do calibrations that rest on them.
 
     Args:
         reference: a registered model or a model folder.
         out: a folder that does not exist yet, or is empty.
+        notify: told what stays behind.
 
     Returns:
         The files written.
@@ -233,6 +236,12 @@ def export_model(reference: str, out: Path) -> list[Path]:
     if card is not None:
         model_folder.check_files(found.path, card)
         files = [path for path in files if not (card.sensitive and path.name in PERSONAL)]
+    behind = [path.name for path in files if path.name == COUNTS]
+    if behind and any(one.counts != "none" for one in stored_calibrations(found.path).values()):
+        behind.append(CALIBRATION)
+    if behind:
+        files = [path for path in files if path.name not in behind]
+        notify(f"the plain model, without counts of the training data: {' and '.join(behind)} stay here")
     if not any(path.suffix == ".safetensors" for path in files):
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
     target = out.expanduser().absolute()

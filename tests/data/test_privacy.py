@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqmlm.data.privacy import PERSONAL, redact_small_counts
 from seqmlm.inference.calibrations import BACKGROUND, CALIBRATION, TRAINED_ON
+from seqmlm.inference.model_folder import COUNTS
 
 FACTS = {
     "records": 10,
@@ -31,5 +32,5 @@ def test_other_data_are_told_as_they_are():
     assert redact_small_counts(FACTS, False) == FACTS
 
 
-def test_files_of_single_records_are_known_by_name():
-    assert set(PERSONAL) == {TRAINED_ON, CALIBRATION, BACKGROUND}
+def test_files_about_records_are_known_by_name():
+    assert set(PERSONAL) == {TRAINED_ON, CALIBRATION, BACKGROUND, COUNTS}

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, 
 from seqmlm import plugins
 from seqmlm.domains.ehr.readers.histories import Event, History
 from seqmlm.errors import StateError, UsageError
-from seqmlm.inference.model_folder import load_tokenizer
+from seqmlm.inference.model_folder import COUNTS, load_tokenizer, put_file
 from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, UnreachableError
 from seqmlm.tasks.models import (
     alias_model,
@@ -197,6 +197,16 @@ def test_an_exported_folder_loads_in_plain_transformers(home: Workspace, make: M
         assert torch.equal(model(**ids).logits, again(**ids).logits)
     # The folder is one of ours too.
     assert resolve_model(str(out)).path == out.resolve()
+
+
+def test_counts_stay_behind(home: Workspace, make: Make, tmp_path: Path) -> None:
+    make("a")
+    put_file(home.run_dir("a") / "model" / COUNTS, b"counts", private=False)
+    said: list[str] = []
+    files = export_model("a", tmp_path / "out", said.append)
+    assert COUNTS not in {path.name for path in files}
+    assert not (tmp_path / "out" / COUNTS).exists()
+    assert COUNTS in said[0]
 
 
 @pytest.mark.parametrize("name", ["templates", "log_words", "events"])
