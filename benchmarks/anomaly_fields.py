@@ -2,7 +2,9 @@
 
 Held-out records are judged beside copies of themselves with a fault. By unit: is what was changed more
 surprising than the other units of faulty records? By record: is the faulty copy more surprising than the
-original? Baselines see the same units: an add-one unigram, and a 5-gram with tuned smoothing.
+original? Floors see the same units: an add-one unigram, a 5-gram with tuned smoothing, and the counts beside
+the model, which read both sides and the rest of the record. "Mixed" is what a scoring gives: the model with
+these counts, where they helped on validation records.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.batches import Encoded
+from seqmlm.inference.expert import Use, stored_expert
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -33,6 +36,7 @@ Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Row = dict[str, Any]
 
+ARMS: dict[str, Use] = {"model": "none", "mixed": "auto"}
 RECORDS = 150
 NGRAM_UNITS = 2_000_000
 LONGEST = 250  # tokens of a record that is judged
@@ -77,7 +81,7 @@ class Baselines:
     """
 
     def __init__(self, model: LoadedModel, training: Sequence[list[tuple[int, ...]]]) -> None:
-        self.units = model.tokenizer.units
+        self.units, self.expert = model.tokenizer.units, stored_expert(model, "counts")
         tokens = np.concatenate([np.array([t for unit in s for t in unit], dtype=np.int64) for s in training])
         counts = np.bincount(tokens, minlength=self.units.symbols)
         self.unigram = self.units.frequencies(counts)
@@ -90,7 +94,11 @@ class Baselines:
         ends = np.cumsum([len(s) for s in spelled])
         with np.errstate(divide="ignore"):
             log2 = np.log2(self.unigram)
+        assert self.expert is not None
+        named = self.expert.named(encodings)
+        counts = -self.expert.alone(self.expert.priced(named))
         return {
+            "counts": [counts[(named.sequence == i) & (named.tokens > 0)] for i in range(len(encodings))],
             "unigram": [np.array([-log2[list(unit)].sum() for unit in s]) for s in spelled],
             "5-gram": np.split(whole, ends[:-1]),
         }
@@ -101,10 +109,9 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
 
     `pairs_won` is the share of pairs whose faulty copy has more than its original; ties are lost.
     """
-    scorer = RecordScorer(Session(model, tokens_per_batch=8192))
     both = [one.normal for one in pairs] + [one.faulty for one in pairs]
     bits = {
-        "model": [one.surprisal for one in scorer.scored(both)],
+        **{name: _surprisals(model, both, use) for name, use in ARMS.items()},
         **baselines.bits([e.encoding for e in both]),
     }
     half = len(pairs)
@@ -118,21 +125,25 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
         whole = {arm: np.array([float(reduce(v)) for v in values]) for arm, values in bits.items()}
         row = _row(f"{name}, record by {way}", labels, whole, twice, len(pairs))
         won = {arm: float((values[half:] > values[:half]).mean()) for arm, values in whole.items()}
-        rows.append({**row, "pairs_won": won["model"], "floor_won": won[row["floor"]]})
+        rows.append({**row, "pairs_won": won["mixed"], "floor_won": won[row["floor"]]})
     return rows
+
+
+def _surprisals(model: LoadedModel, records: Sequence[Encoded], use: Use) -> list[Doubles]:
+    scorer = RecordScorer(Session(model, tokens_per_batch=8192, expert=use))
+    return [one.surprisal for one in scorer.scored(records)]
 
 
 def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pairs: int) -> Row:
     areas = {arm: ranking(labels, values)["auroc"] for arm, values in scores.items()}
-    best = max((arm for arm in areas if arm != "model"), key=lambda arm: areas[arm])
+    best = max((arm for arm in areas if arm not in ARMS), key=lambda arm: areas[arm])
     return {
         "set": name,
         "pairs": pairs,
-        "auroc": areas["model"],
-        "unigram": areas["unigram"],
-        "5-gram": areas["5-gram"],
+        "auroc": areas["mixed"],
+        **{arm: area for arm, area in areas.items() if arm != "mixed"},
         "floor": best,
-        **gain(labels, scores["model"], scores[best], groups),
+        **gain(labels, scores["mixed"], scores[best], groups),
     }
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from anomaly_sessions import Session
 from ngram import NGram
 from numpy.typing import NDArray
+
+from seqmlm.engine.expert import ALONE, CountExpert, learnt_weights
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import Units
 
 Doubles = NDArray[np.float64]
 Floor = Callable[[Sequence[Session]], Doubles]
@@ -43,6 +48,7 @@ def floors(train: Sequence[Session], *, edit: bool = False) -> dict[str, Floor]:
     }
     for order in ORDERS:
         fitted |= _ngrams(train, order)
+    fitted |= _reduced("counts", _counts(train))
     if edit:
         fitted["edit distance"] = _edit(train)
     return fitted
@@ -97,13 +103,51 @@ def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
     size = len(number) + 2
     model = NGram(order=order, unigram=np.full(size, 1 / size)).fit(map(spelled, train))
 
+    def bits(sessions: Sequence[Session]) -> list[Doubles]:
+        ends = np.cumsum([len(s) + 1 for s in sessions])
+        return np.split(model.bits(map(spelled, sessions)), ends[:-1])
+
+    return _reduced(f"{order}-gram", bits)
+
+
+def _counts(train: Sequence[Session]) -> Callable[[Sequence[Session]], list[Doubles]]:
+    """Bits by n-grams of both directions with what the rest of the session says (`engine/expert.py`).
+
+    Every tenth session chooses smoothing and weights.
+    """
+    number = {event: i + 2 for i, event in enumerate(sorted({e for s in train for e in s}))}
+    space = TokenSpace(
+        size=len(number) + 2, pad=0, mask=0, unk=None, start=None, end=None, special=(0,)
+    )  # 1: never seen
+
+    def encoded(sessions: Sequence[Session]) -> list[Encoding]:
+        ids = [np.array([number.get(event, 1) for event in one], dtype=np.int32) for one in sessions]
+        return [Encoding(ids=one, groups=np.arange(len(one), dtype=np.int32)) for one in ids]
+
+    rule, held = Units(space), encoded(train[9::10])
+    unigram = np.append(0.0, np.full(len(number) + 1, 1 / (len(number) + 1)))
+    fitted = CountExpert.fit(encoded([s for i, s in enumerate(train) if i % 10 != 9]), rule, unigram)
+    units = fitted.named(held)
+    tuned = fitted.tuned(units)
+    weights = learnt_weights(None, tuned.priced(units))
+    expert = replace(tuned, weights={ALONE: weights})
+
+    def bits(sessions: Sequence[Session]) -> list[Doubles]:
+        asked = expert.named(encoded(sessions))
+        ends = np.cumsum([len(s) for s in sessions])
+        return np.split(-expert.alone(expert.priced(asked)), ends[:-1])
+
+    return bits
+
+
+def _reduced(name: str, bits: Callable[[Sequence[Session]], list[Doubles]]) -> dict[str, Floor]:
+    """What sessions are ranked by, given the bits of their events."""
     known: dict[Session, Doubles] = {}  # the four ways read the same bits
 
     def bits_of(sessions: Sequence[Session]) -> list[Doubles]:
         new = list(dict.fromkeys(s for s in sessions if s not in known))
         if new:
-            ends = np.cumsum([len(s) + 1 for s in new])
-            known.update(zip(new, np.split(model.bits(map(spelled, new)), ends[:-1]), strict=True))
+            known.update(zip(new, bits(new), strict=True))
         return [known[s] for s in sessions]
 
     def reduced(reduce: Callable[[Doubles], float]) -> Floor:
@@ -115,7 +159,7 @@ def _ngrams(train: Sequence[Session], order: int) -> dict[str, Floor]:
         "sum": lambda bits: float(bits.sum()),
         "top 5": lambda bits: float(np.sort(bits)[-5:].mean()),
     }
-    return {f"{order}-gram {name}": reduced(way) for name, way in ways.items()}
+    return {f"{name} {called}": reduced(way) for called, way in ways.items()}
 
 
 def _edit(train: Sequence[Session]) -> Floor:

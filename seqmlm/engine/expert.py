@@ -36,6 +36,8 @@ from seqmlm.engine.counts import (
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import EXACT, Units
 
+ALONE = "counts"
+
 BUDGET = 64 << 20
 """Bytes of counts that a model keeps."""
 
@@ -85,7 +87,8 @@ def smoothed(found: Sequence[Found], spelled: Doubles, start: Smoothing) -> Smoo
         for number, one in enumerate(found):
             for way in (_discounts, _strengths):
                 trials = [[trial, *chosen[number + 1 :]] for trial in way(chosen[number])]
-                costs = [_bits(found[number:], lower, trial) for trial in trials]
+                # Rounded: another processor's last bits must not choose among equals.
+                costs = np.round([_bits(found[number:], lower, trial) for trial in trials], 9)
                 chosen[number] = trials[int(np.argmin(costs))][0]
             lower = _step(one, lower, *chosen[number])
     return tuple(chosen)
@@ -154,7 +157,8 @@ class CountExpert:
         log2_unigram: (K,) of each symbol in the training split.
         chains: C of them. levels: of each, see `count`. smoothing: of each.
         record: whether what the rest of a record says is counted too.
-        weights: by mode of asking (see `Mode`): (KINDS, C + 1) lambda, the model's first.
+        weights: by mode of asking (see `Mode`): (KINDS, C + 1) lambda, the model's first; by `ALONE` those of
+            counts without a model.
         facts: what was measured when the weights were learnt.
     """
 
@@ -262,6 +266,10 @@ class CountExpert:
             parts = np.log2(weights.T[:, priced.kind]) + np.concatenate([model[None], priced.log2])
         total = np.logaddexp2.reduce(parts, axis=0)
         return total, 1 - np.exp2(parts[0] - total)
+
+    def alone(self, priced: Priced) -> Doubles:
+        """(N,) log2 p by the mixture of counts alone."""
+        return self.mixed(np.full(priced.log2.shape[1], -np.inf), priced, ALONE)[0]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that is stored beside `described`."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.expert import ALONE as COUNTS_ALONE
 from seqmlm.engine.expert import CountExpert, Priced, learnt_weights
 from seqmlm.engine.randomness import EVALUATION, rng
 from seqmlm.engine.scoring import Scorer, SequenceScore
@@ -150,12 +151,15 @@ class _Learner:
         first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
         at = first[self._window] + self._unit
         mine, rest = priced.some(at[self.learns]), priced.some(at[~self.learns])
-        expert = replace(expert, weights={str(EXACT): learnt_weights(self._model[self.learns], mine)})
-        alone = replace(expert, weights={str(EXACT): learnt_weights(None, mine)})
+        weights = {
+            str(EXACT): learnt_weights(self._model[self.learns], mine),
+            COUNTS_ALONE: learnt_weights(None, mine),
+        }
+        expert = replace(expert, weights=weights)
         model = self._model[~self.learns]
         bits = {
             "model": -model,
-            "counts": -alone.mixed(np.full_like(model, -np.inf), rest, str(EXACT))[0],
+            "counts": -expert.alone(rest),
             "mixture": -expert.mixed(model, rest, str(EXACT))[0],
         }
         return replace(expert, facts=self._facts(bits))

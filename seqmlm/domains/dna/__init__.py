@@ -43,7 +43,8 @@ class DNADomain(Domain):
     """DNA and RNA, one base a token.
 
     Single bases, because with them every base can be asked, mutated and mapped; k-mers and byte pairs are
-    there for those who want longer windows, and are measured in bits per base like them.
+    there for those who want longer windows, and are measured in bits per base like them. Every second layer
+    looks at the whole window: bases pair far apart (`--layers nearby` learns genomes faster, and pairs later).
     """
 
     name: ClassVar[str] = "dna"
@@ -64,9 +65,10 @@ class DNADomain(Domain):
     dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _contig))
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="base.v1",
-        masking=MaskingConfig(masker="uniform.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
+        masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
+        model={"layers": "mixed.v1", "initialization": "unigram.v1"},
     )
 
     @property

@@ -63,6 +63,7 @@ class ProteinDomain(Domain):
         masking=MaskingConfig(masker="uniform.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
+        model={"initialization": "unigram.v1"},
     )
 
     @property
