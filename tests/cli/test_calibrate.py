@@ -201,7 +201,17 @@ def test_nothing_of_a_patient_is_in_the_calibration(seqmlm: Run, workspace: Path
     for share, calibrated in (("0.5", True), ("0.05", False)):
         name = f"p{share[2:]}"
         done = seqmlm(
-            "train", "-d", "ehr", table, *FAST, "--name", name, "--set", f"data.calibration={share}"
+            "train",
+            "-d",
+            "ehr",
+            table,
+            *FAST,
+            "--name",
+            name,
+            "--set",
+            f"data.calibration={share}",
+            "--set",
+            "data.validation=0.3",
         )
         assert done.code == 0, done.err
         folder = workspace / "runs" / name / "model"

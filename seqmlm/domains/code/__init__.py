@@ -26,8 +26,8 @@ class CodeDomain(Domain):
     tokens.
 
     Masks go by token class and hide an identifier at all its places half of the time, because most of code is
-    punctuation that is easy and names that can be copied. Only the first layer looks beyond the nearest tokens:
-    that learns fastest, and exact scores then cost little.
+    punctuation that is easy and names that can be copied. Only the first layer looks beyond the nearest
+    tokens: that learns fastest, and exact scores then cost little.
     """
 
     name: ClassVar[str] = "code"

@@ -44,7 +44,7 @@ class DNADomain(Domain):
 
     Single bases, because with them every base can be asked, mutated and mapped; k-mers and byte pairs are
     there for those who want longer windows, and are measured in bits per base like them. Every second layer
-    looks at the whole window: bases pair far apart (`--layers nearby` learns genomes faster, and pairs later).
+    looks at the whole window, for bases pair far apart (`--layers nearby` is cheaper, and finds pairs later).
     """
 
     name: ClassVar[str] = "dna"

@@ -37,8 +37,8 @@ def _protein(record: Record, problems: Problems) -> Iterator[Record]:
 class ProteinDomain(Domain):
     """Proteins, one residue a token (ESM's vocabulary, so that ESM checkpoints load).
 
-    Residues are masked one by one (15 %, 80/10/10, as ESM does): with the outcome drawn per token the exact
-    one-pass scores of the engine hold.
+    Residues are masked one by one (80/10/10, as ESM does; 30 %, which teaches more in a short training than
+    its 15 %): with the outcome drawn per token the exact one-pass scores of the engine hold.
     """
 
     name: ClassVar[str] = "protein"
@@ -60,7 +60,7 @@ class ProteinDomain(Domain):
     dataset: ClassVar[Format] = dataset_format(partial(read_dataset, _protein))
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="residue.v1",
-        masking=MaskingConfig(masker="uniform.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
+        masking=MaskingConfig(masker="uniform.v1", rate=0.3, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
         model={"initialization": "unigram.v1"},
