@@ -20,8 +20,9 @@ def score(
         typer.Option(
             help="How log-probabilities are computed: exact (mask one unit at a time), whole-unit (mask all "
             "tokens of a unit together), partition:K (K passes), one-pass (one pass, nothing masked, "
-            "corrected), or cascade (one-pass for all, exact for the unusual). Default: exact; for 64 MiB or "
-            "more, or a pipe, cascade if the model is calibrated for it."
+            "corrected), or cascade (one-pass for all, exact for the unusual). Default: exact; where that "
+            "would take more than ten minutes by estimate, or for a pipe, cascade if the model is calibrated "
+            "for it."
         ),
     ] = None,
     level: opt.Level = None,

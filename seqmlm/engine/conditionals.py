@@ -73,7 +73,11 @@ class PackedModel(Protocol):
 
 @dataclass(slots=True)
 class Statistics:
-    """What has been asked so far: queries and their masked copies; what was computed for them."""
+    """What has been asked so far: queries and their masked copies; what was computed for them.
+
+    Tokens are those of documents computed whole; copies computed as differences count as so many of them as
+    they cost.
+    """
 
     queries: int = 0
     variants: int = 0
@@ -328,7 +332,7 @@ class Conditionals:
                 raise
             return None
         self.statistics.forwards += 1
-        self.statistics.tokens += int(layout.first_token[stop] - layout.first_token[start])
+        self.statistics.tokens += round(layout.cost(start, stop))
         return found
 
     def _reduced(

@@ -124,13 +124,7 @@ class Documents:
                 (self.asked, self.first_asked, self.count),
             )
         )
-        narrow, read, whole = costs(changed, np.unique(asked), starts, layers)
-        _, first, of = np.unique(self.sequence, return_index=True, return_inverse=True)
-        apart = np.bincount(of, narrow) + whole[first]  # the sequence itself is computed, too
-        cheaper = (apart < _WORTH * np.bincount(of, read))[of]
-        # One at least: a pack of documents that cost nothing could not be made smaller when memory runs out.
-        own = np.maximum(narrow / len(layers.windows), 1)
-        return cheaper, np.where(cheaper, own, self.length).astype(np.float32)
+        return _apart(changed, np.unique(asked), starts, self.sequence, layers)
 
     def distinct(self) -> tuple[Longs, Longs]:
         """Which documents are different questions.
@@ -175,6 +169,44 @@ class Documents:
             unlike = flat[ranges(first[a], n)] != flat[ranges(first[b], n)]
             equal &= np.bincount(np.repeat(np.arange(len(a)), n)[unlike], minlength=len(a)) == 0
         return equal
+
+
+def _apart(
+    changed: Longs, asked: Longs, starts: Longs, sequence: Longs, layers: Layers
+) -> tuple[NDArray[np.bool_], Floats]:
+    """As `Documents.apart`, of D copies whose rows are numbered as in `cones`.
+
+    Args:
+        changed, asked: rows, ascending and distinct.
+        starts: (D + 1,) where each copy's rows begin.
+        sequence: (D,) the one it is a copy of.
+    """
+    narrow, read, whole = costs(changed, asked, starts, layers)
+    _, first, of = np.unique(sequence, return_index=True, return_inverse=True)
+    apart = np.bincount(of, narrow) + whole[first]  # the sequence itself is computed, too
+    cheaper = (apart < _WORTH * np.bincount(of, read))[of]
+    # One at least: a pack of documents that cost nothing could not be made smaller when memory runs out.
+    own = np.maximum(narrow / len(layers.windows), 1)
+    return cheaper, np.where(cheaper, own, np.diff(starts)).astype(np.float32)
+
+
+def exact_cost(length: int, layers: Layers | None) -> float:
+    """What it takes to ask every token of a sequence with itself masked, in one forward pass.
+
+    Args:
+        length: of the sequence, in tokens, at least 1.
+        layers: of an encoder that can compute copies as differences from their sequences, or None.
+
+    Returns:
+        Tokens of documents computed whole, as `Layout.cost` counts them: `length` squared where the copies
+        are computed whole.
+    """
+    if layers is None:
+        return float(length) ** 2
+    starts = length * np.arange(length + 1)
+    rows = starts[:-1] + np.arange(length)
+    narrow, cost = _apart(rows, rows, starts, np.zeros_like(rows), layers)
+    return float(cost.sum(dtype=np.float64)) + (length if narrow[0] else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,6 +254,17 @@ class Layout:
         if self.layers is None or start >= self.narrow:
             return self.documents.batch(start, stop)
         return self.documents.cone_batch(start, stop, self.layers)
+
+    def cost(self, start: int, stop: int) -> float:
+        """What a forward pass of documents start..stop-1, all of one kind, takes.
+
+        In tokens of documents computed whole; of differences, with the sequences that they differ from.
+        """
+        cost = float(self.first_cost[stop] - self.first_cost[start])
+        if start >= self.narrow:
+            return cost
+        sequence = self.documents.sequence[start:stop]
+        return cost + float(self.documents.length[start:stop][np.diff(sequence, prepend=-1) != 0].sum())
 
 
 def lay_out(

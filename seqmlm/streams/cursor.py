@@ -80,6 +80,15 @@ class Cursor:
         except StateError:
             return None
 
+    def begun(self) -> Mapping[str, Any]:
+        """What the unfinished scoring of this output was asked; nothing where there is none that can be
+        read."""
+        try:
+            found = self._read()
+            return {} if found is None else dict(found["request"])
+        except StateError:
+            return {}
+
     def _read(self) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = read_json(self.path)

@@ -30,7 +30,7 @@ from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement, Screening, Statistics
 from seqmlm.evaluation.incidents import rows_per_day
-from seqmlm.inference.batches import Encoded, batches, encoded
+from seqmlm.inference.batches import Encoded, batches, encoded, forward_tokens
 from seqmlm.inference.calibrations import (
     CALIBRATION,
     CASCADE,
@@ -379,7 +379,7 @@ class Calibrator:
             return fitted, normal
         if fitted.needs_scores:
             detector = Detector(self._scorer(), level)
-            few = self._affordable(half.records, _EXACT_SHARE / 2, self._exact_cost)
+            few = self._affordable(half.records, _EXACT_SHARE / 2, self._cost(EXACT))
             found = [
                 one for batch in batches(few) for one in detector.scored(self._encoded(batch, self.problems))
             ]
@@ -449,11 +449,8 @@ class Calibrator:
         self, level: Level, name: str, normal: Normal, background: Background | None
     ) -> Stored | None:
         mode = Mode.parse(name)
-        share = _EXACT_SHARE
-        cost: Callable[[int], float] = self._exact_cost
-        if mode == ONE_PASS:
-            share, cost = 1 - _EXACT_SHARE - _CASCADE_SHARE, float
-        records = self._affordable(normal.records, share, cost)
+        share = 1 - _EXACT_SHARE - _CASCADE_SHARE if mode == ONE_PASS else _EXACT_SHARE
+        records = self._affordable(normal.records, share, self._cost(mode))
         detector = Detector(self._scorer(), level, mode=mode, background=background)
         judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
         if self._too_few(judged):
@@ -467,7 +464,8 @@ class Calibrator:
         self, level: Level, name: str, normal: Normal, background: Background | None
     ) -> Stored | None:
         scorer = self._scorer()
-        records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: self._exact_cost(n) * ESCALATE)
+        again = self._cost(EXACT)
+        records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: again(n) * ESCALATE)
         stage = _Stage()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         seen = np.array(
@@ -520,8 +518,9 @@ class Calibrator:
                 found += windows(one.encoding, space, longest)
         return InMemory(found)
 
-    def _exact_cost(self, length: int) -> float:
-        return float(length * min(length, self.session.card.max_length))
+    def _cost(self, mode: Mode) -> Callable[[int], float]:
+        """Forward tokens of a record by its tokens."""
+        return forward_tokens(self.session.model, mode)
 
     def _affordable(
         self, records: Sequence[Record], share: float, cost: Callable[[int], float]

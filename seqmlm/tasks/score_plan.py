@@ -6,28 +6,41 @@ is the request settled for a model. The same request to the same model always gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.files import expand
-from seqmlm.data.problems import OnError
+from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.timestamps import duration
 from seqmlm.engine.device import Precision
 from seqmlm.engine.reductions import Entropy, Rank, top
+from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
-from seqmlm.inference.batches import Budget, input_bytes, is_pipe
+from seqmlm.inference.batches import (
+    Budget,
+    batches,
+    characters,
+    encoded,
+    forward_tokens,
+    input_bytes,
+    is_pipe,
+    tokens_per_second,
+)
 from seqmlm.inference.calibrations import CASCADE, Stored, stored_background, stored_calibration
 from seqmlm.inference.detector import ESCALATE, Detector
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session
-from seqmlm.streams.cursor import file_facts
+from seqmlm.inference.session import Session, digest
+from seqmlm.streams.cursor import Cursor, file_facts
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
@@ -192,8 +205,12 @@ class ScoreConfig:
 
 # The plan
 
-LARGE = 64 << 20
-"""Bytes of input from which a calibrated model screens first, where no mode is asked for."""
+PATIENCE = 600.0
+"""Seconds that the forward passes of an exact scoring may take, by estimate, where no mode is asked for and
+the model has a cascade: about as long as a person waits for one result without planning for it."""
+
+LOOK = 1 << 21
+"""Tokens that are looked at, at most, to estimate that: some seconds of reading."""
 
 _CORRECTED = {
     "none": "by nothing",
@@ -284,8 +301,10 @@ class ScoringPlan:
 def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     """Decide level, mode and calibration.
 
-    Where no mode is asked for, a small input is scored exactly, and one of `LARGE` bytes or more, or from a
-    pipe, by a cascade where the model is calibrated for it: the same request always gets the same mode.
+    Where no mode is asked for, an input is scored exactly, but by a cascade, if the model is calibrated for
+    it, where that would take more than `PATIENCE` or the input is a pipe. The estimate rests on no clock: the
+    same request always gets the same mode on the same kind of device, and what is resumed goes on in the mode
+    it began with.
 
     Raises:
         UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
@@ -297,11 +316,11 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     notes: list[str] = []
     name = config.mode
     if name is None:
-        name, why = choose_mode(config.sources, model, level)
+        name, why = choose_mode(config, session, level)
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
-    if stored is not None and stored.counts != session.counts:
+    if stored is not None and not _rests_on(stored, session):
         notes.append(_OTHER_COUNTS)
         stored = None
     if name == CASCADE and stored is None:
@@ -325,22 +344,98 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     )
 
 
-def choose_mode(sources: Sequence[str], model: LoadedModel, level: Level) -> tuple[str, str]:
+def choose_mode(config: ScoreConfig, session: Session, level: Level) -> tuple[str, str]:
     """The mode of a scoring that asks for none, and why."""
-    size = input_bytes(sources)
-    if size is not None and size < LARGE:
-        return str(EXACT), f"the input has less than {LARGE >> 20} MiB"
-    unknown = "the size of the input is not known"
-    large = unknown if size is None else f"the input has {LARGE >> 20} MiB or more"
-    if stored_calibration(model, level, CASCADE) is None:
-        return str(EXACT), f"{large}, but the model has no cascade calibrated for the level {level.name}"
-    return CASCADE, large
+    if config.resume and config.out is not None:
+        begun = Cursor(config.out, {}).begun().get("mode")
+        if isinstance(begun, str):
+            return begun, "as the scoring that is continued began"
+    if config.since is not None or config.diff is not None:
+        return str(EXACT), "only files that changed are scored"
+    rate = tokens_per_second(session.model)
+    tokens = exact_tokens(config, session, level, most=PATIENCE * rate)
+    if tokens is not None and tokens <= PATIENCE * rate:
+        return str(EXACT), f"the forward passes take {_about(tokens / rate)}, by estimate"
+    why = "how much there is to score is not known"
+    if tokens is not None:
+        why = f"the forward passes of --mode exact would take more than {_about(PATIENCE)}, by estimate"
+    stored = stored_calibration(session.model, level, CASCADE)
+    if stored is None or not _rests_on(stored, session):
+        return str(EXACT), f"{why}, but the model has no cascade calibrated for the level {level.name}"
+    return CASCADE, why
+
+
+def exact_tokens(config: ScoreConfig, session: Session, level: Level, *, most: float) -> float | None:
+    """About how many forward tokens (`forward_tokens`) an exact scoring takes; no clock is asked.
+
+    Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens the rest is taken to
+    be like its beginning, by the size of the files.
+
+    Args:
+        config, session, level: of the scoring.
+        most: no more is counted once there are more.
+
+    Returns:
+        Tokens; None where the input can be read only once. Records that cannot be read count nothing.
+    """
+    size = input_bytes(config.sources)
+    if size is None:
+        return None
+    cost, problems = _exact_cost(session, level), Problems("skip", sensitive=session.card.sensitive)
+    read = session.reader(config.sources, format=config.format, options=config.options)
+    known, total, tokens, seen = set[bytes](), 0.0, 0, 0
+    with suppress(SeqmlmError):  # the scoring itself says what is wrong with its input
+        for batch in batches(read(problems)):
+            seen += sum(map(characters, batch))
+            for _, encoding in encoded(session.domain, session.tokenizer, batch, problems):
+                tokens += len(encoding)
+                if (key := digest(encoding)) not in known:
+                    known.add(key)
+                    total += cost(encoding)
+            if total > most:
+                break
+            if tokens >= LOOK:
+                return total * max(1.0, size / max(seen, 1))
+    return total
+
+
+def _exact_cost(session: Session, level: Level) -> Callable[[Encoding], float]:
+    """Forward tokens that a record takes at a level in the exact mode."""
+    model, view = session.model, level.view
+    if view is not WHOLE:  # what is asked there depends on the record
+        rule = view.units(session.tokenizer)
+        return lambda encoding: float(
+            sum(
+                query.variants * len(query.encoding)
+                for window in view.windows(encoding, session.tokenizer, session.card.max_length)
+                for query in rule.questions(*window)
+            )
+        )
+    exact, also = forward_tokens(model), [forward_tokens(model, mode) for mode in level.also]
+    ways, special = 1 if level.second is None else 2, session.tokenizer.space.is_special
+
+    def cost(encoding: Encoding) -> float:
+        length = len(encoding)
+        asked = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids])
+        return ways * exact(length) * float(asked) / max(length, 1) + sum(one(length) for one in also)
+
+    return cost
+
+
+def _about(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
 
 
 _OTHER_COUNTS = (
     "the calibration was made with other counts than these scores mix in, so rows have no p-values: leave "
     "--expert out, or calibrate with the same --expert"
 )
+
+
+def _rests_on(stored: Stored, session: Session) -> bool:
+    """Whether a calibration was made with the counts that these scores mix in."""
+    return stored.counts == session.counts
 
 
 def _counts(session: Session, level: Level) -> list[str]:

@@ -178,6 +178,59 @@ def test_copies_are_computed_whole_where_that_is_cheaper() -> None:
         assert found.narrow == narrow
 
 
+EVERYWHERE = Layers((None, None, None, None), 32)
+NEARBY = Layers((None, 2, 2, 2), 32)
+
+
+def every_token_masked(length: int) -> Query:
+    """A copy of a sequence for each of its tokens."""
+    ids = np.random.default_rng(length).integers(4, VOCABULARY, length).astype(np.int32)
+    places = np.arange(length, dtype=np.int32)
+    encoding = Encoding(ids=ids, groups=places)
+    return Query(encoding=encoding, masked=places, asked=places, masked_in=places, asked_in=places)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 30, 61, 150])
+@pytest.mark.parametrize("name", [*PATTERNS, "everywhere"])
+def test_an_exact_score_costs_what_the_engine_computes(name: str, length: int) -> None:
+    layers = EVERYWHERE if name == "everywhere" else Layers(PATTERNS[name], 32)
+    query = every_token_masked(length)
+    laid = layout.lay_out([query], SPACE, rows_limit=999, capacity=None, layers=layers)
+    assert laid.narrow in (0, length)
+    assert layout.exact_cost(length, layers) == pytest.approx(laid.cost(0, length), rel=1e-6)
+    own = laid.first_cost[-1]
+    assert laid.cost(0, length) == own + (length if laid.narrow else 0)
+    assert laid.narrow or own == length**2
+
+
+@pytest.mark.parametrize(
+    ("windows", "length"), [((None, 2, 2, 2), 60), ((None, 2, 2, 2), 6), ((60, None), 9)]
+)
+def test_what_was_asked_is_counted_by_its_cost(windows: tuple[int | None, ...], length: int) -> None:
+    rows, query = rows_of(windows), every_token_masked(length)
+    asked = Conditionals(rows, tokens_per_batch=10**6)
+    list(asked.ask([query]))
+    assert asked.statistics.forwards == 1
+    assert asked.statistics.tokens == round(layout.exact_cost(length, rows.layers))
+    whole = Conditionals(Whole(rows.model, SPACE), tokens_per_batch=10**6)
+    list(whole.ask([query]))
+    assert whole.statistics.tokens == length**2
+    again = Conditionals(rows, tokens_per_batch=1)
+    list(again.ask([query]))
+    assert again.statistics.tokens >= asked.statistics.tokens, "every pass computes the sequence"
+
+
+def test_the_cost_grows_with_the_length_where_layers_look_nearby_else_with_its_square() -> None:
+    for length in (100, 200, 400, 800):
+        near, far = (
+            layout.exact_cost(2 * length, layers) / layout.exact_cost(length, layers)
+            for layers in (NEARBY._replace(width=4096), EVERYWHERE)
+        )
+        assert 1.9 < near < 2.2
+        assert far == 4
+        assert layout.exact_cost(length, None) == length**2
+
+
 def test_copies_read_where_nothing_differs_still_fill_a_pack(always: list[ConeBatch]) -> None:
     """Else a pack that does not fit into memory would be tried for ever."""
     copies = np.arange(30, dtype=np.int32)

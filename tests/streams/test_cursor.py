@@ -32,10 +32,12 @@ def test_a_position_comes_back(folder: Path) -> None:
     cursor.save(Position())
     cursor.save(POSITION)
     assert Cursor(folder / "out.jsonl", _request(folder)).load() == POSITION
+    assert Cursor(folder / "out.jsonl", {}).begun() == _request(folder)
     assert (folder / "out.jsonl.resume.json").stat().st_mode & 0o777 == 0o600
     assert sorted(file.name for file in folder.iterdir()) == ["a.txt", "b.txt", "out.jsonl.resume.json"]
     cursor.remove()
     assert cursor.load() is None
+    assert cursor.begun() == {}
 
 
 def test_what_differs_is_named(folder: Path) -> None:
@@ -104,3 +106,4 @@ def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path, damage
     with pytest.raises(StateError, match="score again without --resume"):
         cursor.load()
     assert cursor.unfinished() is None
+    assert cursor.begun() == {}

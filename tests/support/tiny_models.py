@@ -13,13 +13,13 @@ from seqmlm.tokenizers.residue import ResidueTokenizer
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 
 
-def protein_model(max_length: int = 22) -> LoadedModel:
-    """Two random layers over residues; windows of `max_length` tokens."""
+def protein_model(max_length: int = 22, layers: str = "modernbert.v1") -> LoadedModel:
+    """Two random layers over residues, of a pattern of `LAYERS`; windows of `max_length` tokens."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
     tokenizer = ResidueTokenizer()
     overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    model = build(ModelConfig(max_length=max_length, overrides=overrides), tokenizer.space)
+    model = build(ModelConfig(max_length=max_length, layers=layers, overrides=overrides), tokenizer.space)
     rows = MaskedRows(model, tokenizer.space)
     card = Card(
         domain="protein",

@@ -22,6 +22,7 @@ from seqmlm.engine import durable
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import DataError, StateError
+from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import (
     BACKGROUND,
     CALIBRATION,
@@ -156,17 +157,29 @@ def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.M
     records = normal(3000)
     free = calibrator(model)
     bound = calibrator(model, budget=1)
-    assert free._affordable(records.records, 0.5, bound._exact_cost) is records.records
-    few = bound._affordable(records.records, 0.5, bound._exact_cost)
+    exact = forward_tokens(model)
+    assert free._affordable(records.records, 0.5, exact) is records.records
+    few = bound._affordable(records.records, 0.5, exact)
     assert len(few) == 200, "short ones: so many however short the training was"
     lines = np.diff([record.line for record in few])
     assert lines.min() >= 14, "spread evenly"
     monkeypatch.setattr(calibrate_module, "_FLOOR", 0)
-    assert len(bound._affordable(records.records, 0.5, bound._exact_cost)) == 1
+    assert len(bound._affordable(records.records, 0.5, exact)) == 1
     rich = calibrator(model, budget=200_000)
-    paid = rich._affordable(records.records, 0.5, rich._exact_cost)
-    cost = sum(rich._exact_cost(len(record.raw) + 2) for record in paid)
+    paid = rich._affordable(records.records, 0.5, exact)
+    cost = sum(exact(len(record.raw) + 2) for record in paid)
     assert 60_000 < cost < 140_000
+
+
+def test_a_short_training_affords_more_exact_records_where_layers_look_nearby() -> None:
+    records = normal(600, longest=90)
+    rows, spent = {}, {}
+    for pattern in ("nearby.v1", "everywhere.v1"):
+        one = calibrator(protein_model(100, pattern), budget=400_000)
+        found = one.calibrate(RecordLevel("protein"), [str(EXACT)], records, None)["protein", "exact"]
+        rows[pattern], spent[pattern] = found.rows, one.session.forward_tokens
+    assert rows["nearby.v1"] > 2 * rows["everywhere.v1"]
+    assert all(150_000 < tokens < 250_000 for tokens in spent.values()), "half of the budget, both"
 
 
 def test_rows_a_day_stand_for_all_records(model: LoadedModel) -> None:

@@ -16,7 +16,6 @@ from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.detector import Detector
-from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_plan import ScoreConfig
 
@@ -319,16 +318,3 @@ def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
         _score(model, bad, out=out, track=track)
     assert not out.exists()
     assert list(workspace.iterdir()) == [bad]
-
-
-def test_large_inputs_are_screened_where_the_model_is_calibrated(
-    model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = model_folder.load(model)
-    level = loaded.domain.level(None)
-    assert score_plan.choose_mode([str(fasta)], loaded, level)[0] == "exact"
-    monkeypatch.setattr(score_plan, "LARGE", 100)
-    assert "no cascade" in score_plan.choose_mode([str(fasta)], loaded, level)[1]
-    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: object())
-    assert score_plan.choose_mode([str(fasta)], loaded, level)[0] == "cascade"
-    assert score_plan.choose_mode(["-"], loaded, level)[0] == "cascade"

@@ -1,0 +1,66 @@
+"""What records are estimated to cost, and what a batch holds by it."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_models import protein_model, residues
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.layout import exact_cost
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.inference import batches
+from seqmlm.inference.batches import Budget, forward_tokens, tokens_per_second
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+
+NEARBY, EVERYWHERE = "nearby.v1", "everywhere.v1"
+
+
+@pytest.mark.parametrize("pattern", [NEARBY, EVERYWHERE])
+@pytest.mark.parametrize("longest", [60, 512])
+def test_an_exact_score_is_estimated_by_what_the_engine_computes(pattern: str, longest: int) -> None:
+    model = protein_model(longest, pattern)
+    cost = forward_tokens(model)
+    for length in {1, 2, 5, 13, 40, 47, longest // 2 + 1, longest - 1, longest}:
+        assert cost(length) == pytest.approx(exact_cost(length, model.rows.layers), rel=0.02), length
+    assert cost(0) == 0
+
+
+def test_a_model_that_looks_everywhere_costs_the_square() -> None:
+    cost = forward_tokens(protein_model(100, EVERYWHERE))
+    assert [cost(length) for length in (1, 50, 100, 400)] == [1, 2500, 10_000, 40_000]
+    near = forward_tokens(protein_model(100, NEARBY))
+    assert near(100) < 0.2 * cost(100)
+    assert near(10) == cost(10), "short ones are computed whole"
+
+
+@pytest.mark.parametrize("pattern", [NEARBY, EVERYWHERE])
+@pytest.mark.parametrize("length", [70, 98, 400])
+@pytest.mark.parametrize("mode", ["exact", "one-pass", "partition:3"])
+def test_the_estimate_is_near_what_scoring_takes(pattern: str, length: int, mode: str) -> None:
+    model, asked = protein_model(100, pattern), Mode.parse(mode)
+    session = Session(model, tokens_per_batch=10**6, correction=Correction())
+    scorer = RecordScorer(session)
+    record = Record(id="r", raw=residues(length), source="x", line=1)
+    scorer.scored(scorer.encoded([record], Problems()), asked)
+    assert forward_tokens(model, asked)(length + 2) == pytest.approx(session.forward_tokens, rel=0.15)
+
+
+def test_a_batch_holds_as_many_records_as_their_scores_are_cheap() -> None:
+    near, far = (protein_model(512, pattern) for pattern in (NEARBY, EVERYWHERE))
+    one, other = Budget.of(near), Budget.of(far)
+    assert one.batch == other.batch == int(2 * tokens_per_second(far))
+    assert one.cost(500) < other.cost(500) / 10
+    cascade = Budget.of(near, ONE_PASS, exactly=0.05)
+    assert cascade.cost(500) == pytest.approx(500 + 0.05 * forward_tokens(near, EXACT)(500))
+
+
+def test_a_larger_model_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = protein_model()
+    weights = sum(one.numel() for one in model.rows.parameters())
+    slow = tokens_per_second(model)
+    monkeypatch.setattr(batches, "_RATES", {fast: 2 * rate for fast, rate in batches._RATES.items()})
+    assert tokens_per_second(model) == 2 * slow
+    assert slow > batches._RATES[False] / 4 / weights, "its table of tokens is looked up, not multiplied"
