@@ -19,6 +19,7 @@ from seqmlm.engine.correction import Correction
 from seqmlm.errors import DataError
 from seqmlm.inference import batches, model_folder
 from seqmlm.inference.batches import forward_tokens, tokens_per_second
+from seqmlm.inference.calibrations import Stored
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
@@ -46,7 +47,7 @@ def cascades(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model has a cascade, and no other calibration."""
 
     def stored(model: LoadedModel, level: object, mode: str) -> object:
-        return object() if mode == "cascade" else None
+        return Stored() if mode == "cascade" else None
 
     monkeypatch.setattr(score_plan, "stored_calibration", stored)
 
@@ -208,7 +209,7 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     stored = score_plan.stored_calibration
 
     def cascade(model: LoadedModel, level: Any, mode: str) -> Any:
-        return object() if mode == "cascade" else stored(model, level, mode)
+        return Stored() if mode == "cascade" else stored(model, level, mode)
 
     monkeypatch.setattr(score_plan, "stored_calibration", cascade)
     session = Session(model_folder.load(str(folder)))
