@@ -24,22 +24,18 @@ import argparse
 import gzip
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
-from pretrain_real import SETS, DataSet, Trained, train
+from pretrain_real import SETS, DataSet, Trained, by_processor_time, train
 from sklearn.metrics import roc_auc_score
 
 from seqmlm import plugins
 from seqmlm.config import merge
 from seqmlm.data.problems import Problems
-from seqmlm.engine import loop as training
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.reductions import Candidates
 from seqmlm.tokenizers.base import Tokenizer
@@ -63,6 +59,7 @@ PARTS: dict[str, Settings] = {
     "flat": {"model": {"initialization": "modernbert"}},
     "unigram": {"model": {"initialization": "unigram"}},
     "scaled": {"model": {"initialization": "scaled"}},
+    "rate.15": {"masking": {"rate": 0.15}},
     "rate.3": {"masking": {"rate": 0.3}},
     "rate.4": {"masking": {"rate": 0.4}},
     "masks": {"masking": {"mask": 1.0, "random": 0.0, "keep": 0.0}},
@@ -71,6 +68,7 @@ PARTS: dict[str, Settings] = {
     "24k": {"tokenizer": {"vocabulary_size": 24_000}},
 }
 ARMS = (
+    "default",
     "modernbert+flat",
     "modernbert+unigram",
     "nearby+unigram",
@@ -256,8 +254,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    training.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined]
+    by_processor_time(options.threads)
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     sets = options.only.split(",") if options.only else [*STRUCTURED, *SETS]
