@@ -338,7 +338,7 @@ _TOKENS, _SEEN = (
 KINDS = _TOKENS * _SEEN * CACHED
 
 _ROUNDS = 50
-_PRIOR = 20.0
+_PRIOR, _LEAST = 20.0, 0.1
 
 
 def _longest(found: Sequence[Found]) -> Longs:
@@ -361,7 +361,7 @@ def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
     """(KINDS, C + 1) weights by expectation-maximization (Jelinek and Mercer 1980).
 
     Those of a kind with few places are drawn towards those of all: they begin with 20 places of these, and
-    all with one place for each part, so that nothing is ever quite sure.
+    all with a tenth of a place for each part, so that nothing is ever quite sure.
 
     Args:
         model: (N,) log2 p by the model; None for a mixture of counts alone, where its weight is 0.
@@ -374,7 +374,7 @@ def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
     whole = np.where(shown, 1.0, 0.0)[None] / np.count_nonzero(shown)
     one = np.zeros_like(priced.kind)
     for _ in range(_ROUNDS):
-        whole = _maximized(whole, shares, one, 1, np.where(shown, 1.0, 0.0)[None])
+        whole = _maximized(whole, shares, one, 1, np.where(shown, _LEAST, 0.0)[None])
     found = np.repeat(whole, KINDS, axis=0)
     for _ in range(_ROUNDS):
         found = _maximized(found, shares, priced.kind, KINDS, _PRIOR * whole)

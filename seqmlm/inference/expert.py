@@ -49,7 +49,7 @@ _ASKED, _FLOOR, _SHARE = (
     300_000,
     0.02,
 )  # units asked exactly; forward tokens for them, of those trained on
-_LEAST_UNITS = 50
+_LEAST_UNITS, _RECORDS = 50, 10
 _HEADER = "seqmlm"
 _AGAIN = "copy the model again from where it is whole, or score without counts (--expert none)"
 
@@ -124,9 +124,9 @@ class _Learner:
         self._window, self._unit = np.concatenate(owner), np.concatenate(places)
         self._model = np.concatenate(found)
         self._record = records[self._window]
-        distinct = np.unique(records)
-        groups_of = self._record if len(distinct) > 1 else self._window
-        self._group = np.unique(groups_of, return_inverse=True)[1]
+        # Of a few long records windows must do, though neighbours are alike.
+        several = len(np.unique(self._record)) >= _RECORDS
+        self._group = np.unique(self._record if several else self._window, return_inverse=True)[1]
         self.learns = self._group % 2 == 0
 
     def _asked(self, budget: int, seed: int) -> list[Bools]:
@@ -165,7 +165,7 @@ class _Learner:
         return replace(expert, facts=self._facts(bits))
 
     def _facts(self, bits: Mapping[str, Doubles]) -> dict[str, Any]:
-        """Means, and by how much the mixture is better, with intervals over records."""
+        """Means, and by how much the mixture is better, with intervals over records (or windows)."""
         group = self._group[~self.learns]
         weights = bootstrap_weights(group, _DRAWS, 0)
         facts: dict[str, Any] = {f"{name}_bits": float(one.mean()) for name, one in bits.items()}
@@ -174,11 +174,10 @@ class _Learner:
             gain = bits[name] - bits["mixture"]
             means = drawn @ gain / drawn.sum(axis=1)
             facts[f"gain_over_{name}"] = asdict(summarized(float(gain.mean()), means))
-        records = len(np.unique(group))
         return {
             **facts,
             "units": len(group),
-            "records": records,
+            "groups": len(np.unique(group)),
             "better": facts["gain_over_model"]["low"] > 0,
         }
 

@@ -112,21 +112,21 @@ def counted(scored: Scored, unit: int) -> str:
     The context reads both sides, nearest units first; of a set it is other members drawn from it.
     """
     places, seen, total = scored.values[SEEN][unit].tolist()
+    if not places:
+        return f"seen {seen:,} times in training"
+    if scored.encoding.positions is not None:
+        return f"seen {seen:,} of {total:,} times beside others of its set"
     spans, at = scored.rule.spans(scored.encoding), int(scored.places[unit])
-    before, after = places - places // 2, places // 2
-
-    def text(first: int, last: int) -> str:
-        if not 0 <= first < last <= len(spans):
-            return "the edge"
-        return repr(scored.raw[int(spans[first, 0]) : int(spans[last - 1, 1])])
-
-    where = "in training"
-    if places and scored.encoding.positions is not None:
-        where = "beside others of its set"
-    elif after:
-        where = f"between {text(at - before, at)} and {text(at + 1, at + 1 + after)}"
-    elif before:
-        where = f"after {text(at - before, at)}"
+    first, last = at - (places - places // 2), at + 1 + places // 2
+    before = after = ""
+    if at:
+        before = repr(scored.raw[int(spans[max(first, 0), 0]) : int(spans[at - 1, 1])])
+    if at + 1 < len(spans):
+        after = repr(scored.raw[int(spans[at + 1, 0]) : int(spans[min(last, len(spans)) - 1, 1])])
+    if last == at + 1:
+        where = f"after {before}" if before else "at the beginning"
+    else:
+        where = f"between {before or 'the beginning'} and {after or 'the end'}"
     return f"seen {seen:,} of {total:,} times {where}"
 
 

@@ -129,7 +129,7 @@ def test_the_facts_are_of_other_records_than_the_weights(model: LoadedModel) -> 
     assert expert is not None
     facts = expert.facts
     assert facts["better"]
-    assert facts["records"] == 20
+    assert facts["groups"] == 20
     assert max(facts["mixture_bits"], facts["counts_bits"]) < facts["model_bits"] / 2
     gain = facts["gain_over_model"]
     assert gain["value"] == pytest.approx(facts["model_bits"] - facts["mixture_bits"])

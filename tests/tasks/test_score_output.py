@@ -1,0 +1,46 @@
+"""What a row says of counts, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from seqmlm import plugins
+from seqmlm.anomaly.values import SEEN, Scored
+from seqmlm.data.record import Record
+from seqmlm.tasks.score_output import counted
+
+TOKENIZER = plugins.tokenizer_class("residue")()
+RAW = "MKTAYIA"
+
+
+@pytest.mark.parametrize(
+    ("unit", "seen", "sentence"),
+    [
+        (3, (0, 12, 40), "seen 12 times in training"),
+        (3, (1, 0, 1204), "seen 0 of 1,204 times after 'T'"),
+        (3, (2, 3, 5), "seen 3 of 5 times between 'T' and 'Y'"),
+        (3, (3, 3, 5), "seen 3 of 5 times between 'KT' and 'Y'"),
+        (3, (4, 3, 5), "seen 3 of 5 times between 'KT' and 'YI'"),
+        (0, (1, 3, 5), "seen 3 of 5 times at the beginning"),
+        (0, (2, 3, 5), "seen 3 of 5 times between the beginning and 'K'"),
+        (1, (4, 3, 5), "seen 3 of 5 times between 'M' and 'TA'"),
+        (6, (2, 3, 5), "seen 3 of 5 times between 'I' and the end"),
+        (5, (4, 3, 5), "seen 3 of 5 times between 'AY' and 'A'"),
+    ],
+)
+def test_the_context_is_named(unit: int, seen: tuple[int, int, int], sentence: str) -> None:
+    scored = Scored(
+        record=Record(id="x", raw=RAW, source="x", line=1),
+        encoding=TOKENIZER.encode(RAW),
+        rule=TOKENIZER.units,
+        number=np.arange(len(RAW)),
+        surprisal=np.ones(len(RAW)),
+        values={SEEN: np.array([seen] * len(RAW))},
+    )
+    assert counted(scored, unit) == sentence
+    positions = np.zeros(len(scored.encoding), dtype=np.int32)
+    several = replace(scored, encoding=replace(scored.encoding, positions=positions))
+    assert ("its set" in counted(several, unit)) is bool(seen[0])
