@@ -121,16 +121,17 @@ def told(choice: Choice, limit: str, epoch: int) -> str:
     other = f"{larger.size} needs {_amount(larger.enough)}; " if larger is not None else ""
     return (
         f"size: {choice.size} (within {limit} it sees about {_amount(choice.sees)} tokens, "
-        f"{choice.sees / epoch:.2g} passes over the data; {other}--size names another)"
+        f"{_two_digits(choice.sees / epoch)} passes over the data; {other}--size names another)"
     )
 
 
 def _amount(tokens: float) -> str:
-    """Two digits of a number."""
-    millions = tokens / 1e6
-    if millions >= 10:
-        return f"{millions:,.0f} million"
-    return f"{millions:.1f} million" if millions >= 1 else f"{float(f'{tokens:.2g}'):,.0f}"
+    return f"{_two_digits(tokens / 1e6)} million" if tokens >= 1e6 else _two_digits(tokens)
+
+
+def _two_digits(value: float) -> str:
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def _candidate(config: PretrainConfig, corpus: Corpus) -> Candidate:
