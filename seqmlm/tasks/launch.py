@@ -82,8 +82,13 @@ def request_config(request: TrainRequest) -> Any:
     return values
 
 
-def plan(request: TrainRequest, workspace: Workspace) -> Plan:
+def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:
     """Resolve a request in this workspace; writes no file, except for data on standard input.
+
+    Args:
+        request: the user's settings.
+        workspace: where its run is or will be.
+        processes: that will train; each has a row of a batch whose size is still to be measured.
 
     Raises:
         UsageError: no domain, unknown keys or names.
@@ -91,7 +96,7 @@ def plan(request: TrainRequest, workspace: Workspace) -> Plan:
     """
     name, asked = _existing_run(request, workspace), _asked(request)
     if name is None:
-        return _new(request, asked, workspace)
+        return _new(request, asked, workspace, processes)
     directory = workspace.run_dir(name)
     saved = read_settings(directory / RUN_CONFIG)
     config = complete(_resolve(request, asked, saved), workspace)
@@ -99,7 +104,7 @@ def plan(request: TrainRequest, workspace: Workspace) -> Plan:
     return Plan(config=config, name=name, directory=directory, resume=True)
 
 
-def _new(request: TrainRequest, asked: Mapping[str, Any], workspace: Workspace) -> Plan:
+def _new(request: TrainRequest, asked: Mapping[str, Any], workspace: Workspace, processes: int) -> Plan:
     """The plan of a new run, with one for every size if the size is to be measured."""
     now = time.strftime("%Y%m%d-%H%M%S")
 
@@ -121,8 +126,16 @@ def _new(request: TrainRequest, asked: Mapping[str, Any], workspace: Workspace) 
         of_size = _resolve(request, merge(asked, {"model": {"size": size}}), {})
         # Not read again: standard input, say, is empty now.
         read = replace(of_size, data=config.data, tokenizer=config.tokenizer, masking=config.masking)
-        candidates.append(planned(complete(read, workspace)))
+        candidates.append(planned(complete(_divided(read, processes), workspace)))
     return replace(first, candidates=tuple(candidates))
+
+
+def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
+    """The settings with rows so short that each process has one of a batch, unless their length is named."""
+    if config.train.tokens_per_row is not None or loop_config(config).rows_per_batch >= processes:
+        return config
+    length = max(config.model.max_length, batch_tokens(config) // processes)
+    return replace(config, train=replace(config.train, tokens_per_row=length))
 
 
 def _leaves_size(asked: Mapping[str, Any], config: PretrainConfig) -> bool:

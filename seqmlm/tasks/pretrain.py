@@ -127,7 +127,7 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
     """The plan of the main process, sent to all processes."""
     text = ""
     if processes.is_main:
-        decided = plan(request, workspace)
+        decided = plan(request, workspace, processes.world)
         Registry(workspace).close()  # refused now, not when the training has ended
         plans = (decided, *decided.candidates)
         text = json.dumps([{"name": p.name, "resume": p.resume, "config": to_dict(p.config)} for p in plans])

@@ -8,6 +8,7 @@ What is enough is a rule of thumb (`TOKENS_PER_PARAMETER`, `STEPS`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ MEASURED_SECONDS = 1.0
 """For all sizes together; one step of each size that is measured at least."""
 
 TOKENS_PER_PARAMETER = 2.0
-STEPS = 200
+STEPS = 300
+PASSES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,27 +38,43 @@ class Candidate:
         size: its name.
         parameters: of the body.
         batch: tokens of an optimizer step.
-        most: tokens after which the training ends by another limit; infinite if there is none.
+        epoch: tokens of one pass over the data.
+        most: tokens after which another limit ends the training; infinite if there is none.
     """
 
     size: str
     parameters: int
     batch: int
-    most: float = float("inf")
+    epoch: float
+    most: float = math.inf
 
     @property
     def enough(self) -> float:
         """Tokens below which a smaller size is better."""
         return max(TOKENS_PER_PARAMETER * self.parameters, STEPS * self.batch)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the data are too few for this size, for how long it may train."""
+        return PASSES * self.epoch < self.enough
+
+    def sees(self, tokens: float) -> float:
+        """How many of so many tokens it trains on before another limit ends the training."""
+        return min(tokens, self.most)
+
+    def suits(self, tokens: float) -> bool:
+        """Whether it would see enough in the time for so many tokens."""
+        return not self.repeats and self.sees(tokens) >= self.enough
+
 
 @dataclass(frozen=True)
 class Choice:
-    """The size taken, the tokens it would see, and the next larger one, which would not see enough."""
+    """The size taken, and the tokens it would see; the next larger one, which does not suit, and its own."""
 
     size: str
     sees: float
     larger: Candidate | None = None
+    larger_sees: float = 0.0
 
 
 def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], float]) -> Choice:
@@ -68,16 +86,15 @@ def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], 
         speed: tokens per second of a size; not asked of sizes too large even at the speed of a smaller one.
     """
     taken, *others = candidates
-    pace = speed(taken.size)
-    sees = min(pace * time, taken.most)
+    tokens = time * speed(taken.size)
+    sees = taken.sees(tokens)
     for larger in others:
-        # No larger model is faster: where even this pace is not enough, nothing need be measured.
-        if min(pace * time, larger.most) >= larger.enough:
-            pace = min(pace, speed(larger.size))
-        tokens = min(pace * time, larger.most)
-        if tokens < larger.enough:
-            return Choice(taken.size, sees, larger)
-        taken, sees = larger, tokens
+        # No larger model is faster: where even this is not enough, nothing need be measured.
+        if larger.suits(tokens):
+            tokens = min(tokens, time * speed(larger.size))
+        if not larger.suits(tokens):
+            return Choice(taken.size, sees, larger, larger.sees(tokens))
+        taken, sees = larger, larger.sees(tokens)
     return Choice(taken.size, sees)
 
 
@@ -100,7 +117,7 @@ def sized(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str
     plans = {plan.config.model.size: plan for plan in agreed.candidates}
     taken = ""
     if processes.is_main:
-        limit = str(agreed.config.train.max_time)
+        limit = str(agreed.config.train.max_time).strip()
         with random_state_kept(processes.device):
             candidates = [_candidate(plan.config, corpus) for plan in plans.values()]
             choice = choose(
@@ -117,8 +134,11 @@ def told(choice: Choice, limit: str, epoch: int) -> str:
     >>> told(Choice("tiny", 2_100_000), "5m", 1_000_000)
     'size: tiny (within 5m it sees about 2.1 million tokens, 2.1 passes over the data; --size names another)'
     """
-    larger = choice.larger
-    other = f"{larger.size} needs {_amount(larger.enough)}; " if larger is not None else ""
+    larger, other = choice.larger, ""
+    if larger is not None:
+        passes = f" in at most {PASSES} passes" if larger.repeats else ""
+        needs = f"needs {_amount(larger.enough)}{passes}" if choice.larger_sees else "does not fit in memory"
+        other = f"{larger.size} {needs}; "
     return (
         f"size: {choice.size} (within {limit} it sees about {_amount(choice.sees)} tokens, "
         f"{_two_digits(choice.sees / epoch)} passes over the data; {other}--size names another)"
@@ -135,16 +155,15 @@ def _two_digits(value: float) -> str:
 
 
 def _candidate(config: PretrainConfig, corpus: Corpus) -> Candidate:
-    train, most = config.train, float("inf")
-    if train.max_steps is not None:
-        most = train.max_steps * batch_tokens(config)
-    if train.epochs is not None:
-        most = min(most, train.epochs * float(corpus.train.lengths.sum()))
+    train, batch, epoch = config.train, batch_tokens(config), float(corpus.train.lengths.sum())
+    steps = math.inf if train.max_steps is None else train.max_steps
+    epochs = math.inf if train.epochs is None else train.epochs
     return Candidate(
         size=config.model.size,
         parameters=body_parameter_count(config.model, corpus.tokenizer.space),
-        batch=batch_tokens(config),
-        most=most,
+        batch=batch,
+        epoch=epoch,
+        most=min(steps * batch, epochs * epoch),
     )
 
 

@@ -162,6 +162,29 @@ def test_the_size_chosen_is_in_the_name(tmp_path: Path) -> None:
     assert all(one.directory.name == one.name for one in decided.candidates)
 
 
+@pytest.mark.parametrize(
+    ("processes", "settings", "rows"),
+    [
+        (1, (), [1, 2, 8]),
+        (2, (), [2, 2, 8]),
+        (3, (), [3, 3, 8]),
+        (2, ("train.tokens_per_row=2048",), [1, 4, 16]),
+    ],
+)
+def test_every_process_has_a_row_of_a_size_to_be_measured(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    settings: tuple[str, ...],
+    rows: list[int],
+) -> None:
+    """Tiny has a single row otherwise, and two processes would be refused; a length that is named stays."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    request = TrainRequest(domain="protein", flags={"train": {"max_time": "5m"}}, settings=settings)
+    decided = plan(request, Workspace.locate(tmp_path), processes)
+    assert [loop_config(one.config).rows_per_batch for one in decided.candidates] == rows
+
+
 def test_standard_input_is_read_once_for_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b">a\nACD\n")))
     flags = {"train": {"max_time": "5m"}, "data": {"paths": ["-"]}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from seqmlm.engine.distributed import Processes
 from seqmlm.tasks import pretrain, sizing
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest, plan
-from seqmlm.tasks.sizing import STEPS, TOKENS_PER_PARAMETER, Candidate, Choice, choose, sized, told
+from seqmlm.tasks.sizing import PASSES, STEPS, TOKENS_PER_PARAMETER, Candidate, Choice, choose, sized, told
 from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
@@ -23,9 +24,11 @@ Run = Callable[..., Any]
 LITTLE, MORE, MOST = 1_000, 10_000, 100_000  # parameters
 
 
-def candidates(batch: int = 1, most: float = float("inf")) -> list[Candidate]:
+def candidates(batch: int = 1, epoch: float = math.inf, most: float = math.inf) -> list[Candidate]:
     known = {"tiny": LITTLE, "small": MORE, "base": MOST}
-    return [Candidate(size=size, parameters=n, batch=batch, most=most) for size, n in known.items()]
+    return [
+        Candidate(size=size, parameters=n, batch=batch, epoch=epoch, most=most) for size, n in known.items()
+    ]
 
 
 def enough(parameters: int) -> float:
@@ -55,6 +58,9 @@ def enough(parameters: int) -> float:
         # Another limit ends the training before.
         ((1, 1, 1), {"time": 9 * enough(MOST), "most": enough(MORE) - 1}, "tiny", "tiny"),
         ((1, 1, 1), {"time": 9 * enough(MOST), "most": enough(MORE)}, "small", "tiny small"),
+        # The same data again and again.
+        ((1, 1, 1), {"time": 9 * enough(MOST), "epoch": enough(MORE) / PASSES - 1}, "tiny", "tiny"),
+        ((1, 1, 1), {"time": 9 * enough(MOST), "epoch": enough(MORE) / PASSES}, "small", "tiny small"),
         # Enough tokens in too few steps.
         ((1, 1, 1), {"time": enough(MOST), "batch": enough(MOST) / STEPS + 1}, "tiny", "tiny"),
         ((1, 1, 1), {"time": enough(MOST), "batch": enough(MOST) / STEPS}, "base", "tiny small base"),
@@ -78,15 +84,23 @@ def test_the_largest_size_that_sees_enough(
     assert (choice.larger and choice.larger.size) == sizes[sizes.index(size) + 1]
 
 
-def test_it_says_why() -> None:
-    larger = Candidate(size="small", parameters=10**7, batch=1)
-    assert told(Choice("tiny", 2_100_000, larger), "5m", 4_200_000) == (
-        "size: tiny (within 5m it sees about 2.1 million tokens, 0.5 passes over the data; "
-        f"small needs {TOKENS_PER_PARAMETER * 10:.0f} million; --size names another)"
-    )
-    assert told(Choice("base", 52_345), "2h", 100) == (
-        "size: base (within 2h it sees about 52,000 tokens, 520 passes over the data; --size names another)"
-    )
+NEEDS = f"small needs {TOKENS_PER_PARAMETER * 10:.0f} million"
+
+
+@pytest.mark.parametrize(
+    ("sees", "epoch", "larger_sees", "amount", "why"),
+    [
+        (2_100_000, 4_200_000, 1, "2.1 million tokens, 0.5 passes", f"{NEEDS}; "),
+        (12_345_678, 10_000, 1, "12 million tokens, 1,200 passes", f"{NEEDS} in at most {PASSES} passes; "),
+        (52_345, 100_000, 0, "52,000 tokens, 0.52 passes", "small does not fit in memory; "),
+        (52_345, 52_345, None, "52,000 tokens, 1 passes", ""),
+    ],
+)
+def test_it_says_why(sees: float, epoch: int, larger_sees: float | None, amount: str, why: str) -> None:
+    larger = Candidate(size="small", parameters=10**7, batch=1, epoch=epoch)
+    choice = Choice("tiny", sees) if larger_sees is None else Choice("tiny", sees, larger, larger_sees)
+    line = f"size: tiny (within 5m it sees about {amount} over the data; {why}--size names another)"
+    assert told(choice, "5m", epoch) == line
 
 
 # -- in a training -----------------------------------------------------------------------------------------
@@ -174,6 +188,7 @@ def test_a_size_without_memory_is_not_taken(
         raise torch.OutOfMemoryError("CUDA out of memory") if out_of_memory else RuntimeError("broken")
 
     monkeypatch.setattr(sizing, "measured_speed", speed)
+    monkeypatch.setattr(sizing, "PASSES", 10**9)
     dry = ("train", "-d", "protein", fasta, "--max-time", "1h", "--dry-run", "--json")
     if not out_of_memory:
         with pytest.raises(RuntimeError, match="broken"):
@@ -182,7 +197,7 @@ def test_a_size_without_memory_is_not_taken(
     done = seqmlm(*dry)
     assert done.code == 0, done.err
     assert done.json["size"] == "tiny"
-    assert "size: tiny (within 1h it sees about 3,600,000 million tokens" in done.err
+    assert "small does not fit in memory" in done.err
 
 
 @pytest.mark.parametrize(("per_second", "size"), [(1.0, "tiny"), (1e4, "small"), (1e6, "base")])
@@ -197,6 +212,7 @@ def test_the_size_taken_decides_what_depends_on_it(
     )
     corpus = build_corpus(CorpusReader(agreed.config, plugins.domain("protein"), place), lambda text: None)
     monkeypatch.setattr(sizing, "measured_speed", lambda *_, **__: per_second)
+    monkeypatch.setattr(sizing, "PASSES", 10**9)
     said: list[str] = []
     own = sized(agreed, corpus, Processes("cpu"), said.append)
     assert own == plan(
@@ -204,7 +220,7 @@ def test_the_size_taken_decides_what_depends_on_it(
     )
     assert len(said) == 1
     monkeypatch.setattr(sizing, "measured_speed", _measured)
-    second: Any = SimpleNamespace(is_main=False, text_from_main=lambda text: size)
+    second: Any = SimpleNamespace(is_main=False, world=1, text_from_main=lambda text: size)
     assert sized(agreed, corpus, second, said.append) == own
     assert len(said) == 1
     assert sized(own, corpus, second, said.append) is own
