@@ -1,9 +1,8 @@
 """Which size a limit of time is for, where the user names none: measured on the data, before there is a run.
 
 A larger model learns more from a token, and sees fewer tokens in the same time. So every size takes a few
-steps of the real training, a second in all, and the largest one is taken that would see enough.
-
-What is enough is a rule of thumb (`TOKENS_PER_PARAMETER`, `STEPS`).
+steps of the real training, a second in all, and the largest one is taken that would see enough: so many
+tokens a parameter, so many optimizer steps, and not few data again and again. The numbers are rules of thumb.
 """
 
 from __future__ import annotations
@@ -25,9 +24,28 @@ from seqmlm.tasks.launch import Plan
 MEASURED_SECONDS = 1.0
 """For all sizes together; one step of each size that is measured at least."""
 
-TOKENS_PER_PARAMETER = 2.0
+TOKENS_PER_PARAMETER = 10.0
+"""Tokens that a size must see for each parameter of its layers, to be better than the next smaller one.
+
+From one seed, bits a word of English novels after the same processor time of one thread, as
+`benchmarks/recipe.py --only text --arms nearby` measures it (the smallest has 2 layers x 64):
+
+    parameters      15 s    30 s    60 s    120 s    240 s
+     0.07 million  10.19    9.41    8.85    8.01     7.62
+     0.56 (tiny)   10.82   10.10    9.08    8.38     7.78
+     3.35 (small)                  11.14             9.55
+
+Tiny saw 0.3, 0.6, 1.2, 2.3 and 4.7 tokens a parameter in these times, and the smaller model was ahead in all
+of them, by .63, .69, .23, .37 and .16 bits. So the number lies above 4.7; where, was not measured. Published
+optima for language models are about 20 (Hoffmann et al. 2022).
+"""
+
 STEPS = 300
+"""Optimizer steps at least: in the same table tiny took 89, 156, 328, 620 and 1,293."""
+
 PASSES = 16
+"""Passes over the data that count: later ones teach little (Muennighoff et al. 2023: the worth of repeated
+tokens falls with a constant of about 15 passes). Not measured here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +150,7 @@ def told(choice: Choice, limit: str, epoch: int) -> str:
     """The choice in words.
 
     >>> told(Choice("tiny", 2_100_000), "5m", 1_000_000)
-    'size: tiny (within 5m it sees about 2.1 million tokens, 2.1 passes over the data; --size names another)'
+    'size: tiny (within 5m it sees about 2.1 million tokens, 2.1 times the data; --size names another)'
     """
     larger, other = choice.larger, ""
     if larger is not None:
@@ -141,7 +159,7 @@ def told(choice: Choice, limit: str, epoch: int) -> str:
         other = f"{larger.size} {needs}; "
     return (
         f"size: {choice.size} (within {limit} it sees about {_amount(choice.sees)} tokens, "
-        f"{_two_digits(choice.sees / epoch)} passes over the data; {other}--size names another)"
+        f"{_two_digits(choice.sees / epoch)} times the data; {other}--size names another)"
     )
 
 

@@ -90,16 +90,16 @@ NEEDS = f"small needs {TOKENS_PER_PARAMETER * 10:.0f} million"
 @pytest.mark.parametrize(
     ("sees", "epoch", "larger_sees", "amount", "why"),
     [
-        (2_100_000, 4_200_000, 1, "2.1 million tokens, 0.5 passes", f"{NEEDS}; "),
-        (12_345_678, 10_000, 1, "12 million tokens, 1,200 passes", f"{NEEDS} in at most {PASSES} passes; "),
-        (52_345, 100_000, 0, "52,000 tokens, 0.52 passes", "small does not fit in memory; "),
-        (52_345, 52_345, None, "52,000 tokens, 1 passes", ""),
+        (2_100_000, 42_000_000, 1, "2.1 million tokens, 0.05 times", f"{NEEDS}; "),
+        (12_345_678, 10_000, 1, "12 million tokens, 1,200 times", f"{NEEDS} in at most {PASSES} passes; "),
+        (52_345, 100_000, 0, "52,000 tokens, 0.52 times", "small does not fit in memory; "),
+        (52_345, 52_345, None, "52,000 tokens, 1 times", ""),
     ],
 )
 def test_it_says_why(sees: float, epoch: int, larger_sees: float | None, amount: str, why: str) -> None:
     larger = Candidate(size="small", parameters=10**7, batch=1, epoch=epoch)
     choice = Choice("tiny", sees) if larger_sees is None else Choice("tiny", sees, larger, larger_sees)
-    line = f"size: tiny (within 5m it sees about {amount} over the data; {why}--size names another)"
+    line = f"size: tiny (within 5m it sees about {amount} the data; {why}--size names another)"
     assert told(choice, "5m", epoch) == line
 
 
