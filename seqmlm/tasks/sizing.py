@@ -155,7 +155,10 @@ def told(choice: Choice, limit: str, epoch: int) -> str:
     larger, other = choice.larger, ""
     if larger is not None:
         passes = f" in at most {PASSES} passes" if larger.repeats else ""
-        needs = f"needs {_amount(larger.enough)}{passes}" if choice.larger_sees else "does not fit in memory"
+        # Where it was not measured, all that is known is that it sees no more.
+        slower = f" and sees {_amount(choice.larger_sees)}" if choice.larger_sees < choice.sees else ""
+        needs = f"needs {_amount(larger.enough)}{passes or slower}"
+        needs = needs if choice.larger_sees else "does not fit in memory"
         other = f"{larger.size} {needs}; "
     return (
         f"size: {choice.size} (within {limit} it sees about {_amount(choice.sees)} tokens, "

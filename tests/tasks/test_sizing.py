@@ -90,7 +90,14 @@ NEEDS = f"small needs {TOKENS_PER_PARAMETER * 10:.0f} million"
 @pytest.mark.parametrize(
     ("sees", "epoch", "larger_sees", "amount", "why"),
     [
-        (2_100_000, 42_000_000, 1, "2.1 million tokens, 0.05 times", f"{NEEDS}; "),
+        (
+            2_100_000,
+            42_000_000,
+            1_234_567,
+            "2.1 million tokens, 0.05 times",
+            f"{NEEDS} and sees 1.2 million; ",
+        ),
+        (2_100_000, 42_000_000, 2_100_000, "2.1 million tokens, 0.05 times", f"{NEEDS}; "),
         (12_345_678, 10_000, 1, "12 million tokens, 1,200 times", f"{NEEDS} in at most {PASSES} passes; "),
         (52_345, 100_000, 0, "52,000 tokens, 0.52 times", "small does not fit in memory; "),
         (52_345, 52_345, None, "52,000 tokens, 1 times", ""),
