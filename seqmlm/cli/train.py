@@ -50,7 +50,10 @@ def train(
         typer.Option(help="Masking strategy: uniform, whole_unit, span ... Default: by domain."),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="Model size: tiny, small or base. Default: by domain.")
+        str | None,
+        typer.Option(
+            help="Model size: tiny, small or base. Default: by --max-time if given, else by domain."
+        ),
     ] = None,
     layers: Annotated[
         str | None,
@@ -66,7 +69,13 @@ def train(
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many optimizer steps.")
     ] = None,
-    max_time: Annotated[str | None, typer.Option(help="Stop after this training time: 90s, 10m, 2h.")] = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop after this training time: 90s, 10m, 2h; the learning rate falls over its last fifth. "
+            "Without --size a measured second chooses the size: --max-time 5m on two cores takes tiny."
+        ),
+    ] = None,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Stop after this many passes over the data.")
     ] = None,
@@ -128,7 +137,10 @@ def train(
     if print_config:
         import yaml
 
-        say(yaml.safe_dump(request_config(request), sort_keys=False), end="")
+        printed = request_config(request)
+        say(yaml.safe_dump(printed, sort_keys=False), end="")
+        if "size" not in printed["model"]:
+            say("# model.size: measured when the training starts, since train.max_time is set")
         return
     with TrainingConsole() as console:
         if dry_run:

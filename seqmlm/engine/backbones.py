@@ -79,6 +79,8 @@ LAYERS: dict[str, Pattern] = {
 """Patterns of layers, by versioned name."""
 PATTERN_KEYS = frozenset({"global_attn_every_n_layers", "local_attention", "layer_types"})
 """Fields of `transformers.ModernBertConfig` that a pattern sets."""
+SHAPE_KEYS = frozenset({"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
+"""Those that a size sets."""
 
 INITIALIZATIONS: dict[str, str] = {
     "modernbert.v1": "truncated normal of scale .02",
@@ -298,6 +300,22 @@ def position_offset(model: PreTrainedModel) -> int:
 def parameter_count(model: nn.Module) -> int:
     """Number of distinct trainable parameters; tied ones count once."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def body_parameter_count(config: ModelConfig, space: TokenSpace) -> int:
+    """Parameters of the layers of a model from scratch: without embedding and head, which grow with the
+    vocabulary.
+
+    Args:
+        config: what would be built; takes no memory.
+        space: ids of the vocabulary.
+
+    Raises:
+        UsageError: see `build`.
+    """
+    with torch.device("meta"):
+        model = build(config, space)
+    return parameter_count(model.base_model) - parameter_count(model.get_input_embeddings())
 
 
 @dataclass(frozen=True)

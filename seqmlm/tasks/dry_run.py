@@ -17,6 +17,7 @@ from seqmlm.tasks.corpus import CorpusReader, build_corpus
 from seqmlm.tasks.launch import TrainRequest
 from seqmlm.tasks.observers import Console
 from seqmlm.tasks.pretrain import agreed_plan
+from seqmlm.tasks.sizing import sized
 from seqmlm.workspace import Workspace
 
 MEBIBYTE = 2**20
@@ -33,11 +34,13 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     """
     workspace = Workspace.locate()
     processes = Processes()
-    config = agreed_plan(request, workspace, processes).config
-    domain = plugins.domain(config.domain)
-    corpus = build_corpus(CorpusReader(config, domain, workspace), console.message)
+    agreed = agreed_plan(request, workspace, processes)
+    domain = plugins.domain(agreed.config.domain)
+    corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), console.message)
+    config = sized(agreed, corpus, processes, console.message).config
     parts = assemble(config, corpus)
-    report = _data_report(parts) | _batch_report(parts, processes.device)
+    size = {"size": config.model.size if config.model.init is None else "as loaded"}
+    report = _data_report(parts) | size | _batch_report(parts, processes.device)
     step = report["seconds_per_step"]
     steps = _steps(config, report["steps_per_epoch"], step)
     return report | {"steps": steps, "estimated_minutes": round(steps * step / 60, 1)}

@@ -16,6 +16,7 @@ from seqmlm import plugins
 from seqmlm.config import merge, parse_assignments, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
+from seqmlm.engine.backbones import SHAPE_KEYS, SIZES
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
@@ -55,41 +56,93 @@ class TrainRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A resolved request: settings, the run's name and folder, and whether it resumes an existing run."""
+    """A resolved request: settings, the run's name and folder, and whether it resumes an existing run.
+
+    Where the training has a limit of time and the user names no size, it is that of the domain until
+    `sizing.sized` takes one of `candidates`: the same request for every size, the smallest first.
+    """
 
     config: PretrainConfig
     name: str
     directory: Path
     resume: bool
+    candidates: tuple[Plan, ...] = ()
 
 
 def request_config(request: TrainRequest) -> Any:
-    """The resolved settings of a request as plain values, for `--print-config`."""
-    return to_dict(_resolve(request, {}))
+    """The resolved settings of a request as plain values, for `--print-config`.
+
+    The size is not among them where it is measured: as a setting it would be named.
+    """
+    asked = _asked(request)
+    config = _resolve(request, asked, {})
+    values = to_dict(config)
+    if _leaves_size(asked, config):
+        del values["model"]["size"]
+    return values
 
 
-def plan(request: TrainRequest, workspace: Workspace) -> Plan:
+def plan(request: TrainRequest, workspace: Workspace, processes: int = 1) -> Plan:
     """Resolve a request in this workspace; writes no file, except for data on standard input.
+
+    Args:
+        request: the user's settings.
+        workspace: where its run is or will be.
+        processes: that will train; each has a row of a batch whose size is still to be measured.
 
     Raises:
         UsageError: no domain, unknown keys or names.
         StateError: the name is taken, the run to resume is missing, or its settings would change.
     """
-    name = _existing_run(request, workspace)
+    name, asked = _existing_run(request, workspace), _asked(request)
     if name is None:
-        config = complete(_resolve(request, {}), workspace)
-        name = request.name or f"{config.domain}-{config.model.size}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return _new(request, asked, workspace, processes)
+    directory = workspace.run_dir(name)
+    saved = read_settings(directory / RUN_CONFIG)
+    config = complete(_resolve(request, asked, saved), workspace)
+    _check_unchanged(name, saved, to_dict(config))
+    return Plan(config=config, name=name, directory=directory, resume=True)
+
+
+def _new(request: TrainRequest, asked: Mapping[str, Any], workspace: Workspace, processes: int) -> Plan:
+    """The plan of a new run, with one for every size if the size is to be measured."""
+    now = time.strftime("%Y%m%d-%H%M%S")
+
+    def planned(config: PretrainConfig) -> Plan:
+        name = request.name or f"{config.domain}-{config.model.size}-{now}"
         directory = workspace.run_dir(name)
         if (directory / RUN_CONFIG).exists() or (directory / "checkpoints").exists():
             raise StateError(
                 f"run {name!r} exists ({directory}): continue it with --resume auto, or choose another --name"
             )
         return Plan(config=config, name=name, directory=directory, resume=False)
-    directory = workspace.run_dir(name)
-    saved = read_settings(directory / RUN_CONFIG)
-    config = complete(_resolve(request, saved), workspace)
-    _check_unchanged(name, saved, to_dict(config))
-    return Plan(config=config, name=name, directory=directory, resume=True)
+
+    config = complete(_resolve(request, asked, {}), workspace)
+    first = planned(config)
+    if not _leaves_size(asked, config):
+        return first
+    candidates = []
+    for size in SIZES:
+        of_size = _resolve(request, merge(asked, {"model": {"size": size}}), {})
+        # Not read again: standard input, say, is empty now.
+        read = replace(of_size, data=config.data, tokenizer=config.tokenizer, masking=config.masking)
+        candidates.append(planned(complete(_divided(read, processes), workspace)))
+    return replace(first, candidates=tuple(candidates))
+
+
+def _divided(config: PretrainConfig, processes: int) -> PretrainConfig:
+    """The settings with rows so short that each process has one of a batch, unless their length is named."""
+    if config.train.tokens_per_row is not None or loop_config(config).rows_per_batch >= processes:
+        return config
+    length = max(config.model.max_length, batch_tokens(config) // processes)
+    return replace(config, train=replace(config.train, tokens_per_row=length))
+
+
+def _leaves_size(asked: Mapping[str, Any], config: PretrainConfig) -> bool:
+    """Whether there is a limit of time, and neither size, shape nor weights of the model are named."""
+    model = config.model
+    named = "size" in asked.get("model", {}) or model.init is not None or SHAPE_KEYS & set(model.overrides)
+    return config.train.max_time is not None and not named
 
 
 def _existing_run(request: TrainRequest, workspace: Workspace) -> str | None:
@@ -125,11 +178,15 @@ def _newest_unfinished(request: TrainRequest, known: Mapping[str, Path]) -> str 
     return None
 
 
-def _resolve(request: TrainRequest, saved: Mapping[str, Any]) -> PretrainConfig:
+def _asked(request: TrainRequest) -> dict[str, Any]:
+    """The settings that the request names, nested."""
     from_file = read_settings(request.config) if request.config else {}
-    flags = _given(request.flags)
-    asked = merge(from_file, flags, parse_assignments(request.settings))
+    asked = merge(from_file, _given(request.flags), parse_assignments(request.settings))
     _check_init(asked)
+    return asked
+
+
+def _resolve(request: TrainRequest, asked: Mapping[str, Any], saved: Mapping[str, Any]) -> PretrainConfig:
     train = asked.get("train")
     if saved and isinstance(train, dict) and any(limit in train for limit in LIMITS):
         # A new limit replaces the old ones: the first limit reached would stop the training.

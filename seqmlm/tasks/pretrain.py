@@ -48,6 +48,7 @@ from seqmlm.tasks.observers import (
     loss_plot,
     sample_predictions,
 )
+from seqmlm.tasks.sizing import sized
 from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
@@ -84,6 +85,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     domain = plugins.domain(agreed.config.domain)
     say = console.message if processes.is_main else _silent
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
+    agreed = sized(agreed, corpus, processes, say)
     parts = assemble(agreed.config, corpus)
     model = agreed.config.model
     if model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
@@ -126,17 +128,20 @@ def agreed_plan(request: TrainRequest, workspace: Workspace, processes: Processe
     """The plan of the main process, sent to all processes."""
     text = ""
     if processes.is_main:
-        decided = plan(request, workspace)
+        decided = plan(request, workspace, processes.world)
         Registry(workspace).close()  # refused now, not when the training has ended
-        config = to_dict(decided.config)
-        text = json.dumps({"name": decided.name, "resume": decided.resume, "config": config})
-    values = json.loads(processes.text_from_main(text))
-    return Plan(
-        config=from_dict(PretrainConfig, values["config"]),
-        name=values["name"],
-        directory=workspace.run_dir(values["name"]),
-        resume=values["resume"],
+        plans = (decided, *decided.candidates)
+        text = json.dumps([{"name": p.name, "resume": p.resume, "config": to_dict(p.config)} for p in plans])
+    first, *candidates = (
+        Plan(
+            config=from_dict(PretrainConfig, values["config"]),
+            name=values["name"],
+            directory=workspace.run_dir(values["name"]),
+            resume=values["resume"],
+        )
+        for values in json.loads(processes.text_from_main(text))
     )
+    return replace(first, candidates=tuple(candidates))
 
 
 def _check_rows(parts: Parts, processes: Processes) -> None:

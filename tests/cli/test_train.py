@@ -323,10 +323,16 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     report = estimated.json
     assert report["records"] == 40
     assert report["steps"] == 10
+    assert report["size"] == "tiny"
+    assert "size:" not in estimated.err, "it was named"
     assert report["fill"] > 0.3
     printed = seqmlm("train", "-d", "protein", "--print-config", "--layers", "nearby")
     assert "masker: uniform.v1" in printed.out
     assert "layers: nearby.v1" in printed.out
+    assert "size: small" in printed.out
+    timed = seqmlm("train", "-d", "protein", "--print-config", "--max-time", "5m").out
+    assert "size: small" not in timed
+    assert timed.endswith("\n# model.size: measured when the training starts, since train.max_time is set\n")
     assert not [path for path in (workspace / "runs").iterdir() if not path.name.startswith(".")]
 
 

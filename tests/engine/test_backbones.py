@@ -26,6 +26,7 @@ from seqmlm.engine.backbones import (
     LAYERS,
     SIZES,
     ModelConfig,
+    body_parameter_count,
     build,
     load,
     padded_vocabulary,
@@ -54,6 +55,19 @@ SMALL_BERT = {
 def test_sizes(size: str, layers: int, hidden: int, heads: int) -> None:
     shape = SIZES[size]
     assert (shape.layers, shape.hidden, shape.heads) == (layers, hidden, heads)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{}, {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32}]
+)
+def test_the_body_is_counted_without_vocabulary_memory_or_chance(overrides: dict[str, int]) -> None:
+    config, state = ModelConfig(size="tiny", overrides=overrides), torch.get_rng_state()
+    more = TokenSpace(size=4000, pad=1, mask=32, unk=3, start=0, end=2, special=(0, 1, 2, 3, 32))
+    found = {body_parameter_count(config, space) for space in (SPACE, more)}
+    assert torch.equal(torch.get_rng_state(), state)
+    body = build(config, SPACE).model
+    layers = sum(parameter_count(layer) for layer in body.layers)
+    assert found == {layers + parameter_count(body.embeddings.norm) + parameter_count(body.final_norm)}
 
 
 def test_ids_and_padding_of_the_vocabulary() -> None:

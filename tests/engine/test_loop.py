@@ -450,6 +450,26 @@ def test_more_time_is_a_new_decision(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "decay" in seen.kinds()
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, 1), (1.0, 1), (1.5, 2), (4.0, 4)])
+def test_speed_is_that_of_the_steps_after_the_first(seconds: float, steps: int) -> None:
+    """Each step takes a second; the rows made of 64 tokens hold what the planner put in them."""
+    rows, planner, data = tiny.TinyRows(), tiny.make_planner(), tiny.dataset()
+    before, tokens = weights_of(rows), []
+
+    def batches() -> Iterator[PackedBatch]:
+        while True:
+            batch = data[planner.next_row()]
+            tokens.append(batch.tokens)
+            yield batch
+
+    speed = loop.measured_speed(
+        rows, batches(), tiny.settings(), torch.device("cpu"), seconds=seconds, clock=Clock()
+    )
+    assert len(tokens) == steps
+    assert speed == (sum(tokens[1:]) / (steps - 1) if steps > 1 else tokens[0])
+    assert all(map(torch.equal, weights_of(rows), before))
+
+
 # -- starting and resuming ---------------------------------------------------------------------------------
 
 

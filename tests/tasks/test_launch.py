@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import yaml
 
 from seqmlm import plugins
 from seqmlm.config import to_dict
+from seqmlm.engine.backbones import SIZES
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.assemble import loop_config, row_length
-from seqmlm.tasks.config import PretrainConfig, read_settings, resolve_config, seconds
+from seqmlm.tasks.config import TOKENS_PER_BATCH, PretrainConfig, read_settings, resolve_config, seconds
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
 
@@ -101,6 +103,94 @@ def test_a_new_run_gets_a_name_and_a_taken_one_is_refused(tmp_path: Path) -> Non
         plan(TrainRequest(domain="protein", name="taken"), workspace)
     assert plan(TrainRequest(domain="protein", name="taken", resume="auto"), workspace).resume
     assert not plan(TrainRequest(domain="protein", name="fresh", resume="auto"), workspace).resume
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "settings"),
+    [
+        ("", {"size": "tiny"}, ()),
+        ("", {}, ("model.size=tiny",)),
+        ("model: {size: tiny}", {}, ()),
+        ("", {"init": "{folder}"}, ()),
+        ("", {}, ("model.overrides={num_hidden_layers: 2}",)),
+        ("train: {max_time: null, max_steps: 3}", {}, ()),
+    ],
+)
+def test_a_size_that_is_named_is_not_measured(
+    tmp_path: Path, config: str, model: dict[str, str], settings: tuple[str, ...]
+) -> None:
+    """By flag, setting or file, by weights or shape; nor is one without a limit of time."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "c.yaml").write_text(config)
+    model = {key: value.format(folder=tmp_path) for key, value in model.items()}
+    flags = {"model": model, "train": {} if "max_time" in config else {"max_time": "5m"}}
+    request = TrainRequest(domain="protein", config=tmp_path / "c.yaml", flags=flags, settings=settings)
+    assert plan(request, Workspace.locate(tmp_path)).candidates == ()
+    assert "size" in request_config(request)["model"]
+
+
+@pytest.mark.parametrize("config", ["", "train: {max_time: 90}"])
+def test_a_limit_of_time_leaves_the_size_open(tmp_path: Path, config: str) -> None:
+    """The candidates are what the same requests with a size named are planned as."""
+    (tmp_path / "c.yaml").write_text(config)
+    flags: dict[str, Any] = {} if config else {"train": {"max_time": "5m", "max_steps": 3}}
+
+    def request(**model: str) -> TrainRequest:
+        return TrainRequest(
+            domain="protein",
+            name="x",
+            config=tmp_path / "c.yaml",
+            flags={**flags, "model": model},
+            settings=("model.dropout=0.1",),
+        )
+
+    workspace = Workspace.locate(tmp_path)
+    named = tuple(plan(request(size=size), workspace) for size in SIZES)
+    assert plan(request(), workspace).candidates == named
+    assert [one.config.train.tokens_per_batch for one in named] == [TOKENS_PER_BATCH[size] for size in SIZES]
+    printed = request_config(request())
+    assert "size" not in printed["model"]
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(printed))
+    again = TrainRequest(domain="protein", name="x", config=tmp_path / "c.yaml")
+    assert plan(again, workspace).candidates == named, "what is printed means the same"
+
+
+def test_the_size_chosen_is_in_the_name(tmp_path: Path) -> None:
+    flags = {"train": {"max_time": "5m"}}
+    decided = plan(TrainRequest(domain="protein", flags=flags), Workspace.locate(tmp_path))
+    assert [one.name.split("-")[1] for one in decided.candidates] == list(SIZES)
+    assert all(one.directory.name == one.name for one in decided.candidates)
+
+
+@pytest.mark.parametrize(
+    ("processes", "settings", "rows"),
+    [
+        (1, (), [1, 2, 8]),
+        (2, (), [2, 2, 8]),
+        (3, (), [3, 3, 8]),
+        (2, ("train.tokens_per_row=2048",), [1, 4, 16]),
+    ],
+)
+def test_every_process_has_a_row_of_a_size_to_be_measured(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    settings: tuple[str, ...],
+    rows: list[int],
+) -> None:
+    """Tiny has a single row otherwise, and two processes would be refused; a length that is named stays."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    request = TrainRequest(domain="protein", flags={"train": {"max_time": "5m"}}, settings=settings)
+    decided = plan(request, Workspace.locate(tmp_path), processes)
+    assert [loop_config(one.config).rows_per_batch for one in decided.candidates] == rows
+
+
+def test_standard_input_is_read_once_for_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b">a\nACD\n")))
+    flags = {"train": {"max_time": "5m"}, "data": {"paths": ["-"]}}
+    decided = plan(TrainRequest(domain="protein", flags=flags), Workspace.locate(tmp_path))
+    [kept] = {path for one in (decided, *decided.candidates) for path in one.config.data.paths}
+    assert Path(kept).read_bytes() == b">a\nACD\n"
 
 
 def test_resume_by_name_needs_no_domain_and_keeps_settings(tmp_path: Path) -> None:

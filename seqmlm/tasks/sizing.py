@@ -1,0 +1,209 @@
+"""Which size a limit of time is for, where the user names none: measured on the data, before there is a run.
+
+A larger model learns more from a token, and sees fewer tokens in the same time. So every size takes a few
+steps of the real training, a second in all, and the largest one is taken that would see enough: so many
+tokens a parameter, so many optimizer steps, and not few data again and again. The numbers are rules of thumb.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from seqmlm.engine.backbones import SIZES, body_parameter_count
+from seqmlm.engine.device import is_out_of_memory, random_state_kept, release_memory
+from seqmlm.engine.distributed import Processes
+from seqmlm.engine.loop import measured_speed
+from seqmlm.engine.packing import PackedBatch
+from seqmlm.tasks.assemble import Parts, assemble, batch_tokens
+from seqmlm.tasks.config import PretrainConfig, seconds
+from seqmlm.tasks.corpus import Corpus
+from seqmlm.tasks.launch import Plan
+
+MEASURED_SECONDS = 1.0
+"""For all sizes together; one step of each size that is measured at least."""
+
+TOKENS_PER_PARAMETER = 10.0
+"""Tokens that a size must see for each parameter of its layers, to be better than the next smaller one.
+
+From one seed, bits a word of English novels after the same processor time of one thread, as
+`benchmarks/recipe.py --only text --arms nearby` measures it (the smallest has 2 layers x 64):
+
+    parameters      15 s    30 s    60 s    120 s    240 s
+     0.07 million  10.19    9.41    8.85    8.01     7.62
+     0.56 (tiny)   10.82   10.10    9.08    8.38     7.78
+     3.35 (small)                  11.14             9.55
+
+Tiny saw 0.3, 0.6, 1.2, 2.3 and 4.7 tokens a parameter in these times, and the smaller model was ahead in all
+of them, by .63, .69, .23, .37 and .16 bits. So the number lies above 4.7; where, was not measured. Published
+optima for language models are about 20 (Hoffmann et al. 2022).
+"""
+
+STEPS = 300
+"""Optimizer steps at least: in the same table tiny took 89, 156, 328, 620 and 1,293."""
+
+PASSES = 16
+"""Passes over the data that count: later ones teach little (Muennighoff et al. 2023: the worth of repeated
+tokens falls with a constant of about 15 passes). Not measured here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A size, and what it asks of a training.
+
+    Args:
+        size: its name.
+        parameters: of the body.
+        batch: tokens of an optimizer step.
+        epoch: tokens of one pass over the data.
+        most: tokens after which another limit ends the training; infinite if there is none.
+    """
+
+    size: str
+    parameters: int
+    batch: int
+    epoch: float
+    most: float = math.inf
+
+    @property
+    def enough(self) -> float:
+        """Tokens below which a smaller size is better."""
+        return max(TOKENS_PER_PARAMETER * self.parameters, STEPS * self.batch)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the data are too few for this size, for how long it may train."""
+        return PASSES * self.epoch < self.enough
+
+    def sees(self, tokens: float) -> float:
+        """How many of so many tokens it trains on before another limit ends the training."""
+        return min(tokens, self.most)
+
+    def suits(self, tokens: float) -> bool:
+        """Whether it would see enough in the time for so many tokens."""
+        return not self.repeats and self.sees(tokens) >= self.enough
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The size taken, and the tokens it would see; the next larger one, which does not suit, and its own."""
+
+    size: str
+    sees: float
+    larger: Candidate | None = None
+    larger_sees: float = 0.0
+
+
+def choose(candidates: Sequence[Candidate], time: float, speed: Callable[[str], float]) -> Choice:
+    """The largest size that would see enough tokens; the smallest one if none would.
+
+    Args:
+        candidates: at least one, the smallest first.
+        time: of the training, in seconds.
+        speed: tokens per second of a size; not asked of sizes too large even at the speed of a smaller one.
+    """
+    taken, *others = candidates
+    tokens = time * speed(taken.size)
+    sees = taken.sees(tokens)
+    for larger in others:
+        # No larger model is faster: where even this is not enough, nothing need be measured.
+        if larger.suits(tokens):
+            tokens = min(tokens, time * speed(larger.size))
+        if not larger.suits(tokens):
+            return Choice(taken.size, sees, larger, larger.sees(tokens))
+        taken, sees = larger, larger.sees(tokens)
+    return Choice(taken.size, sees)
+
+
+def sized(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[str], None]) -> Plan:
+    """The plan for the size that suits its time, chosen by the main process; unchanged if the size is named.
+
+    Leaves no trace: models, optimizers and the state of random generators are thrown away.
+
+    Args:
+        agreed: with the plan of every size as `candidates`, if there is a choice.
+        corpus: the data of the training.
+        processes: those of the training; all of them must call this.
+        say: told in one sentence what was chosen and why.
+
+    Raises:
+        UsageError: see `assemble`.
+    """
+    if not agreed.candidates:
+        return agreed
+    plans = {plan.config.model.size: plan for plan in agreed.candidates}
+    taken = ""
+    if processes.is_main:
+        limit = str(agreed.config.train.max_time).strip()
+        with random_state_kept(processes.device):
+            candidates = [_candidate(plan.config, corpus) for plan in plans.values()]
+            choice = choose(
+                candidates, seconds(limit), lambda size: _speed(plans[size].config, corpus, processes)
+            )
+        taken = choice.size
+        say(told(choice, limit if limit[-1].isalpha() else f"{limit}s", int(corpus.train.lengths.sum())))
+    return plans[processes.text_from_main(taken)]
+
+
+def told(choice: Choice, limit: str, epoch: int) -> str:
+    """The choice in words.
+
+    >>> told(Choice("tiny", 2_100_000), "5m", 1_000_000)
+    'size: tiny (within 5m it sees about 2.1 million tokens, 2.1 times the data; --size names another)'
+    """
+    larger, other = choice.larger, ""
+    if larger is not None:
+        passes = f" in at most {PASSES} passes" if larger.repeats else ""
+        # Where it was not measured, all that is known is that it sees no more.
+        slower = f" and sees {_amount(choice.larger_sees)}" if choice.larger_sees < choice.sees else ""
+        needs = f"needs {_amount(larger.enough)}{passes or slower}"
+        needs = needs if choice.larger_sees else "does not fit in memory"
+        other = f"{larger.size} {needs}; "
+    return (
+        f"size: {choice.size} (within {limit} it sees about {_amount(choice.sees)} tokens, "
+        f"{_two_digits(choice.sees / epoch)} times the data; {other}--size names another)"
+    )
+
+
+def _amount(tokens: float) -> str:
+    return f"{_two_digits(tokens / 1e6)} million" if tokens >= 1e6 else _two_digits(tokens)
+
+
+def _two_digits(value: float) -> str:
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
+
+
+def _candidate(config: PretrainConfig, corpus: Corpus) -> Candidate:
+    train, batch, epoch = config.train, batch_tokens(config), float(corpus.train.lengths.sum())
+    steps = math.inf if train.max_steps is None else train.max_steps
+    epochs = math.inf if train.epochs is None else train.epochs
+    return Candidate(
+        size=config.model.size,
+        parameters=body_parameter_count(config.model, corpus.tokenizer.space),
+        batch=batch,
+        epoch=epoch,
+        most=min(steps * batch, epochs * epoch),
+    )
+
+
+def _speed(config: PretrainConfig, corpus: Corpus, processes: Processes) -> float:
+    """Tokens per second of all processes; 0 where a row needs more memory than there is."""
+    parts = assemble(config, corpus)
+    try:
+        own = measured_speed(
+            parts.rows, _batches(parts), parts.loop, processes.device, seconds=MEASURED_SECONDS / len(SIZES)
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        own = 0.0
+    del parts
+    release_memory(processes.device)
+    return own * processes.world
+
+
+def _batches(parts: Parts) -> Iterator[PackedBatch]:
+    while True:
+        yield parts.dataset[parts.planner.next_row()]
