@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.mixture import Mixture, rates, resample, shares
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import Encoding, Ids, Longs
 from seqmlm.errors import UsageError
 
 
@@ -31,6 +32,10 @@ class Numbers:
     def __getitem__(self, index: int) -> Encoding:
         ids = np.full(self._lengths[index], self.base + index, dtype=np.int32)
         return Encoding(ids=ids, groups=ids)
+
+    def records(self, indices: Sequence[int]) -> Longs:
+        """Two neighbouring items are of one record."""
+        return np.asarray(indices, dtype=np.int64) // 2
 
 
 def test_shares_by_hand() -> None:
@@ -118,3 +123,12 @@ def test_an_index_out_of_range() -> None:
     assert mixture[-1].ids.tolist() == [1, 1]
     with pytest.raises(IndexError):
         mixture[2]
+
+
+def test_records_are_told_apart_across_datasets() -> None:
+    mixture = Mixture([Numbers(0, [3] * 6), Numbers(100, [3] * 4)], alpha=0.3, seed=1)
+    everything = range(len(mixture))
+    numbers = mixture.records(everything)
+    own = [(mixture.locate(index)[0], mixture.locate(index)[1] // 2) for index in everything]
+    pairs = set(zip(numbers.tolist(), own, strict=True))
+    assert len(pairs) == len(set(numbers.tolist())) == len(set(own))

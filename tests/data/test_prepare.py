@@ -123,6 +123,9 @@ def test_what_went_in_comes_out(tmp_path: Path) -> None:
         assert encoding.channels == {}
     assert prepared.train.lengths.dtype == np.int32
     assert prepared.train.lengths.tolist() == [len(e) for _, e in rows(prepared.train)]
+    some = [30, 3, 17, 3]
+    owners = [prepared.train.origin(i).record for i in some]
+    assert prepared.train.records(some).tolist() == owners
 
 
 def test_every_column_a_tokenizer_gives_is_kept(tmp_path: Path) -> None:
