@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.counts import (
     CACHED,
     FEW_SYMBOLS,
+    FIT_DRAWS,
     Chain,
     Doubles,
     Found,
@@ -246,6 +247,8 @@ class CountExpert:
             if number == 0:
                 trained, here = found[: len(chain.places) + 1], found[len(chain.places) + 2 :]
                 seen = _longest(trained)
+                if chain.where != "sequence":  # each unit was counted in so many contexts
+                    seen[:, 1:] = -(-seen[:, 1:] // FIT_DRAWS)
                 kind = kind * _SEEN + np.minimum(seen[:, 0], _SEEN - 1)
                 kind = kind * CACHED + _longest([trained[0], *here])[:, 0]
         return Priced(np.stack(prices), kind, seen)
@@ -342,12 +345,16 @@ _PRIOR, _LEAST = 20.0, 0.1
 
 
 def _longest(found: Sequence[Found]) -> Longs:
-    """(N, 3) places of the longest context that was seen, how often the unit and anything stood there."""
+    """(N, 3) places of the longest context that was seen, how often the unit and anything stood there.
+
+    Of several draws, the context that was seen most.
+    """
     seen = np.zeros((found[0].total.shape[1], 3), dtype=np.int64)
     for places, one in enumerate(found):
-        there = one.total.max(axis=0) > 0
-        numbers = np.stack([np.full(len(seen), places), one.seen.max(axis=0), one.total.max(axis=0)], axis=1)
-        seen = np.where(there[:, None], numbers.astype(np.int64), seen)
+        draw = one.total.argmax(axis=0)[None]
+        own, total = (np.take_along_axis(values, draw, axis=0)[0] for values in (one.seen, one.total))
+        numbers = np.stack([np.full(len(seen), places), own, total], axis=1)
+        seen = np.where((total > 0)[:, None], numbers.astype(np.int64), seen)
     return seen
 
 
