@@ -320,7 +320,7 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
-    if stored is not None and not _rests_on(stored, session):
+    if stored is not None and not _rests_on(stored, session, level):
         notes.append(_OTHER_COUNTS)
         stored = None
     if name == CASCADE and stored is None:
@@ -360,7 +360,7 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> tuple[st
     if tokens is not None:
         why = f"the forward passes of --mode exact would take more than {_about(PATIENCE)}, by estimate"
     stored = stored_calibration(session.model, level, CASCADE)
-    if stored is None or not _rests_on(stored, session):
+    if stored is None or not _rests_on(stored, session, level):
         return str(EXACT), f"{why}, but the model has no cascade calibrated for the level {level.name}"
     return CASCADE, why
 
@@ -433,9 +433,9 @@ _OTHER_COUNTS = (
 )
 
 
-def _rests_on(stored: Stored, session: Session) -> bool:
-    """Whether a calibration was made with the counts that these scores mix in."""
-    return stored.counts == session.counts
+def _rests_on(stored: Stored, session: Session, level: Level) -> bool:
+    """Whether a calibration was made with the counts that these scores mix in, if this level has any."""
+    return level.view != WHOLE or stored.counts == session.counts
 
 
 def _counts(session: Session, level: Level) -> list[str]:
