@@ -322,15 +322,21 @@ class CountExpert:
             w.shape != (KINDS, len(chains) + 1) for w in weights.values()
         ):
             raise ValueError("smoothing and weights do not fit the chains")
+        record, facts = bool(described["record"]), described["facts"]
+        for chain, one in zip(chains, smoothing, strict=True):
+            if len(one) != len(_first_smoothing(chain, record)):
+                raise ValueError(f"smoothing does not fit the chain {chain.name}")
+        if not isinstance(facts, dict):
+            raise TypeError("facts are no mapping")
         return cls(
             rule=rule,
             log2_unigram=arrays["unigram"],
             chains=chains,
             levels=levels,
             smoothing=smoothing,
-            record=bool(described["record"]),
+            record=record,
             weights=weights,
-            facts=described["facts"],
+            facts=facts,
         )
 
 
