@@ -186,7 +186,8 @@ class CountExpert:
         """Count the training split.
 
         Args:
-            sequences: of the training split, all of them or an even sample; 40 bytes of memory a unit.
+            sequences: of the training split, all of them or an even sample; some 130 bytes of memory a unit,
+                400 in sets, twice that where both strands are counted.
             rule: what a unit is.
             unigram: (K,) probabilities of symbols, see `Units.frequencies`.
             records: for each sequence the number of its record; None where each is one.

@@ -321,7 +321,9 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
     if stored is not None and not _rests_on(stored, session, level):
-        notes.append(_OTHER_COUNTS)
+        if name == CASCADE:
+            raise StateError(f"--mode cascade: {_OTHER_COUNTS}; {_SAME_COUNTS}")
+        notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
         stored = None
     if name == CASCADE and stored is None:
         raise _uncalibrated(config.model, level, name, "--mode cascade")
@@ -427,10 +429,8 @@ def _about(seconds: float) -> str:
     return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
 
 
-_OTHER_COUNTS = (
-    "the calibration was made with other counts than these scores mix in, so rows have no p-values: leave "
-    "--expert out, or calibrate with the same --expert"
-)
+_OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
+_SAME_COUNTS = "leave --expert out, or calibrate with the same --expert"
 
 
 def _rests_on(stored: Stored, session: Session, level: Level) -> bool:

@@ -16,7 +16,7 @@ from tiny_models import RESIDUES, protein_model
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.correction import Correction
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, StateError
 from seqmlm.inference import batches, model_folder
 from seqmlm.inference.batches import forward_tokens, tokens_per_second
 from seqmlm.inference.calibrations import Stored
@@ -257,3 +257,6 @@ def test_counts_matter_to_a_calibration_only_where_they_are_mixed_in(
     plan = choose(request("some", level=level, mode="exact"), session)
     assert (plan.stored is not None) is rests
     assert any("other counts" in note for note in plan.notes) is not rests
+    if not rests:
+        with pytest.raises(StateError, match="with other counts"):
+            choose(request("some", level=level, mode="cascade"), session)
