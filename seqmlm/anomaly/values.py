@@ -72,9 +72,14 @@ class Scored:
         return self.rule.places(self.encoding)[self.places]
 
     @cached_property
+    def every_span(self) -> Longs:
+        """(N, 2) half-open offsets in `str(record.raw)` of all units of the encoding, unscored ones too."""
+        return self.rule.spans(self.encoding)
+
+    @cached_property
     def spans(self) -> Longs:
         """(U, 2) half-open offsets of each unit in `str(record.raw)`."""
-        return self.rule.spans(self.encoding)[self.places]
+        return self.every_span[self.places]
 
     @cached_property
     def raw(self) -> str:

@@ -35,7 +35,7 @@ Doubles = NDArray[np.float64]
 Names = NDArray[np.uint64]
 Where = Literal["sequence", "together", "before", "after"]
 
-_FIT_DRAWS, _ASK_DRAWS = 4, 16
+FIT_DRAWS, _ASK_DRAWS = 4, 16
 CACHED = 3  # contexts of so many lengths are counted in the record, the empty one included
 FEW_SYMBOLS = 8  # an alphabet so small has long contexts, and nothing of its own in a record
 _COUNT = np.dtype(np.uint32)
@@ -195,7 +195,8 @@ def beside(units: Named, place: int) -> Names:
 def _drawn(units: Named, chain: Chain, number: int, draws: int) -> Names:
     """(D, N) a member of the set that the chain reads, for each unit and draw; never the unit itself.
 
-    What is drawn depends on the sequence's own units alone, not on their order or on other sequences.
+    What is drawn depends on the sequence's other units alone: not on their order or on other sequences, and
+    not on the unit that is asked, or P would not sum to 1.
     """
     assert units.position is not None
     first = np.ones(len(units), dtype=np.bool_)
@@ -210,9 +211,9 @@ def _drawn(units: Named, chain: Chain, number: int, draws: int) -> Names:
     there &= units.sequence[start[other]] == units.sequence
     count = np.where(there, size[other] - (shift == 0), 0)
     # A sum of names does not know their order, nor does the place of a name among those of its set.
-    own = _sums(np.bincount(units.sequence), units.name)[units.sequence] + units.name
+    rest = _sums(np.bincount(units.sequence), units.name)[units.sequence] - units.name
     draw = np.arange(draws, dtype=np.uint64)[:, None] + np.uint64(draws * number)
-    chance = _mixed(_pair(own[None], draw)) >> np.uint64(11)
+    chance = _mixed(_pair(rest[None], draw)) >> np.uint64(11)
     pick = (chance.astype(np.float64) / 2**53 * count).astype(np.int64)
     order = np.lexsort((units.name, group))
     if shift == 0:
@@ -297,7 +298,7 @@ def count(units: Named, chain: Chain, *, budget: int, least: int = 1) -> list[Le
     inside = np.flatnonzero(units.tokens > 0)
     levels: list[Level] = []
     left, lengths = budget, len(chain.places) + 1
-    draws = _FIT_DRAWS if chain.where != "sequence" else 1
+    draws = FIT_DRAWS if chain.where != "sequence" else 1
     for length, context in enumerate(contexts(units, chain, draws)):
         some = context[:, inside].ravel()
         unit, record = np.tile(units.name[inside], draws), np.tile(units.record[inside], draws)

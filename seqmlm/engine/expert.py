@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.counts import (
     CACHED,
     FEW_SYMBOLS,
+    FIT_DRAWS,
     Chain,
     Doubles,
     Found,
@@ -185,7 +186,8 @@ class CountExpert:
         """Count the training split.
 
         Args:
-            sequences: of the training split, all of them or an even sample; 40 bytes of memory a unit.
+            sequences: of the training split, all of them or an even sample; some 130 bytes of memory a unit,
+                400 in sets, twice that where both strands are counted.
             rule: what a unit is.
             unigram: (K,) probabilities of symbols, see `Units.frequencies`.
             records: for each sequence the number of its record; None where each is one.
@@ -246,6 +248,8 @@ class CountExpert:
             if number == 0:
                 trained, here = found[: len(chain.places) + 1], found[len(chain.places) + 2 :]
                 seen = _longest(trained)
+                if chain.where != "sequence":  # each unit was counted in so many contexts
+                    seen[:, 1:] = -(-seen[:, 1:] // FIT_DRAWS)
                 kind = kind * _SEEN + np.minimum(seen[:, 0], _SEEN - 1)
                 kind = kind * CACHED + _longest([trained[0], *here])[:, 0]
         return Priced(np.stack(prices), kind, seen)
@@ -319,15 +323,21 @@ class CountExpert:
             w.shape != (KINDS, len(chains) + 1) for w in weights.values()
         ):
             raise ValueError("smoothing and weights do not fit the chains")
+        record, facts = bool(described["record"]), described["facts"]
+        for chain, one in zip(chains, smoothing, strict=True):
+            if len(one) != len(_first_smoothing(chain, record)):
+                raise ValueError(f"smoothing does not fit the chain {chain.name}")
+        if not isinstance(facts, dict):
+            raise TypeError("facts are no mapping")
         return cls(
             rule=rule,
             log2_unigram=arrays["unigram"],
             chains=chains,
             levels=levels,
             smoothing=smoothing,
-            record=bool(described["record"]),
+            record=record,
             weights=weights,
-            facts=described["facts"],
+            facts=facts,
         )
 
 
@@ -342,12 +352,16 @@ _PRIOR, _LEAST = 20.0, 0.1
 
 
 def _longest(found: Sequence[Found]) -> Longs:
-    """(N, 3) places of the longest context that was seen, how often the unit and anything stood there."""
+    """(N, 3) places of the longest context that was seen, how often the unit and anything stood there.
+
+    Of several draws, the context that was seen most.
+    """
     seen = np.zeros((found[0].total.shape[1], 3), dtype=np.int64)
     for places, one in enumerate(found):
-        there = one.total.max(axis=0) > 0
-        numbers = np.stack([np.full(len(seen), places), one.seen.max(axis=0), one.total.max(axis=0)], axis=1)
-        seen = np.where(there[:, None], numbers.astype(np.int64), seen)
+        draw = one.total.argmax(axis=0)[None]
+        own, total = (np.take_along_axis(values, draw, axis=0)[0] for values in (one.seen, one.total))
+        numbers = np.stack([np.full(len(seen), places), own, total], axis=1)
+        seen = np.where((total > 0)[:, None], numbers.astype(np.int64), seen)
     return seen
 
 

@@ -223,6 +223,10 @@ def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:
     try:
         described = parse_json(header.get(_HEADER, "{}"), finite=True)
         expert = CountExpert.of(arrays, described, model.tokenizer.units)
+        if missing := {str(EXACT), COUNTS_ALONE} - set(expert.weights):
+            raise ValueError(f"no weights for {', '.join(sorted(missing))}")
+        for name in ("mixture", "model", "counts"):
+            float(expert.facts[f"{name}_bits"])  # which a scoring tells
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise StateError(f"{file} cannot be read ({error}); {_AGAIN}") from None
     return expert if use == "counts" or expert.facts.get("better") else None

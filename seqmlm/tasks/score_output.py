@@ -116,7 +116,7 @@ def counted(scored: Scored, unit: int) -> str:
         return f"seen {seen:,} times in training"
     if scored.encoding.positions is not None:
         return f"seen {seen:,} of {total:,} times beside others of its set"
-    spans, at = scored.rule.spans(scored.encoding), int(scored.places[unit])
+    spans, at = scored.every_span, int(scored.places[unit])
     first, last = at - (places - places // 2), at + 1 + places // 2
     before = after = ""
     if at:

@@ -320,8 +320,10 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
-    if stored is not None and not _rests_on(stored, session):
-        notes.append(_OTHER_COUNTS)
+    if stored is not None and not _rests_on(stored, session, level):
+        if name == CASCADE:
+            raise StateError(f"--mode cascade: {_OTHER_COUNTS}; {_SAME_COUNTS}")
+        notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
         stored = None
     if name == CASCADE and stored is None:
         raise _uncalibrated(config.model, level, name, "--mode cascade")
@@ -360,7 +362,7 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> tuple[st
     if tokens is not None:
         why = f"the forward passes of --mode exact would take more than {_about(PATIENCE)}, by estimate"
     stored = stored_calibration(session.model, level, CASCADE)
-    if stored is None or not _rests_on(stored, session):
+    if stored is None or not _rests_on(stored, session, level):
         return str(EXACT), f"{why}, but the model has no cascade calibrated for the level {level.name}"
     return CASCADE, why
 
@@ -427,15 +429,13 @@ def _about(seconds: float) -> str:
     return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
 
 
-_OTHER_COUNTS = (
-    "the calibration was made with other counts than these scores mix in, so rows have no p-values: leave "
-    "--expert out, or calibrate with the same --expert"
-)
+_OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
+_SAME_COUNTS = "leave --expert out, or calibrate with the same --expert"
 
 
-def _rests_on(stored: Stored, session: Session) -> bool:
-    """Whether a calibration was made with the counts that these scores mix in."""
-    return stored.counts == session.counts
+def _rests_on(stored: Stored, session: Session, level: Level) -> bool:
+    """Whether a calibration was made with the counts that these scores mix in, if this level has any."""
+    return level.view != WHOLE or stored.counts == session.counts
 
 
 def _counts(session: Session, level: Level) -> list[str]:

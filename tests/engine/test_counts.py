@@ -117,6 +117,18 @@ def test_a_set_has_no_order() -> None:
     assert np.allclose(again, first[:, order])
 
 
+def test_probabilities_sum_to_one_in_sets_too() -> None:
+    random = np.random.default_rng(0)
+    train = []
+    for one in drawn(7, sequences=60, units=20):
+        train.append(encoding(one, sorted(random.integers(0, 5, size=len(one)).tolist())))
+    expert = _expert(train)
+    units = [(3,), (4,), (3, 4), (3,), (5,), (3, 4), (6,)]
+    positions = [0, 0, 0, 0, 1, 1, 2]
+    for at in range(len(units)):
+        assert _total(expert, units, at, positions) == pytest.approx(1.0, abs=1e-9)
+
+
 def test_the_other_strand_is_counted_too() -> None:
     rule = Units(space(4), complement=np.array([0, 1, 2, 6, 5, 4, 3], dtype=np.int32))
     both = named(rule, [encoding([(3,), (3,), (4,)])], np.full(12, -2.0), mirrored=True)

@@ -77,6 +77,15 @@ def test_prices_do_not_depend_on_the_company(expert: CountExpert) -> None:
             assert np.array_equal(getattr(own, name), getattr(mine, name))
 
 
+def test_what_was_seen_is_counted_once_however_often_it_was_drawn() -> None:
+    pair, single = encoding([(3,), (4,)], [0, 0]), encoding([(5,)], [0])
+    expert = CountExpert.fit([pair] * 6 + [single] * 3, RULE, RULE.frequencies(np.ones(12)))
+    priced = expert.priced(expert.named([pair, single, encoding([(3,), (4,), (7,)], [0, 0, 0])]))
+    # After the other one of a pair nothing is left to draw: the second place is empty in all of them.
+    assert priced.seen[:3].tolist() == [[2, 6, 6], [2, 6, 6], [2, 3, 3]]
+    assert priced.seen[3:, 1].max() <= priced.seen[3:, 2].max() <= 6
+
+
 def test_tuning_helps_on_what_it_was_tuned_on() -> None:
     train = list(map(encoding, drawn(0, sequences=200, units=20)))
     held = list(map(encoding, drawn(1, sequences=50, units=20)))

@@ -181,6 +181,26 @@ def test_counts_that_cannot_be_read_are_an_error(model: LoadedModel, tmp_path: P
         stored_expert(replace(model, path=str(tmp_path)))
 
 
+@pytest.mark.parametrize("damage", ["facts", "bits", "smoothing", "weights"])
+def test_counts_that_lack_what_scores_need_are_an_error(
+    model: LoadedModel, tmp_path: Path, damage: str
+) -> None:
+    expert = stored_expert(model)
+    assert expert is not None
+    described, arrays = expert.described(), expert.arrays()
+    if damage == "facts":
+        described = {**described, "facts": ["better"]}
+    elif damage == "bits":
+        described = {**described, "facts": {"better": True}}
+    elif damage == "smoothing":
+        described = {**described, "smoothing": [one[:-1] for one in expert.smoothing]}
+    else:
+        del arrays["weights/exact"]
+    (tmp_path / COUNTS).write_bytes(saved(arrays, {"seqmlm": json.dumps(described)}))
+    with pytest.raises(StateError, match="--expert none"):
+        stored_expert(replace(model, path=str(tmp_path)))
+
+
 def test_an_expert_of_another_alphabet_is_refused(model: LoadedModel) -> None:
     expert = stored_expert(model)
     assert expert is not None

@@ -71,6 +71,12 @@ def _stop_after(monkeypatch: pytest.MonkeyPatch, batches: int, error: BaseExcept
     monkeypatch.setattr(Detector, "encoded", batch)
 
 
+def test_counts_are_mixed_in_as_the_request_says(model: str, fasta: Path) -> None:
+    with pytest.raises(StateError, match="has no counts"):
+        _score(model, fasta, expert="counts")
+    assert _score(model, fasta, expert="none").records == 40
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("stopped", [2, 3, 8])
 def test_a_stopped_scoring_goes_on_to_the_same_bytes(

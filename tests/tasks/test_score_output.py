@@ -10,6 +10,8 @@ import pytest
 from seqmlm import plugins
 from seqmlm.anomaly.values import SEEN, Scored
 from seqmlm.data.record import Record
+from seqmlm.engine.types import Encoding, Longs
+from seqmlm.engine.units import Units
 from seqmlm.tasks.score_output import counted
 
 TOKENIZER = plugins.tokenizer_class("residue")()
@@ -44,3 +46,24 @@ def test_the_context_is_named(unit: int, seen: tuple[int, int, int], sentence: s
     positions = np.zeros(len(scored.encoding), dtype=np.int32)
     several = replace(scored, encoding=replace(scored.encoding, positions=positions))
     assert ("its set" in counted(several, unit)) is bool(seen[0])
+
+
+def test_a_long_record_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, spans = [], Units.spans
+
+    def remembered(self: Units, encoding: Encoding) -> Longs:
+        looked.append(encoding)
+        return spans(self, encoding)
+
+    monkeypatch.setattr(Units, "spans", remembered)
+    scored = Scored(
+        record=Record(id="x", raw=RAW, source="x", line=1),
+        encoding=TOKENIZER.encode(RAW),
+        rule=TOKENIZER.units,
+        number=np.arange(len(RAW)),
+        surprisal=np.ones(len(RAW)),
+        values={SEEN: np.array([(2, 3, 5)] * len(RAW))},
+    )
+    assert len({counted(scored, unit) for unit in range(len(RAW))}) == len(RAW)
+    assert scored.spans[-1].tolist() == [6, 7]
+    assert len(looked) == 1

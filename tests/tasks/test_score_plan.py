@@ -16,7 +16,7 @@ from tiny_models import RESIDUES, protein_model
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.correction import Correction
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, StateError
 from seqmlm.inference import batches, model_folder
 from seqmlm.inference.batches import forward_tokens, tokens_per_second
 from seqmlm.inference.calibrations import Stored
@@ -26,7 +26,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_plan import ScoreConfig, choose_mode, exact_tokens
+from seqmlm.tasks.score_plan import ScoreConfig, choose, choose_mode, exact_tokens
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
 ALL = float("inf")
@@ -246,3 +246,17 @@ def test_the_estimate_counts_what_a_level_asks(
     detector = Detector(RecordScorer(session), chosen)
     detector.scored(detector.scorer.encoded(records, Problems()))
     assert estimate == pytest.approx(session.forward_tokens, rel=0.2)
+
+
+@pytest.mark.parametrize(("level", "rests"), [("visit", True), ("visit-whole", False)])
+def test_counts_matter_to_a_calibration_only_where_they_are_mixed_in(
+    level: str, rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(patients_model())
+    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: Stored(counts="others"))
+    plan = choose(request("some", level=level, mode="exact"), session)
+    assert (plan.stored is not None) is rests
+    assert any("other counts" in note for note in plan.notes) is not rests
+    if not rests:
+        with pytest.raises(StateError, match="with other counts"):
+            choose(request("some", level=level, mode="cascade"), session)
