@@ -321,8 +321,9 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
     if stored is not None and not _rests_on(stored, session, level):
-        if name == CASCADE:
-            raise StateError(f"--mode cascade: {_OTHER_COUNTS}; {_SAME_COUNTS}")
+        if name == CASCADE or config.fpr is not None or config.alarms_per_day is not None:
+            what = "--mode cascade" if name == CASCADE else "alarms"
+            raise StateError(f"{what}: {_OTHER_COUNTS}; {_SAME_COUNTS}")
         notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
         stored = None
     if name == CASCADE and stored is None:
