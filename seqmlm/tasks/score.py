@@ -77,6 +77,7 @@ def opened(config: ScoreConfig) -> Session:
         domain=config.domain,
         tokens_per_batch=config.tokens_per_batch,
         precision=config.precision,
+        expert=config.expert,
         shown=config.out is None,
         remedy="name a file with --out, which only you can read",
     )
