@@ -17,10 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import SEEN, Row, Scored
 from seqmlm.reports.bins import Counts
 from seqmlm.reports.page import Cell, Page
 from seqmlm.reports.pictures import Picture, Shown
+from seqmlm.reports.reasons import counted
 
 WORST = 50
 """Rows that the report names."""
@@ -214,7 +215,7 @@ class ScoreReport:
 
 
 def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int = _MOST) -> str:
-    """A unit: its text, its surprisal, and what was expected.
+    """A unit: its text, its surprisal, what was counted where it stands, and what was expected.
 
     Args:
         scored: the record.
@@ -226,6 +227,8 @@ def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int 
     values = {name: own[unit] for name, own in scored.values.items()}
     if "entropy" in values:
         text += f", entropy {values['entropy']:.1f}"
+    if SEEN in values:
+        text += f", {visible(counted(scored, unit))}"
     if "top_ids" not in values:
         return text
     pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)

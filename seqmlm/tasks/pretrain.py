@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ import yaml
 from safetensors import SafetensorError
 
 from seqmlm import plugins
+from seqmlm.anomaly.levels import WHOLE, Level
 from seqmlm.config import from_dict, to_dict
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.domains.base import Domain
@@ -369,12 +370,20 @@ def _counts(
     if expert is None:
         return {}
     bits = {name: float(expert.facts[f"{name}_bits"]) for name in ("mixture", "model", "counts")}
-    verdict = "scores mix both" if expert.facts["better"] else "scores use the model alone"
+    verdict = counts_verdict(model.domain.levels, better=bool(expert.facts["better"]))
     say(
         f"asked one {model.domain.unit} at a time: {bits['model']:.3f} bits, counts alone "
         f"{bits['counts']:.3f}, both {bits['mixture']:.3f}; {verdict} (--expert)"
     )
     return {f"eval/exact_{name}_bits_per_unit": value for name, value in bits.items()}
+
+
+def counts_verdict(levels: Sequence[Level], *, better: bool) -> str:
+    """Whether scores of some levels will mix counts in: those that show the model a part alone never do."""
+    if not better:
+        return "scores use the model alone"
+    alone = ", ".join(level.name for level in levels if level.view != WHOLE)
+    return "scores mix both" + (f", those of {alone} excepted: they use the model alone" if alone else "")
 
 
 def _calibrate(

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
+from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.runner import Counts, Runner
+from seqmlm.reports.reasons import counted
 from seqmlm.streams.sinks import Kind, Schema
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tokenizers.base import Tokenizer
@@ -104,30 +105,6 @@ def summary(bits: Doubles) -> dict[str, float | None]:
         "top_mean": float(np.sort(bits)[-TOP_UNITS:].mean()),
         "perplexity": 2.0**mean if mean < 1000 else None,
     }
-
-
-def counted(scored: Scored, unit: int) -> str:
-    """How often a unit was seen in training in the longest context that was seen there, in words.
-
-    The context reads both sides, nearest units first; of a set it is other members drawn from it.
-    """
-    places, seen, total = scored.values[SEEN][unit].tolist()
-    if not places:
-        return f"seen {seen:,} times in training"
-    if scored.encoding.positions is not None:
-        return f"seen {seen:,} of {total:,} times beside others of its set"
-    spans, at = scored.every_span, int(scored.places[unit])
-    first, last = at - (places - places // 2), at + 1 + places // 2
-    before = after = ""
-    if at:
-        before = repr(scored.raw[int(spans[max(first, 0), 0]) : int(spans[at - 1, 1])])
-    if at + 1 < len(spans):
-        after = repr(scored.raw[int(spans[at + 1, 0]) : int(spans[min(last, len(spans)) - 1, 1])])
-    if last == at + 1:
-        where = f"after {before}" if before else "at the beginning"
-    else:
-        where = f"between {before or 'the beginning'} and {after or 'the end'}"
-    return f"seen {seen:,} of {total:,} times {where}"
 
 
 def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -326,8 +326,13 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
             raise StateError(f"{what}: {_OTHER_COUNTS}; {_SAME_COUNTS}")
         notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
         stored = None
+    elif stored is None:
+        notes.append(
+            f"rows have no p-values: level {level.name} is not calibrated in mode {name}; from "
+            f"normal data {_calibrating(config, level, name)} does that"
+        )
     if name == CASCADE and stored is None:
-        raise _uncalibrated(config.model, level, name, "--mode cascade")
+        raise _uncalibrated(config, level, name, "--mode cascade")
     mode = Mode.parse(name) if name != CASCADE else stored.screen if stored is not None else ONE_PASS
     name = name if name == CASCADE else str(mode)
     correction = session.correction(mode)
@@ -469,7 +474,7 @@ def _alpha(
         return None
     option = "--fpr" if config.fpr is not None else "--alarms-per-day"
     if stored is None:
-        raise _uncalibrated(config.model, level, mode, option)
+        raise _uncalibrated(config, level, mode, option)
     alpha = config.fpr
     if config.alarms_per_day is not None:
         alpha = rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
@@ -484,8 +489,15 @@ def _alpha(
     return alpha
 
 
-def _uncalibrated(model: str, level: Level, mode: str, option: str) -> StateError:
+def _uncalibrated(config: ScoreConfig, level: Level, mode: str, option: str) -> StateError:
+    counts = "" if config.expert == "auto" else f" with --expert {config.expert}"
     return StateError(
-        f"{option} needs a calibration, and the model {model} has none of level {level.name} in mode {mode}: "
-        f"make one from normal data with 'seqmlm calibrate {model} NORMAL --level {level.name} --mode {mode}'"
+        f"{option} needs a calibration, and the model {config.model} has none of level {level.name} in mode "
+        f"{mode}{counts}: make one from normal data with {_calibrating(config, level, mode)}"
     )
+
+
+def _calibrating(config: ScoreConfig, level: Level, mode: str) -> str:
+    """The command that makes the calibration such a scoring needs."""
+    counts = "" if config.expert == "auto" else f" --expert {config.expert}"
+    return f"'seqmlm calibrate {config.model} NORMAL --level {level.name} --mode {mode}{counts}'"

@@ -16,7 +16,7 @@ from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference import batches, model_folder, runner
 from seqmlm.inference.detector import Detector
-from seqmlm.tasks.score import score_files
+from seqmlm.tasks.score import opened, score_files
 from seqmlm.tasks.score_plan import ScoreConfig
 
 
@@ -313,6 +313,22 @@ def test_nothing_to_score_is_an_error_and_no_all_clear(
         _score(model, source, out=out, on_error="skip")
     assert not out.exists()
     assert not Path(f"{out}.resume.json").exists()
+
+
+def test_whether_counts_are_mixed_in_reaches_the_model(model: str, fasta: Path) -> None:
+    for expert in ("auto", "none"):
+        assert opened(ScoreConfig(model=model, paths=(str(fasta),), expert=expert)).expert is None
+    with pytest.raises(StateError, match="no counts"):
+        _ = opened(ScoreConfig(model=model, paths=(str(fasta),), expert="counts")).expert
+
+
+def test_rows_without_p_values_are_told_with_the_command_that_gives_them(model: str, fasta: Path) -> None:
+    said, command = Lines(), f"'seqmlm calibrate {model} NORMAL --level protein --mode partition:3"
+    _score(model, fasta, progress=said, mode="partition:3")
+    assert [one for one in said.said if "no p-values" in one and f"{command}'" in one]
+    with pytest.raises(StateError, match="--expert none") as refused:
+        _score(model, fasta, mode="partition:3", fpr=0.05, expert="none")
+    assert f"{command} --expert none'" in str(refused.value)
 
 
 def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(

@@ -1,4 +1,4 @@
-"""What a row says of counts, in words."""
+"""What a row and a report say of counts, in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from seqmlm.anomaly.values import SEEN, Scored
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import Units
-from seqmlm.tasks.score_output import counted
+from seqmlm.reports.reasons import counted
+from seqmlm.reports.report import told
 
 TOKENIZER = plugins.tokenizer_class("residue")()
 RAW = "MKTAYIA"
@@ -43,6 +44,7 @@ def test_the_context_is_named(unit: int, seen: tuple[int, int, int], sentence: s
         values={SEEN: np.array([seen] * len(RAW))},
     )
     assert counted(scored, unit) == sentence
+    assert told(scored, unit, str) == f"{RAW[unit]}: 1.0 bits, {sentence}"
     positions = np.zeros(len(scored.encoding), dtype=np.int32)
     several = replace(scored, encoding=replace(scored.encoding, positions=positions))
     assert ("its set" in counted(several, unit)) is bool(seen[0])
