@@ -95,7 +95,8 @@ def score(
 
     `pll` is the pseudo-log-likelihood in nats; `bits_per_unit`, `score` and `surprisal` are in bits.
     If the model is calibrated, `p_value` is the share of normal rows that are at least as unusual.
-    Exact scoring takes one forward pass per unit, so its time grows with the square of a record's length.
+    Exact scoring takes one forward pass per unit; its time grows with the square of a record's length, of a
+    model whose layers look nearby (`train --layers nearby`) with the length.
 
     Example: seqmlm score enzymes new.fasta --per-unit --out scores.jsonl
 

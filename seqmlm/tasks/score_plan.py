@@ -369,7 +369,7 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> tuple[st
         why = f"the forward passes of --mode exact would take more than {_about(PATIENCE)}, by estimate"
     stored = stored_calibration(session.model, level, CASCADE)
     if stored is None or not _rests_on(stored, session, level):
-        return str(EXACT), f"{why}, but the model has no cascade calibrated for the level {level.name}"
+        return str(EXACT), f"{why}, but no cascade is calibrated for these scores of level {level.name}"
     return CASCADE, why
 
 

@@ -100,7 +100,7 @@ def test_the_mode_changes_where_the_cost_passes_what_a_person_waits_for(
     monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: None)
     name, why = mode(session, request(fasta))
     assert name == "exact"
-    assert "no cascade calibrated for the level protein" in why
+    assert "no cascade is calibrated for these scores of level protein" in why
 
 
 def test_layers_that_look_nearby_are_asked_exactly_for_longer(
