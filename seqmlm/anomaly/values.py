@@ -72,6 +72,11 @@ class Scored:
         return self.rule.places(self.encoding)[self.places]
 
     @cached_property
+    def every_size(self) -> Longs:
+        """(N,) symbols of all units of the encoding, scored or not."""
+        return np.diff(self.rule.symbols_of(self.encoding)[0])
+
+    @cached_property
     def every_span(self) -> Longs:
         """(N, 2) half-open offsets in `str(record.raw)` of all units of the encoding, unscored ones too."""
         return self.rule.spans(self.encoding)

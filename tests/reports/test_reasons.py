@@ -50,6 +50,23 @@ def test_the_context_is_named(unit: int, seen: tuple[int, int, int], sentence: s
     assert ("its set" in counted(several, unit)) is bool(seen[0])
 
 
+def test_units_of_several_tokens_are_counted_among_their_like() -> None:
+    encoding = TOKENIZER.encode(RAW)
+    groups = encoding.groups.copy()
+    groups[4:6] = 3  # "TA" is one unit
+    scored = Scored(
+        record=Record(id="x", raw=RAW, source="x", line=1),
+        encoding=replace(encoding, groups=groups),
+        rule=TOKENIZER.units,
+        number=np.unique(groups[groups >= 0]).astype(np.int64),
+        surprisal=np.ones(len(RAW) - 1),
+        values={SEEN: np.array([(1, 0, 9)] * (len(RAW) - 1))},
+    )
+    told = [counted(scored, unit) for unit in range(len(scored))]
+    assert [one.endswith("among units of 2 tokens") for one in told].count(True) == 1
+    assert told[1] == "seen 0 of 9 times after 'M', among units of 1 token"
+
+
 def test_a_long_record_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked, spans = [], Units.spans
 
