@@ -230,3 +230,12 @@ class Labelled:
 
     def parts(self, marks: Marks) -> Parts:
         return marks[:, 0].astype(np.int8)
+
+
+def evenly(total: int, count: int) -> list[int]:
+    """Indices of `count` of `total` things, spread evenly; all where there are no more.
+
+    >>> evenly(10, 4), evenly(3, 9)
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    return [int(i) for i in np.linspace(0, total - 1, count)] if count < total else list(range(total))

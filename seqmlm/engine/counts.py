@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,10 @@ class Chain:
     name: str
     places: tuple[int, ...]
     where: Where = "sequence"
+
+    def __post_init__(self) -> None:
+        if self.where not in get_args(Where) or 0 in self.places:
+            raise ValueError(f"the chain {self.name} reads no places known here")
 
 
 def chains_for(symbols: int, *, sets: bool) -> tuple[Chain, ...]:
@@ -178,18 +182,21 @@ def contexts(units: Named, chain: Chain, draws: int = _ASK_DRAWS) -> Iterator[Na
     context = np.broadcast_to(_mixed(units.tokens.astype(np.uint64)), (draws if sets else 1, len(units)))
     yield context
     for number, place in enumerate(chain.places):
-        near = _drawn(units, chain, number, draws) if sets else beside(units, place)[None]
+        if sets:
+            near = _drawn(units, chain, number, draws)
+        else:
+            at, inside = _beside(units, place)
+            near = np.where(inside, units.name[at], _EDGE)[None]
         context = _pair(context, near)
         yield context
 
 
-def beside(units: Named, place: int) -> Names:
-    """(N,) the name of the unit at a distance from each, within its sequence."""
+def _beside(units: Named, place: int) -> tuple[Longs, Bools]:
+    """(N,) the index of the unit at a distance from each; (N,) whether its sequence has one there."""
     at = np.arange(len(units)) + place
     inside = (at >= 0) & (at < len(units))
     at = np.where(inside, at, 0)
-    inside &= units.sequence[at] == units.sequence
-    return np.where(inside, units.name[at], _EDGE)
+    return at, inside & (units.sequence[at] == units.sequence)
 
 
 def _drawn(units: Named, chain: Chain, number: int, draws: int) -> Names:
@@ -360,10 +367,8 @@ def cached(units: Named, chain: Chain) -> list[Found]:
         total, seen = _times(inside, some), _times(event, some)
         for place in chain.places[:length]:
             # The unit that has this one at `place` of its context.
-            at = np.arange(len(units)) - place
-            there = (at >= 0) & (at < len(units))
-            at = np.where(there, at, 0)
-            there &= (units.sequence[at] == units.sequence) & some[at]
+            at, there = _beside(units, -place)
+            there &= some[at]
             total -= there & (inside[at] == inside)
             seen -= there & (event[at] == event)
         context_total = total[None].astype(np.float64)

@@ -46,7 +46,9 @@ Smoothing = tuple[tuple[float, float], ...]
 """Discount and strength of each length of context, from 0 on, and then of those in the record."""
 
 
-def log2_probabilities(found: Sequence[Found], spelled: Doubles, smoothing: Smoothing) -> Doubles:
+def log2_probabilities(
+    found: Sequence[Found], spelled: Doubles, smoothing: Sequence[tuple[float, float]]
+) -> Doubles:
     """(D, N) log2 P of units by one chain: the recursion over lengths.
 
     Args:
@@ -111,9 +113,7 @@ def _strengths(one: tuple[float, float]) -> list[tuple[float, float]]:
 
 def _bits(found: Sequence[Found], lower: Doubles, smoothing: Sequence[tuple[float, float]]) -> float:
     """Mean bits of units, their draws averaged."""
-    for one, (discount, strength) in zip(found, smoothing, strict=True):
-        lower = _step(one, lower, discount, strength)
-    return -float(_mean(lower).mean())
+    return -float(_mean(log2_probabilities(found, lower, smoothing)).mean())
 
 
 def _mean(drawn: Doubles) -> Doubles:
@@ -341,10 +341,8 @@ class CountExpert:
         )
 
 
-_TOKENS, _SEEN = (
-    3,
-    4,
-)  # tokens of a unit and lengths of context that are told apart, the last and more together
+# Tokens of a unit, and lengths of context, that are told apart; the last stands for more too.
+_TOKENS, _SEEN = 3, 4
 KINDS = _TOKENS * _SEEN * CACHED
 
 _ROUNDS = 50

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
+from seqmlm.data.splits import evenly
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.expert import ALONE as COUNTS_ALONE
 from seqmlm.engine.expert import CountExpert, Priced, learnt_weights
@@ -40,15 +41,10 @@ SUBJECTS = 10
 """Records that whatever is counted of sensitive data must occur in."""
 
 _FEWEST, _MOST = 250_000, 4_000_000  # tokens counted
-_WINDOWS, _OF_RECORD = (
-    1_500,
-    16,
-)  # validation windows that smoothing and weights are learnt on, and of a record
-_ASKED, _FLOOR, _SHARE = (
-    4_000,
-    300_000,
-    0.02,
-)  # units asked exactly; forward tokens for them, of those trained on
+# Validation windows that smoothing and weights are learnt on, in all and of one record.
+_WINDOWS, _OF_RECORD = 1_500, 16
+# Units asked exactly; the forward tokens they may take at least, and as a share of those trained on.
+_ASKED, _FLOOR, _SHARE = 4_000, 300_000, 0.02
 _LEAST_UNITS, _RECORDS = 50, 10
 _HEADER = "seqmlm"
 _AGAIN = "copy the model again from where it is whole, or score without counts (--expert none)"
@@ -82,7 +78,7 @@ def fit_expert(
     mean = float(np.mean(train.lengths)) if len(train) else 1.0
     rule = model.tokenizer.units
     readings = 1 if rule.complement is None else 2
-    chosen = _evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean / readings) + 1)
+    chosen = evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean / readings) + 1)
     learner = _Learner(model, validation, max(_FLOOR, int(_SHARE * tokens)), seed)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
         notify("no counts beside the model: too few validation units to learn a mixture from")
@@ -194,15 +190,11 @@ def _whole_records(validation: Windows) -> tuple[list[int], Longs]:
     indices: list[int] = []
     taken = np.minimum(counts, _OF_RECORD)
     share = min(1.0, _WINDOWS / max(1, int(taken.sum())))
-    for number in _evenly(len(distinct), max(1, int(share * len(distinct)))):
+    for number in evenly(len(distinct), max(1, int(share * len(distinct)))):
         start = int(first[number])
         windows = range(start, start + int(taken[number]))
         indices += [index for index in windows if owners[index] == distinct[number]]
     return indices, owners[indices]
-
-
-def _evenly(total: int, count: int) -> list[int]:
-    return np.linspace(0, total - 1, min(total, count)).astype(np.int64).tolist() if total else []
 
 
 def stored_expert(model: LoadedModel, use: Use = "auto") -> CountExpert | None:

@@ -22,6 +22,7 @@ from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
+from seqmlm.data.splits import evenly
 from seqmlm.engine.device import Precision
 from seqmlm.engine.one_pass import Fit
 from seqmlm.engine.types import Encoding, Sequences
@@ -528,12 +529,12 @@ class Calibrator:
         """As many records as a share of the budget pays for, spread evenly; some however small it is."""
         if self.budget is None or not records:
             return records
-        sample = [records[i] for i in _evenly(len(records), 256)]
+        sample = [records[i] for i in evenly(len(records), 256)]
         lengths = [len(one.encoding) for one in self._encoded(sample, Problems("skip"))]
         each = max(1.0, float(np.mean([cost(length) for length in lengths or [1]])))
         count = int(share * self.budget / each)
         floor = min(_FEWEST_EXACT, int(_FLOOR / each))
-        return [records[i] for i in _evenly(len(records), max(count, floor, 1))]
+        return [records[i] for i in evenly(len(records), max(count, floor, 1))]
 
 
 class InMemory:
@@ -590,8 +591,3 @@ class _Stage:
 
 def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:
     return {name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]}
-
-
-def _evenly(total: int, count: int) -> list[int]:
-    """Indices of `count` of `total` things, spread evenly; all where there are no more."""
-    return [int(i) for i in np.linspace(0, total - 1, count)] if count < total else list(range(total))

@@ -27,7 +27,7 @@ from seqmlm.data.prepare import combined, file_fingerprint, prepare
 from seqmlm.data.privacy import Cell, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, neighbours
+from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, evenly, neighbours
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample, plural
 from seqmlm.engine.durable import FileLock, irregular
@@ -423,5 +423,4 @@ def _count(count: Cell) -> str:
 
 def sequence_indices(sequences: Sequences, limit: int) -> Sequence[int]:
     """Indices of at most `limit` sequences, spread evenly over all of them."""
-    count = min(limit, len(sequences))
-    return [int(index) for index in np.linspace(0, len(sequences) - 1, count)] if count else []
+    return evenly(len(sequences), limit)

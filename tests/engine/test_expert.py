@@ -121,3 +121,11 @@ def test_arrays_that_do_not_fit_are_refused(expert: CountExpert, spoilt: str) ->
     if spoilt != "weights/exact":
         with pytest.raises(LookupError):
             CountExpert.of(arrays, expert.described(), RULE)
+
+
+@pytest.mark.parametrize(("key", "value"), [("where", "nowhere"), ("places", [-1, 0])])
+def test_a_chain_of_unknown_places_is_refused(expert: CountExpert, key: str, value: object) -> None:
+    described = expert.described()
+    chains = [{**described["chains"][0], key: value}, *described["chains"][1:]]
+    with pytest.raises(ValueError, match="reads no places known here"):
+        CountExpert.of(expert.arrays(), {**described, "chains": chains}, RULE)

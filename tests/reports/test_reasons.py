@@ -19,6 +19,19 @@ TOKENIZER = plugins.tokenizer_class("residue")()
 RAW = "MKTAYIA"
 
 
+def of(encoding: Encoding, seen: tuple[int, int, int]) -> Scored:
+    """Scores of the record's units, all counted alike."""
+    number = np.unique(encoding.groups[encoding.groups >= 0]).astype(np.int64)
+    return Scored(
+        record=Record(id="x", raw=RAW, source="x", line=1),
+        encoding=encoding,
+        rule=TOKENIZER.units,
+        number=number,
+        surprisal=np.ones(len(number)),
+        values={SEEN: np.array([seen] * len(number))},
+    )
+
+
 @pytest.mark.parametrize(
     ("unit", "seen", "sentence"),
     [
@@ -35,14 +48,7 @@ RAW = "MKTAYIA"
     ],
 )
 def test_the_context_is_named(unit: int, seen: tuple[int, int, int], sentence: str) -> None:
-    scored = Scored(
-        record=Record(id="x", raw=RAW, source="x", line=1),
-        encoding=TOKENIZER.encode(RAW),
-        rule=TOKENIZER.units,
-        number=np.arange(len(RAW)),
-        surprisal=np.ones(len(RAW)),
-        values={SEEN: np.array([seen] * len(RAW))},
-    )
+    scored = of(TOKENIZER.encode(RAW), seen)
     assert counted(scored, unit) == sentence
     assert told(scored, unit, str) == f"{RAW[unit]}: 1.0 bits, {sentence}"
     positions = np.zeros(len(scored.encoding), dtype=np.int32)
@@ -54,14 +60,7 @@ def test_units_of_several_tokens_are_counted_among_their_like() -> None:
     encoding = TOKENIZER.encode(RAW)
     groups = encoding.groups.copy()
     groups[4:6] = 3  # "TA" is one unit
-    scored = Scored(
-        record=Record(id="x", raw=RAW, source="x", line=1),
-        encoding=replace(encoding, groups=groups),
-        rule=TOKENIZER.units,
-        number=np.unique(groups[groups >= 0]).astype(np.int64),
-        surprisal=np.ones(len(RAW) - 1),
-        values={SEEN: np.array([(1, 0, 9)] * (len(RAW) - 1))},
-    )
+    scored = of(replace(encoding, groups=groups), (1, 0, 9))
     told = [counted(scored, unit) for unit in range(len(scored))]
     assert [one.endswith("among units of 2 tokens") for one in told].count(True) == 1
     assert told[1] == "seen 0 of 9 times after 'M', among units of 1 token"
@@ -75,14 +74,7 @@ def test_a_long_record_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -
         return spans(self, encoding)
 
     monkeypatch.setattr(Units, "spans", remembered)
-    scored = Scored(
-        record=Record(id="x", raw=RAW, source="x", line=1),
-        encoding=TOKENIZER.encode(RAW),
-        rule=TOKENIZER.units,
-        number=np.arange(len(RAW)),
-        surprisal=np.ones(len(RAW)),
-        values={SEEN: np.array([(2, 3, 5)] * len(RAW))},
-    )
+    scored = of(TOKENIZER.encode(RAW), (2, 3, 5))
     assert len({counted(scored, unit) for unit in range(len(RAW))}) == len(RAW)
     assert scored.spans[-1].tolist() == [6, 7]
     assert len(looked) == 1
