@@ -29,8 +29,8 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,8 +43,9 @@ from ngram_cache import cached_bits
 from seqmlm import plugins
 from seqmlm.engine import loop as training
 from seqmlm.engine.conditionals import Conditionals
-from seqmlm.engine.expert import CountExpert, learnt_weights
+from seqmlm.engine.expert import ALONE, CountExpert, learnt_weights, multiplied
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.reductions import Rows
 from seqmlm.evaluation.bits import UnitBits, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.tasks.corpus import Corpus, CorpusReader, build_corpus, sequence_indices
@@ -56,6 +57,7 @@ from seqmlm.workspace import Workspace
 Doubles = np.ndarray[Any, Any]
 
 EVALUATION_SEED = 20_26
+ENOUGH_UNITS, DRAWS = 2000, 8
 BOOTSTRAPS = 1000
 NGRAM_TOKENS = 4_000_000  # tokens the 5-gram is counted on; a few times what the model sees in a few minutes
 
@@ -152,8 +154,40 @@ def train(
     units = corpus.tokenizer.units
     frequencies = units.frequencies(corpus.token_counts)
     ask = Conditionals(rows, tokens_per_batch=8192)
-    costs = unit_bits(ask, corpus.validation, indices, unigram=frequencies, seed=EVALUATION_SEED, units=units)
+    costs = priced(ask, corpus, indices, frequencies)
     return Trained(result.to_dict(), corpus, rows, indices, costs, frequencies)
+
+
+def priced(ask: Conditionals, corpus: Corpus, indices: Sequence[int], frequencies: Doubles) -> UnitBits:
+    """Held-out units of the model; where the records are few, the masks of several draws."""
+    rule = corpus.tokenizer.units
+    want = (Rows(),) if multiplied(rule, frequencies) else ()
+    found: list[UnitBits] = []
+    while len(found) < DRAWS and sum(len(one.sample) for one in found) < ENOUGH_UNITS:
+        found.append(
+            unit_bits(
+                ask,
+                corpus.validation,
+                indices,
+                unigram=frequencies,
+                seed=EVALUATION_SEED + len(found),
+                units=rule,
+                want=want,
+            )
+        )
+    return joined(found)
+
+
+def joined(parts: Sequence[UnitBits]) -> UnitBits:
+    """The units of several draws, by sequence."""
+    order = np.argsort(np.concatenate([one.sample for one in parts]), kind="stable")
+
+    def gathered(values: Iterable[Any]) -> Any:
+        return np.concatenate(list(values))[order]
+
+    names = [one.name for one in fields(UnitBits) if one.name != "values"]
+    values = {name: gathered(one.values[name] for one in parts) for name in parts[0].values}
+    return UnitBits(**{name: gathered(getattr(one, name) for one in parts) for name in names}, values=values)
 
 
 def run(name: str, data: Path, out: Path, seed: int, minutes: float, records: int) -> dict[str, Any]:
@@ -241,18 +275,18 @@ def expert_bits(done: Trained) -> tuple[Doubles, Doubles]:
     window = np.searchsorted(chosen, costs.sample)
     place, half = begins[window] + costs.unit, side[window]
     counts, mixture = np.empty_like(costs.bits), np.empty_like(costs.bits)
-    silent = np.full_like(costs.bits, -np.inf)
     for learns in (0, 1):
         some = np.flatnonzero(side == learns)
         known = fitted.named([windows[i] for i in some], records[some].tolist())
         expert = fitted.tuned(known)
         priced = expert.priced(first).some(place)
+        told = expert.told(-costs.bits, costs.values)
         own, other = half == learns, half != learns
-        for result, model in ((counts, silent), (mixture, -costs.bits)):
-            told = None if model is silent else model[own]
-            weights = learnt_weights(told, priced.some(own))
-            mixed = replace(expert, weights={"exact": weights})
-            result[other] = -mixed.mixed(model[other], priced.some(other), "exact")[0]
+        mine, rest = priced.some(own), priced.some(other)
+        weights = {ALONE: learnt_weights(None, mine), "exact": learnt_weights(told[own], mine)}
+        expert = replace(expert, weights=weights)
+        counts[other] = -expert.alone(rest)
+        mixture[other] = -expert.mixed(told[other], rest, "exact")[0]
     return counts, mixture
 
 

@@ -153,6 +153,11 @@ def named(
     )
 
 
+def names_of(symbols: Longs) -> Names:
+    """(K,) the names of units of one symbol each."""
+    return _mixed(_mixed(symbols.astype(np.uint64)))
+
+
 def _sums(sizes: Longs, names: Names) -> Names:
     """The sum of each of consecutive stretches of these sizes, modulo 2^64; 0 for an empty one."""
     upto = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(names, dtype=np.uint64)])

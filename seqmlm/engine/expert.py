@@ -6,18 +6,24 @@ mixture whose weights do not look at the unit itself is such a conditional too. 
 held-out units, for each kind of place: tokens of the unit, and how long a context was seen in training and
 in the record.
 
-The trade-off: linear mixtures need no sum over a vocabulary, so that a unit costs some look-ups; a product of
-experts would be sharper where both sides speak, and dear.
+A sum needs nothing of the rest of a vocabulary, so that a unit costs some look-ups. A product of experts,
+
+    p(u) = prod over experts e of P_e(u)^w_e / sum over all symbols of the same
+
+is sharper where several speak (Hinton 2002; for neighbours on both sides, which a sum cannot combine), and
+needs the whole alphabet of each: it is taken where that is a few symbols, as of DNA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from seqmlm.engine.counts import (
     CACHED,
@@ -28,12 +34,15 @@ from seqmlm.engine.counts import (
     Found,
     Level,
     Named,
+    Names,
     cached,
     chains_for,
     contexts,
     count,
     named,
+    names_of,
 )
+from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import EXACT, Units
 
@@ -47,7 +56,7 @@ Smoothing = tuple[tuple[float, float], ...]
 
 
 def log2_probabilities(
-    found: Sequence[Found], spelled: Doubles, smoothing: Sequence[tuple[float, float]]
+    found: Iterable[Found], spelled: Doubles, smoothing: Sequence[tuple[float, float]]
 ) -> Doubles:
     """(D, N) log2 P of units by one chain: the recursion over lengths.
 
@@ -73,10 +82,13 @@ def _step(found: Found, lower: Doubles, discount: float, strength: float) -> Dou
 
 def evidence(units: Named, chain: Chain, levels: Sequence[Level], *, record: bool) -> list[Found]:
     """The counts of every unit, for each length of context, then (with `record`) of those in its record."""
-    found = [
-        level.find(context, units.name) for level, context in zip(levels, contexts(units, chain), strict=True)
-    ]
-    return found + (cached(units, chain) if record else [])
+    return [*_counted(units, chain, levels, units.name), *(cached(units, chain) if record else [])]
+
+
+def _counted(units: Named, chain: Chain, levels: Sequence[Level], names: Names) -> Iterator[Found]:
+    """The counts of units of these names in the places of `units`, for each length of context."""
+    for level, context in zip(levels, contexts(units, chain), strict=True):
+        yield level.find(context, names)
 
 
 def smoothed(found: Sequence[Found], spelled: Doubles, start: Smoothing) -> Smoothing:
@@ -129,19 +141,23 @@ class Priced:
     """What counts say of N units.
 
     Args:
-        log2: (C, N) log2 P of each by each chain.
+        log2: (C, N) log2 P of each by each chain; (C, N, K) of each symbol that may stand there, where
+            experts are multiplied.
         kind: (N,) by what the mixture's weights differ: tokens of the unit, and how long a context was seen.
         seen: (N, 3) of the first chain's longest context seen in training: its places, how often the unit
             stood there, and how often anything did.
+        symbol: (N,) which of the K symbols stands there, -1 for none; None where experts are added.
     """
 
     log2: Doubles
     kind: Longs
     seen: Longs
+    symbol: Longs | None = None
 
     def some(self, units: Any) -> Priced:
         """Of some units alone: an index of their axis."""
-        return Priced(self.log2[:, units], self.kind[units], self.seen[units])
+        symbol = None if self.symbol is None else self.symbol[units]
+        return Priced(self.log2[:, units], self.kind[units], self.seen[units], symbol)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,13 +169,16 @@ class CountExpert:
 
         p(u) = lambda_0 p_model(u) + sum over chains c of lambda_c P_c(u)       lambda by kind of place
 
+    and so is their product over an alphabet of a few symbols.
+
     Args:
         rule: what a unit is.
         log2_unigram: (K,) of each symbol in the training split.
         chains: C of them. levels: of each, see `count`. smoothing: of each.
         record: whether what the rest of a record says is counted too.
-        weights: by mode of asking (see `Mode`): (KINDS, C + 1) lambda, the model's first; by `ALONE` those of
-            counts without a model.
+        product: experts are multiplied, not added.
+        weights: by mode of asking (see `Mode`): (KINDS, C + 1) lambda, the model's first, or (1, C + 1)
+            exponents; by `ALONE` those of counts without a model.
         facts: what was measured when the weights were learnt.
     """
 
@@ -169,6 +188,7 @@ class CountExpert:
     levels: tuple[tuple[Level, ...], ...]
     smoothing: tuple[Smoothing, ...]
     record: bool
+    product: bool = False
     weights: Mapping[str, Doubles] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -211,7 +231,29 @@ class CountExpert:
             levels=tuple(levels),
             smoothing=tuple(_first_smoothing(chain, record) for chain in chains),
             record=record,
+            product=multiplied(rule, unigram),
         )
+
+    @cached_property
+    def alphabet(self) -> Longs:
+        """(K,) the symbols that units are made of."""
+        return np.flatnonzero(np.isfinite(self.log2_unigram))
+
+    @property
+    def needs(self) -> tuple[Reduction, ...]:
+        """What must be read of the model beside log-probabilities."""
+        return (Rows(),) if self.product else ()
+
+    def told(self, log2: Doubles, values: Mapping[str, NDArray[Any]]) -> Doubles:
+        """What the model says of units, as `mixed` takes it: (N,), or (N, K) where experts are multiplied.
+
+        Args:
+            log2: (N,) log2 p of each. values: what else was read, `needs` among it.
+        """
+        if not self.product:
+            return log2
+        rows = values[Rows.name] if len(log2) else np.zeros((0, len(self.log2_unigram)))
+        return np.asarray(rows[:, self.alphabet] / np.log(2), dtype=np.float64)
 
     @property
     def bytes(self) -> int:
@@ -242,9 +284,18 @@ class CountExpert:
     def priced(self, units: Named) -> Priced:
         """What counts say of every unit when all others are seen."""
         prices, kind = [], np.minimum(np.maximum(units.tokens, 1), _TOKENS) - 1
+        letters = names_of(self.alphabet)[:, None] if self.product else None
         for number, chain in enumerate(self.chains):
-            found = evidence(units, chain, self.levels[number], record=self.record)
-            prices.append(_mean(log2_probabilities(found, units.spelled, self.smoothing[number])))
+            levels, smoothing = self.levels[number], self.smoothing[number]
+            if letters is not None:
+                each = _counted(units, chain, levels, letters)
+                spelled = np.broadcast_to(self.log2_unigram[self.alphabet, None], (len(letters), len(units)))
+                prices.append(log2_probabilities(each, spelled, smoothing).T)
+            found = (
+                evidence(units, chain, levels, record=self.record) if number == 0 or not self.product else []
+            )
+            if letters is None:
+                prices.append(_mean(log2_probabilities(found, units.spelled, smoothing)))
             if number == 0:
                 trained, here = found[: len(chain.places) + 1], found[len(chain.places) + 2 :]
                 seen = _longest(trained)
@@ -252,28 +303,37 @@ class CountExpert:
                     seen[:, 1:] = -(-seen[:, 1:] // FIT_DRAWS)
                 kind = kind * _SEEN + np.minimum(seen[:, 0], _SEEN - 1)
                 kind = kind * CACHED + _longest([trained[0], *here])[:, 0]
-        return Priced(np.stack(prices), kind, seen)
+        if letters is None:
+            return Priced(np.stack(prices), kind, seen)
+        stands = units.name == letters
+        return Priced(np.stack(prices), kind, seen, np.where(stands.any(axis=0), stands.argmax(axis=0), -1))
 
     def mixed(self, model: Doubles, priced: Priced, mode: str) -> tuple[Doubles, Doubles]:
         """The mixture of model and counts.
 
         Args:
-            model: (N,) log2 p by the model; NaN stays NaN.
+            model: what `told` gives; NaN stays NaN.
             priced: of the same units.
             mode: how the model was asked; one whose weights were not learnt has those of "exact".
 
         Returns:
-            (N,) log2 p; (N,) the share of p that comes from counts.
+            (N,) log2 p; (N,) the share of p that comes from counts, of a product that of the exponents.
         """
         weights = self.weights[mode if mode in self.weights else str(EXACT)]
+        if priced.symbol is not None:
+            log2 = _product(weights[0], np.concatenate([model[None], priced.log2]))
+            own = np.take_along_axis(log2, np.maximum(priced.symbol, 0)[:, None], axis=1)[:, 0]
+            sizes = np.abs(weights[0])
+            share = np.full(len(own), 1 - sizes[0] / sizes.sum())
+            return np.where(priced.symbol < 0, np.nan, own), share
         with np.errstate(divide="ignore"):
             parts = np.log2(weights.T[:, priced.kind]) + np.concatenate([model[None], priced.log2])
         total = np.logaddexp2.reduce(parts, axis=0)
         return total, 1 - np.exp2(parts[0] - total)
 
     def alone(self, priced: Priced) -> Doubles:
-        """(N,) log2 p by the mixture of counts alone."""
-        return self.mixed(np.full(priced.log2.shape[1], -np.inf), priced, ALONE)[0]
+        """(N,) log2 p by counts alone, together."""
+        return self.mixed(_nobody(priced), priced, ALONE)[0]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that is stored beside `described`."""
@@ -291,6 +351,7 @@ class CountExpert:
             "chains": chains,
             "smoothing": self.smoothing,
             "record": self.record,
+            "product": self.product,
             "facts": self.facts,
         }
 
@@ -319,11 +380,14 @@ class CountExpert:
         double = {arrays["unigram"].dtype, *(table.dtype for table in weights.values())} == {np.dtype(float)}
         if not double or arrays["unigram"].shape != (rule.symbols,):
             raise ValueError(f"counts of {len(arrays['unigram'])} symbols for {rule.symbols}")
-        if len(smoothing) != len(chains) or any(
-            w.shape != (KINDS, len(chains) + 1) for w in weights.values()
-        ):
+        record, facts, product = (
+            bool(described["record"]),
+            described["facts"],
+            described.get("product") is True,
+        )
+        wide = (1 if product else KINDS, len(chains) + 1)
+        if len(smoothing) != len(chains) or any(table.shape != wide for table in weights.values()):
             raise ValueError("smoothing and weights do not fit the chains")
-        record, facts = bool(described["record"]), described["facts"]
         for chain, one in zip(chains, smoothing, strict=True):
             if len(one) != len(_first_smoothing(chain, record)):
                 raise ValueError(f"smoothing does not fit the chain {chain.name}")
@@ -336,6 +400,7 @@ class CountExpert:
             levels=levels,
             smoothing=smoothing,
             record=record,
+            product=product,
             weights=weights,
             facts=facts,
         )
@@ -369,16 +434,42 @@ def _first_smoothing(chain: Chain, record: bool) -> Smoothing:
     return counted + (((0.0, 64.0),) * lengths if record else ())
 
 
+def multiplied(rule: Units, unigram: Doubles) -> bool:
+    """Whether experts are multiplied: where tokens are units of an alphabet of a few symbols, with two
+    readings (DNA).
+
+    Args:
+        unigram: (K,) probabilities of symbols.
+    """
+    few = np.count_nonzero(unigram) <= FEW_SYMBOLS
+    return bool(few and rule.complement is not None and rule.names is None)
+
+
+def _nobody(priced: Priced) -> Doubles:
+    """What a model says that has no say."""
+    return np.full(priced.log2.shape[1:], -np.inf if priced.symbol is None else 0.0)
+
+
+def _product(weights: Doubles, log2: Doubles) -> Doubles:
+    """(N, K) log2 of the product of (M, N, K) experts, each with its exponent."""
+    found = np.tensordot(weights, log2, 1)
+    return np.asarray(found - np.logaddexp2.reduce(found, axis=1, keepdims=True))
+
+
 def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
-    """(KINDS, C + 1) weights by expectation-maximization (Jelinek and Mercer 1980).
+    """(KINDS, C + 1) weights by expectation-maximization (Jelinek and Mercer 1980), or (1, C + 1) exponents.
 
     Those of a kind with few places are drawn towards those of all: they begin with 20 places of these, and
     all with a tenth of a place for each part, so that nothing is ever quite sure.
 
+    Exponents are those of the smallest cost, which is convex in them, drawn by one place towards all equal.
+
     Args:
-        model: (N,) log2 p by the model; None for a mixture of counts alone, where its weight is 0.
+        model: what `CountExpert.told` gives; None for counts alone, where its weight is 0.
         priced: the same units by counts.
     """
+    if priced.symbol is not None:
+        return _exponents(model, priced)
     silent = np.full(priced.log2.shape[1], -np.inf)
     log2 = np.concatenate([(silent if model is None else model)[None], priced.log2])
     shares = np.exp2(log2 - log2.max(axis=0))
@@ -391,6 +482,25 @@ def learnt_weights(model: Doubles | None, priced: Priced) -> Doubles:
     for _ in range(_ROUNDS):
         found = _maximized(found, shares, priced.kind, KINDS, _PRIOR * whole)
     return found
+
+
+def _exponents(model: Doubles | None, priced: Priced) -> Doubles:
+    told = priced.log2 if model is None else np.concatenate([model[None], priced.log2])
+    assert priced.symbol is not None
+    known = (priced.symbol >= 0) & np.isfinite(told).all(axis=(0, 2))
+    log2, symbol = told[:, known], priced.symbol[known]
+    place, equal = np.arange(len(symbol)), np.full(len(log2), 1 / len(log2))
+
+    def cost(weights: Doubles) -> tuple[float, Doubles]:
+        found = _product(weights, log2)
+        missed = np.exp2(found)
+        missed[place, symbol] -= 1
+        away = weights - equal
+        slope = np.einsum("mnk,nk->m", log2, missed) + 2 * away
+        return float(away @ away - found[place, symbol].sum()), slope
+
+    found = minimize(cost, equal, jac=True, method="BFGS").x
+    return np.asarray(found if model is not None else np.append(0.0, found))[None]
 
 
 def _maximized(weights: Doubles, shares: Doubles, kind: Longs, kinds: int, prior: Doubles) -> Doubles:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from seqmlm.engine.conditionals import Conditionals, Query
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.randomness import EVALUATION, rng
-from seqmlm.engine.reductions import TargetLogProb
+from seqmlm.engine.reductions import Reduction, TargetLogProb
 from seqmlm.engine.types import Sequences, TokenSpace
 from seqmlm.engine.units import UnitLogProbs, Units
 from seqmlm.errors import UsageError
@@ -58,6 +59,7 @@ class UnitBits:
         unit: (U,) the unit's number within its sequence, 0-based in order, as in `Units.spelled`.
         tokens: (U,) tokens of the unit; less than 1 where a token shows several units.
         bits, unigram_bits: (U,) -log2 p of the unit, by the model and by the unigram.
+        values: what else was wanted, by name: (U, ...) of the first entry of each unit.
     """
 
     sample: Longs
@@ -65,6 +67,7 @@ class UnitBits:
     tokens: Doubles
     bits: Doubles
     unigram_bits: Doubles
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def report(self) -> BitsReport:
         """Reduce to totals; NaN where nothing was masked."""
@@ -87,6 +90,7 @@ def unit_bits(
     rate: float = 0.15,
     seed: int,
     units: Units | None = None,
+    want: Collection[Reduction] = (),
 ) -> UnitBits:
     """The cost of each masked unit.
 
@@ -99,6 +103,7 @@ def unit_bits(
         rate: share of the units of a sequence that is masked; at least one unit is.
         seed: names the choice of units.
         units: how units are hidden and read back; None for groups of tokens.
+        want: what is read beside log-probabilities.
 
     Raises:
         UsageError: a unigram of another size.
@@ -116,15 +121,15 @@ def unit_bits(
                 asked.append((index, query))
                 yield query
 
-    for answer in conditionals.ask(questions(), rule.needs()):
+    for answer in conditionals.ask(questions(), rule.needs(want)):
         index, query = asked.popleft()
-        parts.append(_by_unit(index, rule.read(query, answer), unigram))
+        parts.append(_by_unit(index, rule.read(query, answer, want), unigram))
     return _concatenated(parts)
 
 
 def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
     """Sum the entries of each masked unit of one sequence."""
-    numbers, place = np.unique(found.unit, return_inverse=True)
+    numbers, first, place = np.unique(found.unit, return_index=True, return_inverse=True)
     with np.errstate(divide="ignore"):
         unigram_bits = -np.log2(unigram[found.symbol])
     return UnitBits(
@@ -133,6 +138,7 @@ def _by_unit(index: int, found: UnitLogProbs, unigram: Doubles) -> UnitBits:
         tokens=np.bincount(place, weights=found.tokens).astype(np.float64),
         bits=np.bincount(place, weights=-found.log_probs / math.log(2)).astype(np.float64),
         unigram_bits=np.bincount(place, weights=unigram_bits).astype(np.float64),
+        values={name: values[first] for name, values in found.values.items()},
     )
 
 
@@ -140,8 +146,10 @@ def _concatenated(parts: list[UnitBits]) -> UnitBits:
     nothing = np.zeros(0, dtype=np.int64)
     none = np.zeros(0)
     empty = UnitBits(sample=nothing, unit=nothing, tokens=none, bits=none, unigram_bits=none)
-    names = [f.name for f in fields(UnitBits)]
-    return UnitBits(**{n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names})
+    names = [f.name for f in fields(UnitBits) if f.name != "values"]
+    joined = {n: np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names}
+    values = {n: np.concatenate([p.values[n] for p in parts]) for n in (parts[0].values if parts else ())}
+    return UnitBits(**joined, values=values)
 
 
 def unigram(source: Sequences | NDArray[np.integer], space: TokenSpace) -> Doubles:

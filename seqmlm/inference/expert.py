@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Doubles, Scored
 from seqmlm.data.splits import evenly
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.expert import ALONE as COUNTS_ALONE
-from seqmlm.engine.expert import CountExpert, Priced, learnt_weights
+from seqmlm.engine.expert import CountExpert, Priced, learnt_weights, multiplied
 from seqmlm.engine.randomness import EVALUATION, rng
+from seqmlm.engine.reductions import Reduction, Rows
 from seqmlm.engine.scoring import Scorer, SequenceScore
 from seqmlm.engine.types import Bools, Encoding, Longs, Windows
 from seqmlm.engine.units import EXACT, unit_numbers
@@ -79,7 +81,8 @@ def fit_expert(
     rule = model.tokenizer.units
     readings = 1 if rule.complement is None else 2
     chosen = evenly(len(train), int(min(max(tokens, _FEWEST), _MOST) / mean / readings) + 1)
-    learner = _Learner(model, validation, max(_FLOOR, int(_SHARE * tokens)), seed)
+    want = (Rows(),) if multiplied(rule, unigram) else ()
+    learner = _Learner(model, validation, max(_FLOOR, int(_SHARE * tokens)), seed, want)
     if min(learner.learns.sum(), (~learner.learns).sum()) < _LEAST_UNITS:
         notify("no counts beside the model: too few validation units to learn a mixture from")
         return None
@@ -103,24 +106,31 @@ class _Learner:
         learns: (N,) True for units that weights are learnt on, False for those they are reported on.
     """
 
-    def __init__(self, model: LoadedModel, validation: Windows, budget: int, seed: int) -> None:
+    def __init__(
+        self, model: LoadedModel, validation: Windows, budget: int, seed: int, want: tuple[Reduction, ...]
+    ) -> None:
         self._rule = model.tokenizer.units
         indices, records = _whole_records(validation)
         self._encodings = [validation[index] for index in indices]
         self._records = records
         ask = Conditionals(model.rows)
         asked = self._asked(budget, seed)
-        bits = Scorer(ask, self._rule, mode=EXACT, correction=correction_in(model, EXACT)).windows(
+        correction = correction_in(model, EXACT)
+        bits = Scorer(ask, self._rule, mode=EXACT, correction=correction, want=want).windows(
             (encoding, owned) for encoding, owned in zip(self._encodings, asked, strict=True)
         )
         places, found, owner = [], [], []
+        values: dict[str, list[NDArray[Any]]] = {one.name: [] for one in want}
         for number, (encoding, score) in enumerate(zip(self._encodings, bits, strict=True)):
             groups, nats = score.units
             places.append(np.searchsorted(self._rule.numbers(encoding), groups))
             found.append(nats / np.log(2))
             owner.append(np.full(len(groups), number))
+            for name, some in values.items():
+                some += [score.values[name]] if len(groups) else []
         self._window, self._unit = np.concatenate(owner), np.concatenate(places)
         self._model = np.concatenate(found)
+        self._values = {name: np.concatenate(some) for name, some in values.items() if some}
         self._record = records[self._window]
         # Of a few long records windows must do, though neighbours are alike.
         several = len(np.unique(self._record)) >= _RECORDS
@@ -149,16 +159,16 @@ class _Learner:
         first = np.searchsorted(units.sequence, np.arange(len(self._encodings)))
         at = first[self._window] + self._unit
         mine, rest = priced.some(at[self.learns]), priced.some(at[~self.learns])
+        told = expert.told(self._model, self._values)
         weights = {
-            str(EXACT): learnt_weights(self._model[self.learns], mine),
+            str(EXACT): learnt_weights(told[self.learns], mine),
             COUNTS_ALONE: learnt_weights(None, mine),
         }
         expert = replace(expert, weights=weights)
-        model = self._model[~self.learns]
         bits = {
-            "model": -model,
+            "model": -self._model[~self.learns],
             "counts": -expert.alone(rest),
-            "mixture": -expert.mixed(model, rest, str(EXACT))[0],
+            "mixture": -expert.mixed(told[~self.learns], rest, str(EXACT))[0],
         }
         return replace(expert, facts=self._facts(bits))
 
@@ -238,17 +248,19 @@ def mixed(expert: CountExpert, found: Sequence[Scored], mode: str) -> list[Score
     """Scores with the counts mixed in.
 
     Args:
-        found: of whole records. mode: how the model was asked.
+        found: of whole records, with what `CountExpert.needs`. mode: how the model was asked.
 
     Returns:
-        The same with the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN`.
+        The same with the mixture's surprisals, and the values `ALONE`, `COUNTED` and `SEEN` in the place of
+        what the expert needs.
     """
     priced = _priced(expert, [one.encoding for one in found])
-    result = []
+    result, needed = [], {wish.name for wish in expert.needs}
     for one, prices in zip(found, priced, strict=True):
         own = prices.some(one.places)
-        log2, share = expert.mixed(-one.surprisal, own, mode)
-        values = {**one.values, ALONE: one.surprisal, COUNTED: share, SEEN: own.seen}
+        log2, share = expert.mixed(expert.told(-one.surprisal, one.values), own, mode)
+        read = {name: values for name, values in one.values.items() if name not in needed}
+        values = {**read, ALONE: one.surprisal, COUNTED: share, SEEN: own.seen}
         result.append(replace(one, surprisal=-log2, values=values))
     return result
 
@@ -261,7 +273,8 @@ def mixed_sequences(
     for encoding, one, prices in zip(encodings, scores, _priced(expert, encodings), strict=True):
         groups, nats = one.units
         places = np.searchsorted(expert.rule.numbers(encoding), groups)
-        log2, _ = expert.mixed(nats / np.log(2), prices.some(places), mode)
+        told = expert.told(nats / np.log(2), one.values)
+        log2, _ = expert.mixed(told, prices.some(places), mode)
         first = np.unique(one.groups, return_index=True)[1]
         mixture = (log2 * np.log(2)).astype(np.float32)
         result.append(SequenceScore(one.positions[first], mixture, groups))

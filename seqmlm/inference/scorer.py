@@ -74,7 +74,8 @@ class RecordScorer:
         Returns:
             One for each record, in order, with the units that were scored.
         """
-        request = _Request(mode, union(want), view)
+        expert = self.session.expert if view == WHOLE else None
+        request = _Request(mode, union(want, () if expert is None else expert.needs), view)
 
         def score(chosen: list[int]) -> list[Scored]:
             own = [batch[number] for number in chosen]
@@ -93,7 +94,6 @@ class RecordScorer:
                 scored(one.record, one.encoding, rule, windows, request.want)
                 for one, windows in zip(own, parts, strict=True)
             ]
-            expert = self.session.expert if view == WHOLE else None
             return found if expert is None else mixed(expert, found, str(mode))
 
         conceal = self.session.tokenizer.conceal
@@ -125,13 +125,13 @@ class RecordScorer:
         Raises:
             NotFiniteError: an answer is not a finite number.
         """
-        request = _Request(mode, (), view)
+        expert = self.session.expert if view == WHOLE else None
+        request = _Request(mode, () if expert is None else expert.needs, view)
         try:
             found = [_joined(parts) for parts in self._windows(request, encodings, wanted)]
         except NotFiniteError as error:
             name = named(self._culprit(request, encodings, wanted))
             raise NotFiniteError(f"{self.session.model.path}: {name}: {error}") from None
-        expert = self.session.expert if view == WHOLE else None
         return found if expert is None else mixed_sequences(expert, encodings, found, str(mode))
 
     def _windows(
@@ -186,4 +186,6 @@ def _joined(parts: list[SequenceScore]) -> SequenceScore:
         return parts[0]
     groups = np.concatenate([part.groups for part in parts])
     log_probs = np.concatenate([part.log_probs for part in parts])
-    return SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups)
+    filled = [part.values for part in parts if len(part.groups)]
+    values = {name: np.concatenate([one[name] for one in filled]) for name in (filled[0] if filled else ())}
+    return SequenceScore(np.arange(len(groups), dtype=np.int32), log_probs, groups, values)

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from counted_units import RULE, drawn, encoding
+from counted_units import RULE, drawn, encoding, space
 from numpy.typing import NDArray
 
-from seqmlm.engine.expert import KINDS, CountExpert, Priced, learnt_weights
+from seqmlm.engine.expert import ALONE, KINDS, CountExpert, Priced, learnt_weights
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import Units
 
 Doubles = NDArray[np.float64]
 
@@ -129,3 +131,88 @@ def test_a_chain_of_unknown_places_is_refused(expert: CountExpert, key: str, val
     chains = [{**described["chains"][0], key: value}, *described["chains"][1:]]
     with pytest.raises(ValueError, match="reads no places known here"):
         CountExpert.of(expert.arrays(), {**described, "chains": chains}, RULE)
+
+
+# Products
+
+
+STRANDS = Units(space(4), complement=np.array([0, 1, 2, 6, 5, 4, 3], dtype=np.int32))
+
+
+def _two_sided(seed: int, sequences: int) -> list[Encoding]:
+    """Symbols of four that follow a chain: both neighbours say something of each."""
+    random = np.random.default_rng(seed)
+    step = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.1, 0.1, 0.7], [0.1, 0.1, 0.7, 0.1]])
+    found = []
+    for _ in range(sequences):
+        states = [0]
+        while len(states) < 30:
+            states.append(int(random.choice(4, p=step[states[-1]])))
+        found.append(encoding([(3 + state,) for state in states]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def product() -> CountExpert:
+    expert = CountExpert.fit(_two_sided(0, 300), STRANDS, STRANDS.frequencies(np.ones(7)))
+    return expert.tuned(expert.named(_two_sided(1, 50)))
+
+
+def test_each_chain_prices_every_symbol(product: CountExpert) -> None:
+    units = product.named(_two_sided(2, 5))
+    priced = product.priced(units)
+    assert product.product
+    assert priced.log2.shape == (3, 150, 4)
+    assert np.allclose(np.exp2(priced.log2).sum(axis=2), 1)
+    assert priced.symbol is not None
+    # Where the experts were added each chain would give the symbol that stands there the same price.
+    added = replace(product, product=False).priced(units)
+    assert np.allclose(priced.log2[:, np.arange(150), priced.symbol], added.log2)
+    assert np.array_equal(priced.kind, added.kind)
+    assert np.array_equal(priced.seen, added.seen)
+
+
+def test_a_product_is_sharper_than_a_sum(product: CountExpert) -> None:
+    learn, held = (product.priced(product.named(_two_sided(seed, 100))) for seed in (3, 4))
+    multiplied = replace(product, weights={ALONE: learnt_weights(None, learn)})
+    added = replace(product, product=False)
+    units, asked = (added.priced(added.named(_two_sided(seed, 100))) for seed in (3, 4))
+    added = replace(added, weights={ALONE: learnt_weights(None, units)})
+    assert multiplied.weights[ALONE].shape == (1, 4)
+    assert multiplied.weights[ALONE][0, 0] == 0
+    assert multiplied.alone(held).mean() > added.alone(asked).mean() + 0.02
+
+
+def test_exponents_are_those_of_the_smallest_cost(product: CountExpert) -> None:
+    priced = product.priced(product.named(_two_sided(3, 100)))
+    model = np.log2(np.random.default_rng(0).dirichlet(np.ones(4), size=len(priced.kind)))
+    best = learnt_weights(model, priced)
+
+    def bits(weights: Doubles) -> float:
+        return -float(replace(product, weights={"exact": weights}).mixed(model, priced, "exact")[0].mean())
+
+    for place in range(4):
+        for way in (-0.05, 0.05):
+            other = best.copy()
+            other[0, place] += way
+            assert bits(other) > bits(best)
+    # Noise has hardly a say.
+    assert abs(best[0, 0]) < 0.1
+
+
+def test_what_is_no_symbol_has_no_price(product: CountExpert) -> None:
+    priced = product.priced(product.named([encoding([(3,), (2,), (4,)])]))
+    assert priced.symbol is not None
+    assert priced.symbol.tolist() == [0, -1, 1]
+    model = np.full((3, 4), -2.0)
+    weights = {"exact": learnt_weights(model, priced)}
+    found, _ = replace(product, weights=weights).mixed(model, priced, "exact")
+    assert np.isfinite(found).tolist() == [True, False, True]
+
+
+def test_a_stored_product_is_read_again(product: CountExpert) -> None:
+    expert = replace(product, weights={"exact": np.full((1, 4), 0.25)})
+    again = CountExpert.of(expert.arrays(), expert.described(), STRANDS)
+    assert again.product
+    with pytest.raises(ValueError, match="do not fit"):
+        CountExpert.of(expert.arrays(), {**expert.described(), "product": False}, STRANDS)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import protein_model, residues
+from numpy.typing import NDArray
+from tiny_models import dna_model, protein_model, residues
 
 from seqmlm.anomaly.levels import View
 from seqmlm.anomaly.values import ALONE, COUNTED, SEEN, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.expert import CountExpert
+from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Encoding, Longs
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import StateError
@@ -50,15 +52,21 @@ def _repeating(count: int, seed: int) -> list[str]:
     return [text[start : start + 15] for start in random.integers(0, 60, size=count).tolist()]
 
 
-def _fitted(folder: Path, *, train: list[str] | None = None, sensitive: bool = False) -> LoadedModel:
-    model = protein_model()
+def _fitted(
+    folder: Path,
+    *,
+    model: LoadedModel | None = None,
+    train: list[str] | None = None,
+    held: list[str] | None = None,
+    sensitive: bool = False,
+) -> LoadedModel:
+    model = model or protein_model()
     model = replace(model, path=str(folder), card=replace(model.card, sensitive=sensitive))
-    held = Whole(model, _repeating(40, seed=1))
     said: list[str] = []
     fit_expert(
         model,
         Whole(model, train or _repeating(80, seed=0)),
-        held,
+        Whole(model, held or _repeating(40, seed=1)),
         unigram=model.tokenizer.units.frequencies(np.ones(model.tokenizer.space.size)),
         tokens=100,
         seed=0,
@@ -80,6 +88,58 @@ def _scored(session: Session, raws: list[str], mode: Mode = EXACT, view: View | 
 
 
 RAWS = [*_repeating(3, seed=2), residues(33), "M"]
+
+
+def _bases(count: int, seed: int) -> list[str]:
+    """Stretches of one sequence of bases, some of them changed."""
+    random = np.random.default_rng(seed)
+    text = np.random.default_rng(9).choice(list("ACGT"), size=120)
+    found = []
+    for start in random.integers(0, 80, size=count).tolist():
+        own = text[start : start + 30].copy()
+        own[random.integers(30, size=3)] = random.choice(list("ACGT"), size=3)
+        found.append("".join(own))
+    return found
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("bases")
+    return _fitted(folder, model=dna_model(), train=_bases(60, seed=0), held=_bases(40, seed=1))
+
+
+@pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])
+def test_of_bases_experts_are_multiplied(bases: LoadedModel, mode: Mode) -> None:
+    expert = stored_expert(bases)
+    assert expert is not None
+    assert expert.product
+    # A base that is not known, two windows of one sequence, and one base alone.
+    raws = [*_bases(3, seed=2), "".join(_bases(2, seed=3)), "ACGTNNAC" + _bases(1, seed=4)[0], "G"]
+    alone = _scored(Session(bases, expert="none"), raws, mode)
+    both = _scored(Session(bases), raws, mode)
+    for own, one in zip(alone, both, strict=True):
+        places = own.places
+        priced = expert.priced(expert.named([own.encoding])).some(places)
+        logs = np.concatenate([_rows(bases, own, mode)[None], priced.log2])
+        shares = np.exp2(np.einsum("m,mnk->nk", expert.weights["exact"][0], logs))
+        assert priced.symbol is not None
+        expected = shares[np.arange(len(places)), priced.symbol] / shares.sum(axis=1)
+        assert np.allclose(np.exp2(-one.surprisal), expected, rtol=1e-4)
+        assert np.allclose(one.values[ALONE], own.surprisal, atol=1e-5)
+        assert one.values.keys() == {ALONE, COUNTED, SEEN}
+    assert both[0].surprisal.mean() < alone[0].surprisal.mean() - 0.5
+    sequences = RecordScorer(Session(bases)).sequences([one.encoding for one in both], mode)
+    for one, score in zip(both, sequences, strict=True):
+        assert score.pll == pytest.approx(-one.surprisal.sum() * np.log(2), rel=1e-5)
+
+
+def _rows(model: LoadedModel, own: Scored, mode: Mode) -> NDArray[np.float64]:
+    """(U, 4) log2 p of each base, at the units of a record, by the model alone."""
+    scorer = RecordScorer(Session(model, expert="none"))
+    encoded = scorer.encoded([own.record], Problems())
+    [scored] = scorer.scored(encoded, mode, want=[Rows()])
+    ordinary = np.flatnonzero(~model.tokenizer.space.is_special)
+    return np.asarray(scored.values[Rows.name][:, ordinary] / np.log(2))
 
 
 @pytest.mark.parametrize("mode", [EXACT, Mode("partition", 3)])

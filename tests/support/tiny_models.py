@@ -8,6 +8,8 @@ from seqmlm import plugins
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
 from seqmlm.inference.model_folder import Card, LoadedModel
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.kmer import BaseTokenizer
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
@@ -15,21 +17,29 @@ RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 
 def protein_model(max_length: int = 22, layers: str = "modernbert.v1") -> LoadedModel:
     """Two random layers over residues, of a pattern of `LAYERS`; windows of `max_length` tokens."""
+    return _model("protein", ResidueTokenizer(), max_length, layers)
+
+
+def dna_model() -> LoadedModel:
+    """Two random layers over bases."""
+    return _model("dna", BaseTokenizer(), 22, "modernbert.v1")
+
+
+def _model(domain: str, tokenizer: Tokenizer, max_length: int, layers: str) -> LoadedModel:
     torch.manual_seed(3)
     torch.set_num_threads(1)
-    tokenizer = ResidueTokenizer()
     overrides = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
     model = build(ModelConfig(max_length=max_length, layers=layers, overrides=overrides), tokenizer.space)
     rows = MaskedRows(model, tokenizer.space)
     card = Card(
-        domain="protein",
-        unit="residue",
-        tokenizer="residue.v1",
+        domain=domain,
+        unit=tokenizer.unit,
+        tokenizer=tokenizer.name,
         max_length=max_length,
         probability="ordinary",
     )
     return LoadedModel(
-        rows=rows, tokenizer=tokenizer, domain=plugins.domain("protein"), card=card, path="nowhere"
+        rows=rows, tokenizer=tokenizer, domain=plugins.domain(domain), card=card, path="nowhere"
     )
 
 
