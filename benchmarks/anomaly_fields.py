@@ -5,6 +5,9 @@ surprising than the other units of faulty records? By record: is the faulty copy
 original? Floors see the same units: an add-one unigram, a 5-gram with tuned smoothing, and the counts beside
 the model, which read both sides and the rest of the record. "Mixed" is what a scoring gives: the model with
 these counts, where they helped on validation records.
+
+What an unusual neighbourhood adds to an unusual unit is its lift: bits beyond those of the unigram (as in the
+SLOR of Lau et al. 2017). Floors have theirs too, and the best floor is chosen among all.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ from anomaly_models import trained
 from ngram import NGram
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.values import ALONE
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.batches import Encoded
-from seqmlm.inference.expert import Use, stored_expert
+from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -36,7 +40,9 @@ Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Row = dict[str, Any]
 
-ARMS: dict[str, Use] = {"model": "none", "mixed": "auto"}
+ARMS = ("model", "mixed")
+LIFT = " lift"
+LIFTED = ("mixed", "5-gram", "counts")
 RECORDS = 150
 NGRAM_UNITS = 2_000_000
 LONGEST = 250  # tokens of a record that is judged
@@ -111,9 +117,11 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
     """
     both = [one.normal for one in pairs] + [one.faulty for one in pairs]
     bits = {
-        **{name: _surprisals(model, both, use) for name, use in ARMS.items()},
+        **_surprisals(model, both),
         **baselines.bits([e.encoding for e in both]),
     }
+    for arm in LIFTED:
+        bits[arm + LIFT] = [a - b for a, b in zip(bits[arm], bits["unigram"], strict=True)]
     half = len(pairs)
     changed = np.concatenate([one.changed for one in pairs])
     owner = np.repeat(np.arange(half), [len(one.changed) for one in pairs])
@@ -129,14 +137,18 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
     return rows
 
 
-def _surprisals(model: LoadedModel, records: Sequence[Encoded], use: Use) -> list[Doubles]:
-    scorer = RecordScorer(Session(model, tokens_per_batch=8192, expert=use))
-    return [one.surprisal for one in scorer.scored(records)]
+def _surprisals(model: LoadedModel, records: Sequence[Encoded]) -> dict[str, list[Doubles]]:
+    """Each of `ARMS`, from one scoring."""
+    found = RecordScorer(Session(model, tokens_per_batch=8192)).scored(records)
+    alone = [one.values.get(ALONE, one.surprisal) for one in found]
+    return {"model": alone, "mixed": [one.surprisal for one in found]}
 
 
 def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pairs: int) -> Row:
     areas = {arm: ranking(labels, values)["auroc"] for arm, values in scores.items()}
-    best = max((arm for arm in areas if arm not in ARMS), key=lambda arm: areas[arm])
+    best = max((arm for arm in areas if arm.removesuffix(LIFT) not in ARMS), key=lambda arm: areas[arm])
+    plain = max((arm for arm in areas if arm not in ARMS and LIFT not in arm), key=lambda arm: areas[arm])
+    lift = gain(labels, scores["mixed" + LIFT], scores[best], groups)
     return {
         "set": name,
         "pairs": pairs,
@@ -144,6 +156,12 @@ def _row(name: str, labels: Bools, scores: dict[str, Doubles], groups: Any, pair
         **{arm: area for arm, area in areas.items() if arm != "mixed"},
         "floor": best,
         **gain(labels, scores["mixed"], scores[best], groups),
+        **{f"lift_{key}": value for key, value in lift.items()},
+        "plain_floor": plain,
+        **{
+            f"{arm}_over_plain": gain(labels, scores[arm], scores[plain], groups)
+            for arm in ("mixed", "mixed" + LIFT)
+        },
     }
 
 

@@ -57,9 +57,15 @@ SHOWN_FIELDS = (
     "5-gram",
     "counts",
     "floor_auroc",
+    "mixed lift",
+    "5-gram lift",
+    "counts lift",
     "gain",
     "low",
     "high",
+    "lift_gain",
+    "lift_low",
+    "lift_high",
     "pairs_won",
     "floor_won",
 )
@@ -101,7 +107,7 @@ def _cell(rows: list[Row], name: str) -> str:
     values = [row[name] for row in rows if row.get(name) is not None]
     if not values:
         return ""
-    reduce = {"low": min, "high": max}.get(name, np.mean)
+    reduce = {"low": min, "high": max}.get(name.removeprefix("lift_"), np.mean)
     return f"{float(reduce(values)):.4f}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from typing import Any
 
 import psutil
@@ -11,6 +11,7 @@ import torch
 from seqmlm import plugins
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
+from seqmlm.engine.loop import measured_speed
 from seqmlm.tasks.assemble import Parts, assemble
 from seqmlm.tasks.config import PretrainConfig, seconds
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
@@ -60,38 +61,34 @@ def _data_report(parts: Parts) -> dict[str, Any]:
 
 
 def _batch_report(parts: Parts, where: torch.device) -> dict[str, Any]:
-    """Run forward and backward on the rows of one batch, twice; the second run is measured."""
-    parts.rows.to(where).train()
-    rows = [parts.planner.next_row() for _ in range(parts.loop.rows_per_batch)]
-    tokens = sum(row.tokens for row in rows)
-    batches = [parts.dataset[row] for row in rows]
-    before = psutil.Process().memory_info().rss
-    masked = peak = 0
-    elapsed = 0.0
-    for _ in range(2):
-        began, masked = time.perf_counter(), 0
-        for batch in batches:
-            loss = parts.rows(batch.to(where))
-            loss.backward()
-            masked += len(batch.asked)
-            peak = max(peak, psutil.Process().memory_info().rss - before)
-        parts.rows.zero_grad()
-        if where.type == "cuda":
-            torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated()
-        elapsed = time.perf_counter() - began
+    """Train on the rows of one batch without learning, twice; the memory that this takes is measured."""
+    batches = [parts.dataset[parts.planner.next_row()] for _ in range(parts.loop.rows_per_batch)]
+    before, peak = psutil.Process().memory_info().rss, 0
+
+    def look(*_: Any) -> None:
+        nonlocal peak
+        peak = max(peak, psutil.Process().memory_info().rss - before)
+
+    # Between forward and backward all activations are there, in the second step both moments too.
+    hook = parts.rows.register_forward_hook(look)
+    speed = measured_speed(parts.rows, [*batches, *batches], parts.loop, where, seconds=math.inf)
+    hook.remove()
     weights = 4 * parameter_count(parts.rows.model)
+    needed = max(weights * COPIES_OF_WEIGHTS, weights + peak)
+    if where.type == "cuda":
+        needed = torch.cuda.max_memory_allocated()
+    tokens = sum(batch.tokens for batch in batches)
     epoch_tokens = int(parts.corpus.train.lengths.sum())
     capacity = parts.loop.rows_per_batch * parts.planner.tokens_per_row
     return {
         "tokens_per_step": tokens,
-        "masked_per_step": masked,
+        "masked_per_step": sum(len(batch.asked) for batch in batches),
         "fill": round(tokens / capacity, 3),
         "steps_per_epoch": max(1, round(epoch_tokens / max(1, tokens))),
         "device": str(where),
-        "seconds_per_step": round(elapsed, 3),
-        "tokens_per_second": round(tokens / elapsed),
-        "estimated_memory_mib": round((COPIES_OF_WEIGHTS * weights + max(0, peak)) / MEBIBYTE),
+        "seconds_per_step": round(tokens / speed, 3),
+        "tokens_per_second": round(speed),
+        "estimated_memory_mib": round(needed / MEBIBYTE),
     }
 
 
