@@ -69,7 +69,7 @@ def field_rows(
     records = records or RECORDS
     found = FIELDS[name](data, out)
     model = trained(out, name, found.domain, found.files, found.flags, seed, minutes)
-    baselines = Baselines(model, _spelled(model, found))
+    baselines = Baselines(model, spelled(model, found))
     rows = []
     for fault, plant in found.faults.items():
         texts = chosen(found.texts, len(found.texts), seed)
@@ -188,7 +188,7 @@ def _record(text: str, number: int) -> Record:
     return Record(id=str(number), raw=text, source="planted", line=number + 1)
 
 
-def _spelled(model: LoadedModel, field: Field) -> list[list[tuple[int, ...]]]:
+def spelled(model: LoadedModel, field: Field) -> list[list[tuple[int, ...]]]:
     """Units of training records, spread over all files, up to `NGRAM_UNITS`; long ones in pieces."""
     units = model.tokenizer.units
     found: list[list[tuple[int, ...]]] = []

@@ -5,6 +5,7 @@
     hdfs_raw                the headline: raw HDFS messages at 2.9 % anomalies, divided in time
     bgl                     2,000 lines: a smoke test, not evidence
     openstack_parisakalaki  50 training sessions; openstack_loghub is the control that nobody can tell
+    quixbugs                which line of 40 programs has the bug
     text protein dna code ehr   faults planted in held-out records, beside unigram, 5-gram and counts
 
 Thresholds come from normal calibration records that no model was trained on; no label is used. Oracle numbers
@@ -33,6 +34,7 @@ from anomaly_blind import blind
 from anomaly_fields import field_rows
 from anomaly_logs import raw, sessions
 from anomaly_patients import patient_rows
+from anomaly_quixbugs import quixbugs_rows
 
 Row = dict[str, Any]
 Arm = Callable[[Path, Path, int, float, int | None], list[Row]]
@@ -45,6 +47,7 @@ ARMS: dict[str, Arm] = {
     "openstack_parisakalaki": partial(sessions, "openstack_parisakalaki"),
     "openstack_loghub": partial(sessions, "openstack_loghub"),
     **{name: partial(field_rows, name) for name in ("text", "protein", "dna", "code")},
+    "quixbugs": quixbugs_rows,
     "ehr": patient_rows,
 }
 
@@ -66,6 +69,8 @@ SHOWN_FIELDS = (
     "lift_gain",
     "lift_low",
     "lift_high",
+    "top1",
+    "top5",
     "pairs_won",
     "floor_won",
 )

@@ -1,0 +1,122 @@
+"""Rows of `anomaly_real.py` for QuixBugs: 40 programs with a bug of one line each, and their repairs.
+
+Which line is the buggy one? Lines are ranked by the mean of their three largest values, as level `line`
+does: of z of surprisals by class of token (model, mixed), or of bits (floors). Is the repaired program more
+probable than the buggy one? The model is that of the arm `code`, which has not seen them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_field_data import FIELDS
+from anomaly_fields import ARMS, Baselines, spelled
+from anomaly_models import trained
+from ngram_cache import cached_bits
+from numpy.typing import NDArray
+
+from seqmlm.anomaly.values import ALONE, Scored
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.code.levels import CLASSES, SUBWORDS, TOP_TOKENS, ClassNorms, SourceUnits
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+
+Doubles = NDArray[np.float64]
+TURNS = 5
+NORMAL = 100  # functions that say how surprising tokens of a class are
+
+
+def quixbugs_rows(
+    data: Path, out: Path, seed: int, minutes: float, records: int | None = None
+) -> list[dict[str, Any]]:
+    """Every detector by line and by pair."""
+    field = FIELDS["code"](data, out)
+    model = trained(out, "code", field.domain, field.files, field.flags, seed, minutes)
+    with gzip.open(data / "code" / "quixbugs" / "quixbugs_python.jsonl.gz", "rt") as stream:
+        programs = [json.loads(line) for line in stream]
+    places = [buggy_line(program) for program in programs]
+    texts = [program["buggy_norm"] for program in programs] + [p["correct_norm"] for p in programs]
+    asked = _scored(model, texts)
+    lines = [SourceUnits(one).lines for one in asked]
+    bits = _bits(Baselines(model, spelled(model, field)), asked)
+    normal = _scored(model, field.texts[:: -(-len(field.texts) // NORMAL)])
+    z = {f"z of {arm}": _z(_of(arm, normal), _of(arm, asked)) for arm in ARMS}
+    rows = []
+    for name, values in {**bits, **z}.items():
+        ranks = [
+            _rank(one, line, place)
+            for one, line, place in zip(values, lines, places, strict=False)
+            if place is not None
+        ]
+        row: dict[str, Any] = {"set": "quixbugs: the buggy line", "detector": name, "pairs": len(programs)}
+        row |= {f"top{k}": float(np.mean([rank <= k for rank in ranks])) for k in (1, 5)}
+        if name in bits:
+            sums = np.array([one.sum() for one in values])
+            row["pairs_won"] = float((sums[: len(programs)] > sums[len(programs) :]).mean())
+        rows.append(row)
+    return rows
+
+
+def _scored(model: LoadedModel, texts: Sequence[str]) -> list[Scored]:
+    scorer = RecordScorer(Session(model, tokens_per_batch=8192))
+    records = [Record(id=str(i), raw=text, source="quixbugs", line=1) for i, text in enumerate(texts)]
+    return scorer.scored(scorer.encoded(records, Problems()))
+
+
+def _of(arm: str, found: Sequence[Scored]) -> list[Scored]:
+    """The same with the surprisals of one of `ARMS`."""
+    return [
+        replace(one, surprisal=one.values.get(ALONE, one.surprisal)) if arm == "model" else one
+        for one in found
+    ]
+
+
+def _z(normal: Sequence[Scored], asked: Sequence[Scored]) -> list[Doubles]:
+    norms = ClassNorms(np.zeros((len(CLASSES) + 1, SUBWORDS, 3))).learn(normal)
+    return [norms.z(one) for one in asked]
+
+
+def _bits(baselines: Baselines, asked: Sequence[Scored]) -> dict[str, list[Doubles]]:
+    """Of model and mixture and of the floors: (U,) a program."""
+    units = baselines.units
+    found = {arm: [one.surprisal for one in _of(arm, asked)] for arm in ARMS}
+    found |= baselines.bits([one.encoding for one in asked])
+    words = [[unit for unit in units.spelled(one.encoding) if unit] for one in asked]
+    base = baselines.ngram.bits(words)
+    owner = np.repeat(np.arange(len(words)), [len(one) for one in words])
+    place = np.concatenate([np.arange(len(one)) for one in words])
+    cached = np.empty_like(base)
+    for turn in range(TURNS):  # the others of a program are its cache
+        own = place % TURNS == turn
+        wanted = [place[own & (owner == number)].tolist() for number in range(len(words))]
+        cached[own] = cached_bits(base[own], words, wanted, range(len(words)))
+    found["5-gram, cache"] = np.split(cached, np.flatnonzero(np.diff(owner)) + 1)
+    found["length"] = [
+        np.bincount(lines)[lines].astype(float) for lines in (SourceUnits(one).lines for one in asked)
+    ]
+    return found
+
+
+def buggy_line(program: Mapping[str, Any]) -> int | None:
+    """1-based line of the bug; None where a line is missing."""
+    taken = [line[1:].strip() for line in program["diff"] if line.startswith("-")]
+    numbers = [i for i, line in enumerate(program["buggy_norm"].split("\n"), 1) if line.strip() in taken[:1]]
+    return numbers[0] if numbers else None
+
+
+def _rank(values: Doubles, lines: NDArray[np.int64], place: int) -> float:
+    """The mean rank of a line among those with equal scores, from 1 on."""
+    scores = {
+        line: float(np.sort(values[lines == line])[-TOP_TOKENS:].mean()) for line in np.unique(lines).tolist()
+    }
+    own = scores[place]
+    others = [score for line, score in scores.items() if line != place]
+    return 1 + sum(score > own for score in others) + sum(score == own for score in others) / 2
