@@ -150,3 +150,8 @@ def configured(kind: type[Config], given: Mapping[str, Any], **further: Any) -> 
     if "option" in given:
         values["options"] = parse_options(given["option"] or [])
     return from_dict(kind, {**values, **further})
+
+
+def mixed_in(counts: bool) -> str:
+    """What `--expert` decided, behind a semicolon."""
+    return "; counts are mixed in (--expert none leaves them out)" if counts else ""

@@ -98,5 +98,5 @@ def _show(result: PairsResult) -> None:
     unknown = f"; {result.unknown:,} unknown tokens were not scored" if result.unknown else ""
     tell(
         f"{macro}{result.computed:,} of {result.copies:,} masked copies computed, {result.seconds:.1f} s"
-        f"{unknown}"
+        f"{unknown}{opt.mixed_in(result.counts)}"
     )

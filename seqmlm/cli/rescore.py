@@ -79,6 +79,7 @@ def rescore(
     tell(
         f"rescored {result.hypotheses:,} hypotheses of {result.lists:,} lists"
         + (f"; {result.unknown:,} unknown tokens were not scored" if result.unknown else "")
+        + opt.mixed_in(result.counts)
     )
 
 

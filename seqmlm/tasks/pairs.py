@@ -102,6 +102,7 @@ class PairsResult:
         groups: by name.
         beside: other metrics of the same scores, and the floor: the shorter text, in characters, is better.
         unknown: tokens that the vocabulary does not have, which no score counts.
+        counts: whether they are mixed into the scores.
         copies, computed: masked copies asked for, and those that had to be computed.
         seconds: of all of it.
     """
@@ -114,6 +115,7 @@ class PairsResult:
     groups: Mapping[str, Accuracy]
     beside: Mapping[str, Accuracy]
     unknown: int
+    counts: bool
     copies: int
     computed: int
     seconds: float
@@ -129,6 +131,7 @@ class PairsResult:
             "groups": {name: part.to_dict() for name, part in self.groups.items()},
             "beside": {name: part.to_dict() for name, part in self.beside.items()},
             "unknown_tokens": self.unknown,
+            "counts": self.counts,
             "masked_copies": self.copies,
             "computed_copies": self.computed,
             "seconds": self.seconds,
@@ -301,6 +304,7 @@ def _summary(found: list[ScoredPair], config: PairsConfig, scorer: PairScorer, s
         groups=groups if len(groups) > 1 else {},
         beside={name: accuracy(*columns(name)) for name in others if name != config.metric},
         unknown=scorer.unknown,
+        counts=config.metric != "shared" and scorer.session.expert is not None,
         copies=asked.variants,
         computed=asked.unique,
         seconds=seconds,

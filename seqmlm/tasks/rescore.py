@@ -160,6 +160,7 @@ class RescoreResult:
         gain: how much lower the error rate of the chosen weight is than the first pass's, on `test`.
         unknown: tokens that the vocabulary does not have, which no score counts.
         precision: "fp32" or "bf16".
+        counts: whether they are mixed into the scores.
     """
 
     lists: int
@@ -170,6 +171,7 @@ class RescoreResult:
     gain: Difference | None
     unknown: int
     precision: str
+    counts: bool
 
 
 def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[str, Any]]]:
@@ -223,7 +225,7 @@ def rescore_file(config: RescoreConfig) -> tuple[RescoreResult, Iterator[dict[st
     with closing(Output(config.out, Schema(columns={}))) as output:
         output.claim()
         Runner(session, answers, rows, Output(None, Schema(columns={})), Problems()).run_items(lists)
-        result = _result(found, config, unknown, session.precision)
+        result = _result(found, config, unknown, session)
         output.begin(Problems())
         output.write([one.to_dict(result.weight) for one in found])
         output.finish()
@@ -258,7 +260,7 @@ def chooses(name: str, share: float) -> bool:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) < share * 2**64
 
 
-def _result(found: Part, config: RescoreConfig, unknown: int, precision: str) -> RescoreResult:
+def _result(found: Part, config: RescoreConfig, unknown: int, session: Session) -> RescoreResult:
     referred = all(one.nbest.reference is not None for one in found)
     weight = config.weights[0] if len(config.weights) == 1 else None
     dev: Part = []
@@ -286,7 +288,8 @@ def _result(found: Part, config: RescoreConfig, unknown: int, precision: str) ->
         test=tuple(_table(test, config.weights)) if referred else (),
         gain=gain,
         unknown=unknown,
-        precision=precision,
+        precision=session.precision,
+        counts=session.expert is not None,
     )
 
 
