@@ -45,6 +45,13 @@ def score(
         float | None,
         typer.Option(help="Alarms a day on normal data, instead of --fpr; the data must have times."),
     ] = None,
+    extrapolate: Annotated[
+        bool,
+        typer.Option(
+            "--extrapolate",
+            help="Allow a rate below what the normal rows guarantee, by the fit of a tail to their scores.",
+        ),
+    ] = False,
     alarms_only: Annotated[
         bool, typer.Option("--alarms-only", help="Write only the rows that raise an alarm.")
     ] = False,

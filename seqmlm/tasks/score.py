@@ -12,7 +12,7 @@ from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
-from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, choose
+from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, check_rate, choose
 from seqmlm.tasks.score_show import ScoreReporter
 from seqmlm.workspace import Workspace
 
@@ -69,9 +69,10 @@ def opened(config: ScoreConfig) -> Session:
     """The model of a scoring.
 
     Raises:
-        UsageError: as `Session.open`; or an output in the model's folder.
-        StateError: as `Session.open`.
+        UsageError: as `Session.open` and `check_rate`; or an output in the model's folder.
+        StateError: as `Session.open` and `check_rate`.
     """
+    check_rate(config)
     session = Session.open(
         config.model,
         domain=config.domain,

@@ -6,6 +6,7 @@ is the request settled for a model. The same request to the same model always gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.files import expand
 from seqmlm.data.problems import OnError, Problems
@@ -34,16 +36,24 @@ from seqmlm.inference.batches import (
     is_pipe,
     tokens_per_second,
 )
-from seqmlm.inference.calibrations import CASCADE, Stored, stored_background, stored_calibration
+from seqmlm.inference.calibrations import (
+    CASCADE,
+    Stored,
+    stored_background,
+    stored_calibration,
+    stored_calibrations,
+)
 from seqmlm.inference.detector import ESCALATE, Detector
 from seqmlm.inference.expert import Use
-from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session, digest
+from seqmlm.registry import Registry, resolve
 from seqmlm.streams.cursor import Cursor, file_facts
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
+from seqmlm.workspace import Workspace
 
 _DECIDES_NOTHING = ("model", "paths", "out", "on_error", "resume", "report", "track", "sarif", "max_latency")
 
@@ -62,6 +72,7 @@ class ScoreConfig:
         format_out: "jsonl", "csv" or "parquet"; None: what the name of `out` says.
         fpr: share of normal rows that may raise an alarm, in (0, 1).
         alarms_per_day: the same, as a number a day.
+        extrapolate: the rate may be below what normal rows guarantee: it rests on the fit of a tail.
         alarms_only: rows without an alarm are not written.
         resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
@@ -85,6 +96,7 @@ class ScoreConfig:
     format_out: str | None = None
     fpr: float | None = None
     alarms_per_day: float | None = None
+    extrapolate: bool = False
     alarms_only: bool = False
     resume: bool = False
     max_latency: str | None = None
@@ -142,6 +154,13 @@ class ScoreConfig:
         """Where bad records go, if they are kept."""
         return Path(f"{self.out or 'score'}.quarantine.jsonl")
 
+    @property
+    def rate_option(self) -> str | None:
+        """What asks for alarms; None where nothing does."""
+        if self.alarms_per_day is not None:
+            return "--alarms-per-day"
+        return None if self.fpr is None else "--fpr"
+
     def decisive(self) -> dict[str, Any]:
         """The settings that decide what is written, for a resumed scoring to be held to."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -195,7 +214,9 @@ class ScoreConfig:
             raise UsageError(f"--fpr is a share between 0 and 1, such as 0.001; got {self.fpr:g}")
         if self.alarms_per_day is not None and not self.alarms_per_day > 0:
             raise UsageError(f"--alarms-per-day must be above 0; got {self.alarms_per_day:g}")
-        asked = self.fpr is not None or self.alarms_per_day is not None
+        asked = self.rate_option is not None
+        if self.extrapolate and not asked:
+            raise UsageError("--extrapolate is about a rate of alarms: --fpr or --alarms-per-day")
         for name, path in (("--sarif", self.sarif), ("--baseline", self.baseline)):
             if path is not None and not asked:
                 raise UsageError(f"{name} is about alarms: say how many are wanted with --fpr, such as 0.001")
@@ -316,12 +337,12 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     notes: list[str] = []
     name = config.mode
     if name is None:
-        name, why = choose_mode(config, session, level)
+        name, why = _possible(config, session, level, *choose_mode(config, session, level))
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
     if stored is not None and not _rests_on(stored, session, level):
-        if name == CASCADE or config.fpr is not None or config.alarms_per_day is not None:
+        if name == CASCADE or config.rate_option is not None:
             what = "--mode cascade" if name == CASCADE else "alarms"
             raise StateError(f"{what}: {_OTHER_COUNTS}; {_SAME_COUNTS}")
         notes.append(f"{_OTHER_COUNTS}, so rows have no p-values: {_SAME_COUNTS}")
@@ -346,7 +367,7 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
         mode_name=name,
         stored=stored,
         background=stored_background(model, level),
-        alpha=_alpha(config, model, level, name, stored),
+        alpha=_alpha(config, level, name, stored),
         per_unit=config.per_unit,
         notes=tuple(notes),
     )
@@ -371,6 +392,21 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> tuple[st
     if stored is None or not _rests_on(stored, session, level):
         return str(EXACT), f"{why}, but no cascade is calibrated for these scores of level {level.name}"
     return CASCADE, why
+
+
+def _possible(config: ScoreConfig, session: Session, level: Level, name: str, why: str) -> tuple[str, str]:
+    """The mode, and why; a cascade where only that was calibrated with enough rows for the asked rate."""
+    if config.rate_option is None or config.resume or name == CASCADE:
+        return name, why
+    own, other = (stored_calibration(session.model, level, mode) for mode in (name, CASCADE))
+    if own is None or other is None or not _rests_on(other, session, level):
+        return name, why
+    if _too_rare(config, level, name, own) and not _too_rare(config, level, CASCADE, other):
+        return (
+            CASCADE,
+            f"its {other.rows:,} normal rows are enough for the rate, the {own.rows:,} of {name} are not",
+        )
+    return name, why
 
 
 def exact_tokens(config: ScoreConfig, session: Session, level: Level, *, most: float) -> float | None:
@@ -467,26 +503,68 @@ def _other_precision(stored: Stored | None, precision: Precision) -> list[str]:
     ]
 
 
-def _alpha(
-    config: ScoreConfig, model: LoadedModel, level: Level, mode: str, stored: Stored | None
-) -> float | None:
-    if config.fpr is None and config.alarms_per_day is None:
+def check_rate(config: ScoreConfig) -> None:
+    """Refuse a rate of alarms that no calibration of the model allows, before the model is loaded.
+
+    Raises:
+        UsageError: the rate is too small for all modes that may be taken.
+        StateError: no such model, or none of them is calibrated.
+    """
+    option = config.rate_option
+    folder = None if option is None else resolve(config.model, lambda: Registry(Workspace.locate())).path
+    card = None if folder is None else read_card(folder)
+    if option is None or folder is None or card is None:
+        return  # nothing is asked, or loading says what is wrong
+    level = plugins.domain(card.domain).level(config.level)
+    stored = stored_calibrations(folder)
+    modes = [config.mode] if config.mode else [str(EXACT), CASCADE]
+    found = {mode: one for mode in modes if (one := stored.get((level.name, mode))) is not None}
+    if not found:
+        raise _uncalibrated(config, level, modes[0], option)
+    refusals = [_too_rare(config, level, mode, one) for mode, one in found.items()]
+    if all(refusals):
+        raise UsageError(str(refusals[0]))
+
+
+def _alpha(config: ScoreConfig, level: Level, mode: str, stored: Stored | None) -> float | None:
+    option = config.rate_option
+    if option is None:
         return None
-    option = "--fpr" if config.fpr is not None else "--alarms-per-day"
     if stored is None:
         raise _uncalibrated(config, level, mode, option)
-    alpha = config.fpr
+    if refusal := _too_rare(config, level, mode, stored):
+        raise UsageError(refusal)
+    return _rate(config, stored)
+
+
+def _rate(config: ScoreConfig, stored: Stored) -> float:
     if config.alarms_per_day is not None:
-        alpha = rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
-    assert alpha is not None
-    fitted = stored.fitted
-    if alpha < fitted.smallest_rate and not fitted.has_tail:
-        raise UsageError(
-            f"{option} asks for a rate of {alpha:.3g}, but the calibration is too small for rates "
-            f"below {fitted.smallest_rate:.3g} (rows: {fitted.rows:,}): ask for that, or give more normal "
-            "data to 'seqmlm calibrate'"
-        )
-    return alpha
+        return rate_for(config.alarms_per_day, stored.rows_per_day or 0.0)
+    assert config.fpr is not None
+    return config.fpr
+
+
+def _too_rare(config: ScoreConfig, level: Level, mode: str, stored: Stored) -> str | None:
+    """Why a calibration is too small for the rate that is asked; None where it is not."""
+    alpha, fitted = _rate(config, stored), stored.fitted
+    if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
+        return None
+    further = ", or continue below it by the fit of a tail with --extrapolate" if fitted.has_tail else ""
+    return (
+        f"{config.rate_option} asks for a rate of {alpha:.3g}; the {fitted.rows:,} normal rows that level "
+        f"{level.name} is calibrated with in mode {mode} guarantee rates of {_up(fitted.smallest_rate)} and "
+        f"above: ask for that, or give more normal data with {_calibrating(config, level, mode)}{further}"
+    )
+
+
+def _up(rate: float) -> str:
+    """A rate in few digits, rounded up: what a person types is then not below it.
+
+    >>> _up(1 / 301)
+    '0.0034'
+    """
+    digits = 1 - math.floor(math.log10(rate))
+    return f"{math.ceil(rate * 10**digits - 1e-9) / 10**digits:.{digits}f}"
 
 
 def _uncalibrated(config: ScoreConfig, level: Level, mode: str, option: str) -> StateError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,46 @@ def test_alarms_on_fresh_normals_are_as_rare_as_asked(seqmlm: Run, workspace: Pa
     )
     alarms = [row.alarm for row in detector.judged(records, Problems())]
     assert 0.04 < np.mean(alarms) < 0.18  # both samples vary: two standard errors are 0.042
+
+
+def test_rates_that_the_normal_rows_do_not_guarantee(
+    seqmlm: Run, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, normal = fasta(workspace / "mine.fasta", 100, 1), fasta(workspace / "normal.fasta", 400, 2)
+    new = fasta(workspace / "new.fasta", 5, 3)
+    trained = seqmlm("train", "-d", "protein", mine, *FAST, "--name", "mine", "--set", "data.calibration=0.3")
+    assert trained.code == 0, trained.err
+    assert seqmlm("calibrate", "mine", normal).code == 0
+    assert seqmlm("calibrate", "mine", normal, "--mode", "exact", "--records", 40).code == 0
+
+    chosen = seqmlm("score", "mine", new, "--fpr", 0.01)
+    assert chosen.code == 0, chosen.err
+    assert (
+        "--mode cascade: its 360 normal rows are enough for the rate, the 40 of exact are not" in chosen.err
+    )
+    beyond = seqmlm("score", "mine", new, "--fpr", 0.0001, "--extrapolate", "--mode", "one-pass")
+    assert beyond.code == 0, beyond.err
+
+    # Before the model is loaded; from a pipe as from a file.
+    monkeypatch.setattr(model_folder, "load", _killed)
+    for source in (new, "-"):
+        refused = seqmlm("score", "mine", source, "--fpr", "0.000001")
+        assert refused.code == 2
+        assert "asks for a rate of 1e-06; the 40 normal rows" in refused.err
+    stored = {
+        mode: one.fitted for (_, mode), one in stored_calibrations(workspace / "runs/mine/model").items()
+    }
+    for mode, fitted in stored.items():
+        refused = seqmlm("score", "mine", new, "--fpr", "0.0005", "--mode", mode)
+        assert refused.code == 2
+        [rate] = re.findall(f"in mode {mode} guarantee rates of ([0-9.]+) and above", refused.err)
+        assert fitted.smallest_rate <= float(rate) < 1.1 * fitted.smallest_rate
+        assert f"--mode {mode}'" in refused.err
+        assert ("--extrapolate" in refused.err) is fitted.has_tail
+    refused = seqmlm("score", "mine", new, "--fpr", "0.01", "--mode", "partition:4")
+    assert refused.code == 4
+    assert "mode partition:4: make one from normal data" in refused.err
+    assert "--extrapolate is about" in seqmlm("score", "mine", new, "--extrapolate").err
 
 
 @pytest.mark.parametrize(
