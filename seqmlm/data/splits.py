@@ -239,3 +239,14 @@ def evenly(total: int, count: int) -> list[int]:
     ([0, 3, 6, 9], [0, 1, 2])
     """
     return [int(i) for i in np.linspace(0, total - 1, count)] if count < total else list(range(total))
+
+
+def nested(total: int) -> list[int]:
+    """All indices in an order of which every beginning is spread evenly (van der Corput 1935).
+
+    >>> nested(8)
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    bits = max(total - 1, 0).bit_length()
+    turned = (int(f"{i:0{bits}b}"[::-1], 2) for i in range(1 << bits)) if bits else iter(range(total))
+    return [i for i in turned if i < total]

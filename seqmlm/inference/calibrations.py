@@ -9,6 +9,7 @@ trained_on.safetensors    keyed hashes of the records the model was trained on
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
-from seqmlm.inference.one_pass import correction_identity
+from seqmlm.inference.one_pass import correction_for, correction_identity
 from seqmlm.parsing import parse_json
 
 BACKGROUND, TRAINED_ON = "background.safetensors", "trained_on.safetensors"
@@ -83,6 +84,54 @@ class Stored:
     def rows(self) -> int:
         """Normal rows it was fitted to."""
         return self.fitted.rows
+
+    def facts(self, model: LoadedModel, mode: str, alpha: float | None = None) -> dict[str, Any]:
+        """What a person or a machine should know of it.
+
+        Args:
+            model: whose it is.
+            mode: what a person calls it.
+            alpha: a rate of alarms, of which it is said what it would rest on.
+        """
+        fitted = self.fitted
+        found: dict[str, Any] = {
+            "rows": fitted.rows,
+            "smallest_rate": fitted.smallest_rate,
+            "tail": fitted.has_tail,
+            "rows_per_day": self.rows_per_day,
+            "precision": self.precision,
+        }
+        if self.asked(mode) == ONE_PASS:
+            found["correction"] = correction_for(model).kind
+        if alpha is not None:
+            rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
+            found["alpha"] = {"rate": alpha, "rests_on": rests}
+        return found
+
+
+def rate_above(rate: float) -> str:
+    """A rate in two digits, rounded up: what a person types is then not below it.
+
+    >>> rate_above(1 / 301), rate_above(0.05)
+    ('0.0034', '0.05')
+    """
+    digits = 1 - math.floor(math.log10(rate))
+    return f"{math.ceil(rate * 10**digits - 1e-9) / 10**digits:.{digits}f}".rstrip("0")
+
+
+def told(made: Mapping[tuple[str, str], Stored]) -> str:
+    """Rows and rates of calibrations in one sentence."""
+    levels = dict.fromkeys(level for level, _ in made)
+    parts = [
+        f"level {level}: "
+        + ", ".join(
+            f"{mode} {one.rows:,} rows (rates from {rate_above(one.fitted.smallest_rate)})"
+            for (own, mode), one in made.items()
+            if own == level
+        )
+        for level in levels
+    ]
+    return f"calibrated {'; '.join(parts)}"
 
 
 def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
+from seqmlm.errors import DataError
+from seqmlm.evaluation.conformal import Calibration, Judgement, Screening, Stages, Statistics
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
-
-if TYPE_CHECKING:
-    from seqmlm.evaluation.conformal import Calibration, Judgement, Stages
 
 ESCALATE = 0.05
 """Share of normal rows that a cascade asks exactly about."""
@@ -232,3 +230,45 @@ def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles]
         for name in names
     }
     return statistics, np.array([row.length for row in rows], dtype=np.int64)
+
+
+class Recorder:
+    """Stands where a detector expects a cascade, and keeps what it is shown, to calibrate with.
+
+    Args:
+        screening: says which rows are asked about exactly; without one none is.
+    """
+
+    def __init__(self, screening: Screening | None = None) -> None:
+        self._screening = screening
+        self._screen: list[Mapping[str, Doubles]] = []
+        self._exact: list[Mapping[str, Doubles]] = []
+        self._lengths: list[Longs] = []
+
+    def near(self, screen: Statistics, lengths: Longs) -> Bools:
+        """As `CascadeCalibration.near`."""
+        if self._screening is None:
+            return np.zeros(len(lengths), dtype=np.bool_)
+        return self._screening.judge(screen, lengths)[1]
+
+    def judge(self, screen: Statistics, lengths: Longs, near: Bools, exact: Statistics) -> Judgement:
+        """Keep the statistics; the judgement is that nothing is unusual."""
+        self._screen.append(screen)
+        self._exact.append(exact)
+        self._lengths.append(lengths)
+        return Judgement(np.ones(len(lengths)), {}, np.zeros(len(lengths), dtype=np.bool_))
+
+    def shown(self, chosen: Bools) -> tuple[dict[str, Doubles], dict[str, Doubles], Longs]:
+        """Screening and exact statistics (N,) by name, and lengths (N,), of the chosen of all rows (M,).
+
+        Raises:
+            DataError: there is none.
+        """
+        if not chosen.any():
+            raise DataError("there is nothing to calibrate with: no record has a score")
+        lengths = np.concatenate(self._lengths)[chosen]
+        return _end_to_end(self._screen, chosen), _end_to_end(self._exact, chosen), lengths
+
+
+def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:
+    return {name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]}

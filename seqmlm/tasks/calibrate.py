@@ -2,12 +2,13 @@
 
 `seqmlm calibrate` takes normal data of the user, `seqmlm train` the records it set aside. Neither may hold
 what the model was trained on: scores of memorized records are lower than those of new ones. The
-same records give the same calibrations; a training spends a bounded share of its time on them, and of more
-records those it can afford are taken, spread evenly.
+same records give the same calibrations; a training spends a bounded share of its time on them, more of it
+where rows would be few, and of more records those it can afford are taken, spread evenly.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,20 +17,20 @@ from typing import Any
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.anomaly.values import Bools, Doubles, Longs, Row
+from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import evenly
+from seqmlm.data.splits import evenly, nested
 from seqmlm.engine.device import Precision
 from seqmlm.engine.one_pass import Fit
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Judgement, Screening, Statistics
+from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Screening
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Encoded, batches, encoded, forward_tokens
 from seqmlm.inference.calibrations import (
@@ -43,21 +44,25 @@ from seqmlm.inference.calibrations import (
     stored_background,
     stored_calibrations,
     stored_trained_on,
+    told,
 )
-from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, table
+from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, Recorder, table
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.one_pass import correction_for, fitted, keep, nearer
+from seqmlm.inference.one_pass import fitted, keep, nearer
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import CalibrationEntry, ModelEntry, Registry
 from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
-TRAINING_SHARE = 0.05
-"""How much longer a training may take for its calibration."""
-
 _ONE_PASS = (str(ONE_PASS), CASCADE)
+
+TRAINING_SHARE, MOST_SHARE = 0.05, 0.25
+"""How much longer a training may take for its calibration; at most, where that is too few rows."""
+
+ENOUGH_ROWS = 1_000
+"""Rows that a mode is calibrated with if the most share allows it: 500 of them guarantee rates of .002."""
 
 # A forward pass is a third of a training step's work.
 _FORWARD = 3.0
@@ -67,9 +72,8 @@ MOST_RECORDS = 20_000
 
 # Of the tokens a calibration may spend; the rest goes to one pass.
 _EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4
-_FEWEST_EXACT = 200
 _TEACH, _MOST_TEACH = 10, 800  # a correction is fitted to every tenth record, at most so many
-_FLOOR = 150_000  # forward tokens that a mode may take however short the training was
+_FLOOR = 300_000  # forward tokens that a mode may take however short the training was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +157,7 @@ def calibrate_files(config: CalibrateConfig, notify: Callable[[str], None]) -> C
         model=config.model,
         level=level.name,
         **redact_small_counts({"records": len(normal.records), "left_out": left_out}, sensitive),
-        modes={mode: _facts(model, mode, one, config.alpha) for (_, mode), one in made.items()},
+        modes={mode: one.facts(model, mode, config.alpha) for (_, mode), one in made.items()},
         problems=redact_small_counts(counts, sensitive),
     )
 
@@ -201,7 +205,7 @@ def calibrate_trained(
     source: str,
     seed: int,
     notify: Callable[[str], None],
-) -> None:
+) -> dict[str, float]:
     """Calibrate a model just trained with the records set aside, and write into its folder what it needs.
 
     A model whose data leave nothing to calibrate with stays without calibrations.
@@ -215,14 +219,18 @@ def calibrate_trained(
         tokens: trained on.
         source: the data set's fingerprint.
         seed: of the training.
-        notify: told what could not be done.
+        notify: told what was calibrated, and what could not be.
+
+    Returns:
+        Rows and smallest rates by mode, as metrics.
     """
+    began = time.monotonic()
     folder, private = Path(model.path), model.card.sensitive
     store_trained_on(folder, trained_on, private=private)
     records = list(calibrating(MOST_RECORDS))
     if not records:
         notify("no records were set aside for calibration; calibrate with normal data by 'seqmlm calibrate'")
-        return
+        return {}
     level = model.domain.level(None)
     problems, budget = Problems("skip", sensitive=private), int(TRAINING_SHARE * _FORWARD * tokens)
     calibrator = Calibrator(
@@ -237,16 +245,22 @@ def calibrate_trained(
             "not calibrated: too few records were set aside; "
             "'seqmlm calibrate' makes up for it with normal data"
         )
-        return
+        return {}
     try:
         modes, rest = calibrator.default_modes(rest)
         made = calibrator.calibrate(level, modes, rest, background)
     except DataError as error:
         notify(f"not calibrated: {error.reason}; calibrate with normal data by 'seqmlm calibrate'")
-        return
+        return {}
     calibrator.keep_correction()
     if made:
         store(folder, made, private=private)
+        notify(f"{told(made)}; {time.monotonic() - began:.0f} s")
+    return {
+        f"calibration/{mode}_{name}": float(value)
+        for (_, mode), one in made.items()
+        for name, value in (("rows", one.rows), ("smallest_rate", one.fitted.smallest_rate))
+    }
 
 
 def register_calibrations(registry: Registry, entry: ModelEntry) -> None:
@@ -303,23 +317,6 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
     files = [] if streamed else model.domain.files(sources, format=config.format, options=config.options)
     source = combined(files=file_fingerprint(files) if files else f"stdin:{fresh}", left_out=left_out)
     return Normal(records=[record for _, record in drawn], of=fresh, source=source), left_out
-
-
-def _facts(model: LoadedModel, mode: str, stored: Stored, alpha: float | None) -> dict[str, Any]:
-    fitted = stored.fitted
-    facts: dict[str, Any] = {
-        "rows": fitted.rows,
-        "smallest_rate": fitted.smallest_rate,
-        "tail": fitted.has_tail,
-        "rows_per_day": stored.rows_per_day,
-        "precision": stored.precision,
-    }
-    if mode in _ONE_PASS:
-        facts["correction"] = correction_for(model).kind
-    if alpha is not None:
-        rests = "ranks" if alpha >= fitted.smallest_rate else "tail" if fitted.has_tail else "nothing"
-        facts["alpha"] = {"rate": alpha, "rests_on": rests}
-    return facts
 
 
 # The calibrations of one model
@@ -380,10 +377,10 @@ class Calibrator:
             return fitted, normal
         if fitted.needs_scores:
             detector = Detector(self._scorer(), level)
-            few = self._affordable(half.records, _EXACT_SHARE / 2, self._cost(EXACT))
-            found = [
-                one for batch in batches(few) for one in detector.scored(self._encoded(batch, self.problems))
-            ]
+            found: list[Scored] = []
+            few = self._paid(half.records, _EXACT_SHARE / 2, self._cost(EXACT), lambda: sum(map(len, found)))
+            for batch in batches(few):
+                found += detector.scored(self._encoded(batch, self.problems))
             fitted = fitted.learn(found)
         return fitted, rest
 
@@ -451,30 +448,35 @@ class Calibrator:
     ) -> Stored | None:
         mode = Mode.parse(name)
         share = 1 - _EXACT_SHARE - _CASCADE_SHARE if mode == ONE_PASS else _EXACT_SHARE
-        records = self._affordable(normal.records, share, self._cost(mode))
+        judged: list[JudgedRow] = []
+        records = _Taken(self._paid(normal.records, share, self._cost(mode), lambda: len(judged)))
         detector = Detector(self._scorer(), level, mode=mode, background=background)
-        judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
+        for one in detector.judged(records, self.problems):
+            if one.row.score is not None:
+                judged.append(one)
         if self._too_few(judged):
             return None
         rows = [one.row for one in judged]
         statistics, lengths = table(rows, level.statistics)
         calibration = Calibration.fit(statistics, lengths, seed=self.seed, fusion=level.fusion)
-        return Stored(calibration=calibration, **self._facts(rows, len(records), normal))
+        return Stored(calibration=calibration, **self._facts(rows, len(records.records), normal))
 
     def _cascade(
         self, level: Level, name: str, normal: Normal, background: Background | None
     ) -> Stored | None:
         scorer = self._scorer()
-        again = self._cost(EXACT)
-        records = self._affordable(normal.records, _CASCADE_SHARE, lambda n: again(n) * ESCALATE)
-        stage = _Stage()
+        again, judged = self._cost(EXACT), list[JudgedRow]()
+        cost = lambda n: again(n) * ESCALATE  # noqa: E731
+        taken = _Taken(self._paid(normal.records, _CASCADE_SHARE, cost, lambda: len(judged)))
+        stage = Recorder()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        seen = np.array(
-            [one.row.score is not None for one in detector.judged(records, self.problems)], dtype=np.bool_
-        )
+        for one in detector.judged(taken, self.problems):
+            judged.append(one)
+        records = taken.records
+        seen = np.array([one.row.score is not None for one in judged], dtype=np.bool_)
         screen, _, lengths = stage.shown(seen)
         screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, fusion=level.fusion)
-        stage = _Stage(screening)
+        stage = Recorder(screening)
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
         if self._too_few(judged):
@@ -523,18 +525,42 @@ class Calibrator:
         """Forward tokens of a record by its tokens."""
         return forward_tokens(self.session.model, mode)
 
-    def _affordable(
-        self, records: Sequence[Record], share: float, cost: Callable[[int], float]
-    ) -> Sequence[Record]:
-        """As many records as a share of the budget pays for, spread evenly; some however small it is."""
+    def _paid(
+        self, records: Sequence[Record], share: float, cost: Callable[[int], float], rows: Callable[[], int]
+    ) -> Iterator[Record]:
+        """Records, spread evenly, until a share of the budget is spent and there are `ENOUGH_ROWS`.
+
+        One at least. Where rows are few it goes on until the share of the most budget is spent.
+
+        Args:
+            records: to take from; all without a budget.
+            cost: forward tokens of a record by its tokens.
+            rows: there are by now.
+        """
         if self.budget is None or not records:
-            return records
+            yield from records
+            return
         sample = [records[i] for i in evenly(len(records), 256)]
         lengths = [len(one.encoding) for one in self._encoded(sample, Problems("skip"))]
         each = max(1.0, float(np.mean([cost(length) for length in lengths or [1]])))
-        count = int(share * self.budget / each)
-        floor = min(_FEWEST_EXACT, int(_FLOOR / each))
-        return [records[i] for i in evenly(len(records), max(count, floor, 1))]
+        usual = share * self.budget
+        most = max(usual * MOST_SHARE / TRAINING_SHARE, _FLOOR)
+        for number, place in enumerate(nested(len(records))):
+            if number and number * each >= (usual if rows() >= ENOUGH_ROWS else most):
+                return
+            yield records[place]
+
+
+class _Taken:
+    """Records that are remembered as they are taken."""
+
+    def __init__(self, records: Iterator[Record]) -> None:
+        self._left, self.records = records, list[Record]()
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._left:
+            self.records.append(record)
+            yield record
 
 
 class InMemory:
@@ -549,45 +575,3 @@ class InMemory:
 
     def __getitem__(self, index: int) -> Encoding:
         return self._encodings[index]
-
-
-class _Stage:
-    """Stands where a detector expects a cascade, and keeps what it is shown.
-
-    Args:
-        screening: says which rows are asked about exactly; without one none is.
-    """
-
-    def __init__(self, screening: Screening | None = None) -> None:
-        self._screening = screening
-        self._screen: list[Mapping[str, Doubles]] = []
-        self._exact: list[Mapping[str, Doubles]] = []
-        self._lengths: list[Longs] = []
-
-    def near(self, screen: Statistics, lengths: Longs) -> Bools:
-        """As `CascadeCalibration.near`."""
-        if self._screening is None:
-            return np.zeros(len(lengths), dtype=np.bool_)
-        return self._screening.judge(screen, lengths)[1]
-
-    def judge(self, screen: Statistics, lengths: Longs, near: Bools, exact: Statistics) -> Judgement:
-        """Keep the statistics; the judgement is that nothing is unusual."""
-        self._screen.append(screen)
-        self._exact.append(exact)
-        self._lengths.append(lengths)
-        return Judgement(np.ones(len(lengths)), {}, np.zeros(len(lengths), dtype=np.bool_))
-
-    def shown(self, chosen: Bools) -> tuple[dict[str, Doubles], dict[str, Doubles], Longs]:
-        """Screening and exact statistics (N,) by name, and lengths (N,), of the chosen of all rows (M,).
-
-        Raises:
-            DataError: there is none.
-        """
-        if not chosen.any():
-            raise DataError("there is nothing to calibrate with: no record has a score")
-        lengths = np.concatenate(self._lengths)[chosen]
-        return _end_to_end(self._screen, chosen), _end_to_end(self._exact, chosen), lengths
-
-
-def _end_to_end(parts: Sequence[Mapping[str, Doubles]], chosen: Bools) -> dict[str, Doubles]:
-    return {name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]}

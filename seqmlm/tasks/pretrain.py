@@ -290,7 +290,7 @@ def finalize(
             rows=parts.rows, tokenizer=parts.corpus.tokenizer, domain=domain, card=card, path=str(building)
         )
         values = {**values, **_counts(plan, model, parts, outcome, say)}
-        _calibrate(plan, model, parts, outcome, say)
+        values = {**values, **_calibrate(plan, model, parts, outcome, say)}
         shutil.rmtree(folder, ignore_errors=True)
         move_into_place(building, folder)
     run.log_metrics(outcome.steps, values)
@@ -394,9 +394,9 @@ def _calibrate(
     parts: Parts,
     outcome: LoopResult,
     say: Callable[[str], None],
-) -> None:
+) -> dict[str, float]:
     corpus = parts.corpus
-    calibrate_trained(
+    return calibrate_trained(
         model,
         calibrating=corpus.calibrating,
         of=sum(facts["calibration"]["records"] for facts in corpus.statistics.values()),

@@ -6,7 +6,6 @@ is the request settled for a model. The same request to the same model always gi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from seqmlm.inference.batches import (
 from seqmlm.inference.calibrations import (
     CASCADE,
     Stored,
+    rate_above,
     stored_background,
     stored_calibration,
     stored_calibrations,
@@ -549,22 +549,13 @@ def _too_rare(config: ScoreConfig, level: Level, mode: str, stored: Stored) -> s
     alpha, fitted = _rate(config, stored), stored.fitted
     if alpha >= fitted.smallest_rate or (config.extrapolate and fitted.has_tail):
         return None
+    least = rate_above(fitted.smallest_rate)
     further = ", or continue below it by the fit of a tail with --extrapolate" if fitted.has_tail else ""
     return (
         f"{config.rate_option} asks for a rate of {alpha:.3g}; the {fitted.rows:,} normal rows that level "
-        f"{level.name} is calibrated with in mode {mode} guarantee rates of {_up(fitted.smallest_rate)} and "
-        f"above: ask for that, or give more normal data with {_calibrating(config, level, mode)}{further}"
+        f"{level.name} is calibrated with in mode {mode} guarantee rates of {least} and above: ask "
+        f"for that, or give more normal data with {_calibrating(config, level, mode)}{further}"
     )
-
-
-def _up(rate: float) -> str:
-    """A rate in few digits, rounded up: what a person types is then not below it.
-
-    >>> _up(1 / 301)
-    '0.0034'
-    """
-    digits = 1 - math.floor(math.log10(rate))
-    return f"{math.ceil(rate * 10**digits - 1e-9) / 10**digits:.{digits}f}"
 
 
 def _uncalibrated(config: ScoreConfig, level: Level, mode: str, option: str) -> StateError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from seqmlm.inference.one_pass import correction_for
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks import calibrate as calibrate_module
-from seqmlm.tasks.calibrate import Calibrator, Normal
+from seqmlm.tasks.calibrate import ENOUGH_ROWS, Calibrator, Normal
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -153,25 +153,36 @@ def test_a_model_without_one_pass_says_why(model: LoadedModel) -> None:
     assert "exact mode alone" in said[0]
 
 
+def _rows(count: int) -> Callable[[], int]:
+    return lambda: count
+
+
 def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = normal(3000)
-    free = calibrator(model)
-    bound = calibrator(model, budget=1)
-    exact = forward_tokens(model)
-    assert free._affordable(records.records, 0.5, exact) is records.records
-    few = bound._affordable(records.records, 0.5, exact)
-    assert len(few) == 200, "short ones: so many however short the training was"
-    lines = np.diff([record.line for record in few])
-    assert lines.min() >= 14, "spread evenly"
+    records, exact = normal(3000).records, forward_tokens(model)
+
+    def paid(budget: int | None, rows: int) -> list[Record]:
+        return list(calibrator(model, budget=budget)._paid(records, 0.5, exact, _rows(rows)))
+
+    def cost(found: Sequence[Record]) -> float:
+        return sum(exact(len(record.raw) + 2) for record in found)
+
+    assert paid(None, 0) == list(records)
+    assert len(paid(1, ENOUGH_ROWS)) == 1
+    few = paid(1, 0)
+    assert 200_000 < cost(few) < 400_000, "so much however short the training was"
+    lines = np.diff(sorted(record.line for record in few))
+    assert lines.max() <= 2 * max(lines.min(), 1), "spread evenly"
     monkeypatch.setattr(calibrate_module, "_FLOOR", 0)
-    assert len(bound._affordable(records.records, 0.5, exact)) == 1
-    rich = calibrator(model, budget=200_000)
-    paid = rich._affordable(records.records, 0.5, exact)
-    cost = sum(exact(len(record.raw) + 2) for record in paid)
-    assert 60_000 < cost < 140_000
+    assert len(paid(1, 0)) == 1
+    usual, most = cost(paid(200_000, ENOUGH_ROWS)), cost(paid(200_000, ENOUGH_ROWS - 1))
+    assert 60_000 < usual < 140_000
+    assert 4 * usual < most < 6 * usual
 
 
-def test_a_short_training_affords_more_exact_records_where_layers_look_nearby() -> None:
+def test_a_short_training_affords_more_exact_records_where_layers_look_nearby(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibrate_module, "ENOUGH_ROWS", 0)
     records = normal(600, longest=90)
     rows, spent = {}, {}
     for pattern in ("nearby.v1", "everywhere.v1"):
