@@ -87,7 +87,7 @@ def told(rule: str, row: Row, scored: Scored, p_value: float | None) -> str:
     rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
     bits = scored.surprisal[row.units]
     if not len(bits):
-        return f"An unusual {rule}{rate}."
+        return f"An unfamiliar {rule}: the model knows nothing of what it holds."
     unit = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
     return f"An unusual {rule}{rate}. Least expected: {unit!r} ({bits.max():.1f} bits)."
 

@@ -99,6 +99,17 @@ class Scored:
         """(U,) class of each unit's first token, or None where the field has no classes."""
         return None if self.encoding.classes is None else self.encoding.classes[self.position]
 
+    def unknown(self, ids: Collection[int]) -> Longs:
+        """(K, 2) where units stand in `raw` that have tokens of these ids: items outside the vocabulary."""
+        tokens = np.flatnonzero(np.isin(self.encoding.ids, np.array(list(ids), dtype=np.int64)))
+        # A field may leave what it does not know outside of all units: each token is then one.
+        groups = self.encoding.groups[tokens].astype(np.int64)
+        _, first = np.unique(np.where(groups < 0, -1 - tokens, groups), return_index=True)
+        tokens = np.sort(tokens[first])
+        if self.encoding.spans is None:
+            return np.zeros((len(tokens), 2), dtype=np.int64)
+        return self.encoding.spans[tokens].astype(np.int64)
+
     def text(self, unit: int) -> str:
         """What stands at the unit with this index."""
         start, end = self.spans[unit].tolist()

@@ -264,8 +264,9 @@ def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
     unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.unfamiliar) + 1), dtype=np.bool_)
     unknown[list(tokenizer.unfamiliar)] = True
     record = np.repeat(np.arange(len(batch)), [len(one.encoding) for one in batch])
-    inside = np.concatenate([one.encoding.groups for one in batch]) >= 0
-    strange = inside & unknown[np.concatenate([one.encoding.ids for one in batch])]
+    # What is not known may stand outside of all units.
+    strange = unknown[np.concatenate([one.encoding.ids for one in batch])]
+    inside = strange | (np.concatenate([one.encoding.groups for one in batch]) >= 0)
     most = 2 * np.bincount(record[strange], minlength=len(batch)) > np.bincount(
         record[inside], minlength=len(batch)
     )

@@ -37,6 +37,8 @@ class JudgedRow:
         extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
         p_values: of each statistic alone.
+        unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
+            p-value, and is an alarm of its own kind where alarms are asked for.
     """
 
     row: Row
@@ -45,6 +47,7 @@ class JudgedRow:
     extrapolated: bool = False
     alarm: bool | None = None
     p_values: Mapping[str, float] = field(default_factory=dict)
+    unfamiliar: bool = False
 
 
 class Detector:
@@ -95,7 +98,10 @@ class Detector:
         owners = [one for one, own in zip(found, rows, strict=True) for _ in own]
         flat = [row for own in rows for row in own]
         if self.calibration is None:
-            return [JudgedRow(row=row, scored=one) for row, one in zip(flat, owners, strict=True)]
+            return [
+                JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one))
+                for row, one in zip(flat, owners, strict=True)
+            ]
         judgement = self.calibration.judge(*table(flat, self.level.statistics))
         return self._with_p_values(flat, owners, judgement)
 
@@ -202,8 +208,13 @@ class Detector:
         names = list(judgement.p_values)
         columns = np.array([judgement.p_values[name] for name in names]).reshape(len(names), len(rows))
         alpha = self.alpha
-        return [
-            JudgedRow(
+
+        def judged(row: Row, one: Scored, p: float, beyond: bool, own: list[float]) -> JudgedRow:
+            if row.score is None:
+                unfamiliar = self._unfamiliar(row, one)
+                alarm = None if alpha is None else unfamiliar
+                return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
+            return JudgedRow(
                 row=row,
                 scored=one,
                 p_value=p,
@@ -211,6 +222,9 @@ class Detector:
                 alarm=None if alpha is None else p <= alpha,
                 p_values=dict(zip(names, own, strict=True)),
             )
+
+        return [
+            judged(row, one, p, beyond, own)
             for row, one, p, beyond, own in zip(
                 rows,
                 owners,
@@ -220,6 +234,12 @@ class Detector:
                 strict=True,
             )
         ]
+
+    def _unfamiliar(self, row: Row, scored: Scored) -> bool:
+        if row.score is not None:
+            return False
+        starts = scored.unknown(self.scorer.session.tokenizer.unfamiliar)[:, 0]
+        return bool(((starts >= row.start) & (starts < max(row.end, row.start + 1))).any())
 
 
 def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles], Longs]:

@@ -52,6 +52,8 @@ class Judged(Protocol):
     def alarm(self) -> bool | None: ...
     @property
     def p_values(self) -> Mapping[str, float]: ...
+    @property
+    def unfamiliar(self) -> bool: ...
 
 
 class ScoreReport:
@@ -80,7 +82,8 @@ class ScoreReport:
         self._unit, self._surface = unit, surface
         self._worst: list[tuple[float, float, int, Judged]] = []
         self._order = itertools.count()
-        self.rows = self.alarms = 0
+        self.rows = self.alarms = self.unfamiliar = 0
+        self._strange: list[Judged] = []
         self._judged = False
         self._all, self._alarmed = Counts(), math.inf
 
@@ -92,6 +95,9 @@ class ScoreReport:
         if judged.alarm:
             self.alarms += 1
             self._alarmed = min(self._alarmed, math.inf if row.score is None else row.score)
+        if judged.unfamiliar:
+            self.unfamiliar += 1
+            self._strange += [judged] if len(self._strange) < WORST else []
         if row.score is None:
             return
         self._all.add(row.score)
@@ -121,6 +127,12 @@ class ScoreReport:
         worst = [entry[-1] for entry in sorted(self._worst, key=lambda one: one[:3], reverse=True)]
         if worst:
             self._add_table(page, worst)
+        if self._strange:
+            page.table(
+                f"Unfamiliar: {self.unfamiliar:,} rows of which the model knows nothing",
+                ["id", "where"],
+                [[one.row.id, f"{one.row.source}:{one.row.line}"] for one in self._strange],
+            )
         for picture in self._pictures:
             picture.draw(page, self._unit)
         self._draw_records(page, worst)

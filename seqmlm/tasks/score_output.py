@@ -51,11 +51,14 @@ def line(
     fields |= {"units": len(bits), **summary(bits), "score": _finite(row.score), **row.extra}
     if sensitive:
         fields["sensitive"] = True
+    if judged.unfamiliar:
+        fields["unfamiliar"] = True
     if judged.p_value is not None:
         fields["p_value"] = judged.p_value
         fields["extrapolated"] = judged.extrapolated
-        if judged.alarm is not None:
-            fields["alarm"] = judged.alarm
+    if judged.alarm is not None:
+        fields["alarm"] = judged.alarm
+    if judged.p_value is not None:
         fields["channels"] = dict(judged.p_values)
     if top:
         worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
@@ -76,6 +79,8 @@ def lines(
         wanted: shown every row; whether it may be written.
     """
     tokenizer = plan.session.tokenizer
+    # Others are scored: an unknown line of a log is a unit like any other.
+    counts.unfamiliar_ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
 
     def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
         before = None
@@ -169,12 +174,15 @@ def schema(plan: ScoringPlan) -> Schema:
         columns["extrapolated"] = "flag"
         if plan.alpha is not None:
             columns["alarm"] = "flag"
+            columns["unfamiliar"] = "flag"
         columns["channels"] = "p_values"
     columns["top"] = "units"
     if plan.per_unit:
         columns["per_unit"] = "units"
     return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
 
+
+_FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line
 
 # The summary: what was counted, for people in lines and for machines as an object
 
@@ -193,6 +201,8 @@ class ScoreSummary:
         unit: what the model's domain counts.
         level, mode, precision: of the rows.
         alarms, incidents: rows that alarmed, and groups of those that overlap; None where no rate was asked.
+        unfamiliar: rows of which the model knows nothing, which are among the alarms.
+        unknown: units outside the model's vocabulary, which no score counts.
         stopped: the signal that ended it early, or None.
         quarantine: where bad records went, or None.
         notes: what happened on the way that a person should know.
@@ -212,6 +222,8 @@ class ScoreSummary:
     precision: str
     alarms: int | str | None = None
     incidents: int | str | None = None
+    unfamiliar: int | str = 0
+    unknown: int | str = 0
     stopped: int | None = None
     quarantine: str | None = None
     run: str | None = None
@@ -228,15 +240,27 @@ class ScoreSummary:
         alarms = ""
         if self.alarms is not None:
             alarms = f", {self.alarms} alarms in {self.incidents} incidents"
+        unknown = ""
+        if self.unfamiliar:
+            unknown += f"{self.unfamiliar} rows are unfamiliar: the model knows nothing of what they hold\n"
+        if isinstance(self.unknown, int) and self.unknown > _FEW_UNKNOWN * (self.unknown + self.units):
+            share = self.unknown / (self.unknown + self.units)
+            unknown += f"{share:.0%} of the {plural(self.unit)} are unknown to the model, and not scored\n"
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
-            f"{reasons}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
+            f"{reasons}{unknown}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
             f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
 
 
 class ScoreCounts(Counts):
-    """Counts rows as they are judged: units, alarms, and incidents."""
+    """Counts rows as they are judged: units, alarms, and incidents.
+
+    Attributes:
+        unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
+    """
+
+    unfamiliar_ids: Sequence[int] = ()
 
     def __init__(self) -> None:
         self.restore({})
@@ -245,6 +269,7 @@ class ScoreCounts(Counts):
         super().restore(counts)
         self.units = int(counts.get("units", 0))
         self.alarms = int(counts.get("alarms", 0))
+        self.unfamiliar, self.unknown = int(counts.get("unfamiliar", 0)), int(counts.get("unknown", 0))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
         for one in counts.get("incidents_open", ()):
@@ -253,7 +278,10 @@ class ScoreCounts(Counts):
     def add(self, judged: JudgedRow, *, first: bool) -> None:
         """Count a row; `first` where it is the first of its record, whose units are counted then."""
         self.rows += 1
-        self.units += len(judged.scored) if first else 0
+        if first:
+            self.units += len(judged.scored)
+            self.unknown += len(judged.scored.unknown(self.unfamiliar_ids))
+        self.unfamiliar += judged.unfamiliar
         if judged.alarm:
             self.alarms += 1
             self._over += len(self._incidents.add(_alarm(judged)))
@@ -269,6 +297,8 @@ class ScoreCounts(Counts):
             **super().snapshot(),
             "units": self.units,
             "alarms": self.alarms,
+            "unfamiliar": self.unfamiliar,
+            "unknown": self.unknown,
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],
         }
@@ -311,6 +341,8 @@ def summarized(
         precision=plan.session.precision,
         alarms=count(counts.alarms),
         incidents=count(counts.incidents()),
+        unfamiliar=redacted_count(counts.unfamiliar) if plan.sensitive else counts.unfamiliar,
+        unknown=redacted_count(counts.unknown) if plan.sensitive else counts.unknown,
         stopped=runner.stopped,
         quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
         run=run,

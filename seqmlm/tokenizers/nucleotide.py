@@ -88,6 +88,11 @@ class NucleotideTokenizer(Tokenizer):
         self._weights = np.ones(256, dtype=np.float32)
         self._weights[ord("a") : ord("z") + 1] = self._weight
 
+    @property
+    def unfamiliar(self) -> Sequence[int]:
+        """Nothing: N is a base that is not known, which genomes have in long runs, and no unknown letter."""
+        return ()
+
     @cached_property
     def space(self) -> TokenSpace:
         return TokenSpace(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from tiny_domain_models import patients, patients_model
 from tiny_models import protein_model, residues
 from torch import Tensor
 
@@ -16,12 +19,15 @@ from seqmlm.engine.correction import Correction
 from seqmlm.engine.reductions import Block, Entropy, Rank, Reduction
 from seqmlm.engine.scoring import Scorer
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import one_pass
-from seqmlm.inference.detector import Detector
+from seqmlm.inference.batches import encoded
+from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.score_output import line
+from seqmlm.tasks.calibrate import InMemory
+from seqmlm.tasks.score_output import ScoreCounts, line
 from seqmlm.tasks.score_plan import EXPECTED
 
 
@@ -109,3 +115,73 @@ def test_a_record_without_units_has_no_score(model: LoadedModel) -> None:
     fields = line(row, model.tokenizer)
     assert fields["bits_per_unit"] is None
     assert fields["pll"] == 0
+
+
+# Rows that say nothing
+
+
+@pytest.fixture(scope="module")
+def visits() -> tuple[Detector, list[Record]]:
+    """A detector of visits, calibrated, with an alarm rate; and patients whose codes it does not know."""
+    known = patients_model()
+    session = Session(known)
+    level = known.domain.level("visit")
+    background = level.background.fit(  # type: ignore[union-attr]
+        InMemory([one.encoding for one in encoded(known.domain, known.tokenizer, patients(20), Problems())]),
+        known.tokenizer,
+        seed=0,
+    )
+    plain = Detector(RecordScorer(session), level, background=background)
+    rows = [one.row for one in plain.judged(patients(40), Problems()) if one.row.score is not None]
+    calibration = Calibration.fit(*table(rows, level.statistics), seed=0, fusion=level.fusion)
+    foreign = [
+        replace(
+            one, raw=replace(one.raw, events=tuple(replace(e, code=f"ZZZ:{e.code}") for e in one.raw.events))
+        )
+        for one in patients(5)
+    ]
+    scorer = RecordScorer(session)
+    return Detector(scorer, level, background=background, calibration=calibration, alpha=0.05), foreign
+
+
+def test_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
+    visits: tuple[Detector, list[Record]],
+) -> None:
+    detector, foreign = visits
+    judged = list(detector.judged(foreign, Problems()))
+    silent = [one for one in judged if one.row.score is None]
+    assert silent
+    for one in silent:
+        assert (one.p_value, one.p_values, one.alarm, one.unfamiliar) == (None, {}, True, True)
+        told = line(one, detector.scorer.session.tokenizer)
+        assert (told["alarm"], told["unfamiliar"], told["score"]) == (True, True, None)
+        assert "p_value" not in told
+    counts = ScoreCounts()
+    counts.unfamiliar_ids = detector.scorer.session.tokenizer.unfamiliar
+    for number, one in enumerate(judged):
+        counts.add(one, first=number == 0 or one.scored is not judged[number - 1].scored)
+    assert (
+        counts.unfamiliar
+        == len(silent)
+        == counts.alarms - sum(o.alarm is True for o in judged if o.row.score)
+    )
+    assert counts.unknown >= sum(len(one.raw.events) for one in foreign) // 2
+
+
+def test_what_is_known_is_not_unfamiliar(visits: tuple[Detector, list[Record]]) -> None:
+    detector, _ = visits
+    for one in detector.judged(patients(10), Problems()):
+        assert not one.unfamiliar
+        assert (one.p_value is None) == (one.row.score is None)
+        assert one.row.score is not None or one.alarm is False
+
+
+def test_unknown_units_are_found_where_they_stand(visits: tuple[Detector, list[Record]]) -> None:
+    detector, foreign = visits
+    scorer = detector.scorer
+    [known, strange] = scorer.scored(scorer.encoded([patients(1)[0], foreign[0]], Problems()))
+    ids = scorer.session.tokenizer.unfamiliar
+    assert len(known.unknown(ids)) == 0
+    found = [strange.raw[a:b] for a, b in strange.unknown(ids).tolist()]
+    assert all("ZZZ:" in text for text in found)
+    assert len(found) == str(strange.raw).count("ZZZ:")

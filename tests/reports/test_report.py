@@ -31,6 +31,7 @@ class Judged:
     alarm: bool | None = None
     p_values: dict[str, float] = field(default_factory=dict)
     extrapolated: bool = False
+    unfamiliar: bool = False
 
 
 def scored(name: str, raw: str, bits: list[float]) -> Scored:
@@ -187,3 +188,14 @@ def test_what_cannot_be_seen_is_shown_by_signs_and_what_is_not_text_is_left_out(
     assert "1709532002" not in told
     object.__setattr__(one.record, "raw", "A\0CD\n")  # of a text, everything is shown
     assert report.page().html().count("9.0 bits") == told.count("9.0 bits")
+
+
+def test_rows_of_which_nothing_is_known_have_a_table_of_their_own() -> None:
+    report = ScoreReport("R")
+    report.add(judged("known", 2.0, 0.5, False))
+    silent = replace(record_row(scored("x", "ACD", []), {"bits_per_unit": float("nan")}), id="strange")
+    report.add(Judged(silent, scored("x", "ACD", []), alarm=True, unfamiliar=True))
+    told = report.page().html()
+    assert "Unfamiliar: 1 rows of which the model knows nothing" in told
+    assert "strange" in told
+    assert (report.rows, report.alarms, report.unfamiliar) == (2, 1, 1)
