@@ -129,7 +129,7 @@ class ScoreReport:
             self._add_table(page, worst)
         if self._strange:
             page.table(
-                f"Unfamiliar: {self.unfamiliar:,} rows of which the model knows nothing",
+                f"Unfamiliar rows, of which the model knows nothing: {self.unfamiliar:,}",
                 ["id", "where"],
                 [[one.row.id, f"{one.row.source}:{one.row.line}"] for one in self._strange],
             )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
+from seqmlm.data.record import Record
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
+from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.runner import Counts, Runner
 from seqmlm.reports.reasons import counted
@@ -80,6 +83,9 @@ def lines(
     """
     tokenizer = plan.session.tokenizer
     # Others are scored: an unknown line of a log is a unit like any other.
+    trained_on, identity = stored_trained_on(Path(plan.session.model.path)), plan.session.domain.identity
+    if trained_on is not None:
+        counts.is_known = lambda record: identity(record) in trained_on
     counts.unfamiliar_ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
 
     def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
@@ -182,6 +188,9 @@ def schema(plan: ScoringPlan) -> Schema:
     return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
+SHIFTED, FEWEST_TOLD = 0.75, 100
+"""Share of rows with p-values of at most .5 that is said to be too large, of so many rows at least."""
+
 _FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line
 
 # The summary: what was counted, for people in lines and for machines as an object
@@ -203,6 +212,9 @@ class ScoreSummary:
         alarms, incidents: rows that alarmed, and groups of those that overlap; None where no rate was asked.
         unfamiliar: rows of which the model knows nothing, which are among the alarms.
         unknown: units outside the model's vocabulary, which no score counts.
+        trained_on: records that the model was trained on.
+        low_p: share of rows with p-values of at most .5, which is half of rows like those the model was
+            calibrated with; None of fewer than `FEWEST_TOLD` rows.
         stopped: the signal that ended it early, or None.
         quarantine: where bad records went, or None.
         notes: what happened on the way that a person should know.
@@ -224,9 +236,32 @@ class ScoreSummary:
     incidents: int | str | None = None
     unfamiliar: int | str = 0
     unknown: int | str = 0
+    trained_on: int | str = 0
+    low_p: float | None = None
     stopped: int | None = None
     quarantine: str | None = None
     run: str | None = None
+
+    def warnings(self) -> list[str]:
+        """What a person should know before believing the scores, a sentence each."""
+        found = []
+        if self.unfamiliar:
+            found.append(f"{self.unfamiliar} rows are unfamiliar: the model knows nothing of what they hold")
+        if isinstance(self.unknown, int) and self.unknown > _FEW_UNKNOWN * (self.unknown + self.units):
+            share = self.unknown / (self.unknown + self.units)
+            found.append(f"{share:.0%} of the {plural(self.unit)} are unknown to the model, and not scored")
+        if self.trained_on:
+            found.append(
+                f"the model was trained on {self.trained_on} of the records: scores of such are lower than "
+                "those of new ones"
+            )
+        if self.low_p is not None and self.low_p > SHIFTED:
+            found.append(
+                f"{self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal data "
+                "do: these data are not like those the model was calibrated with, and raise more alarms than "
+                "were asked for; calibrate it with normal data like these ('seqmlm calibrate')"
+            )
+        return found
 
     def sentence(self) -> str:
         """For stderr: a line for each reason, and one for the whole."""
@@ -234,21 +269,16 @@ class ScoreSummary:
         reasons = "".join(
             f"{count} x {reason}{first.get(reason, '')}\n" for reason, count in self.problems.items()
         )
+        warnings = "".join(f"{one}\n" for one in self.warnings())
         bad = f", {self.bad} bad {'record' if self.bad == 1 else 'records'} left out" if self.bad else ""
         if self.bad and self.quarantine is not None:
             bad += f" ({self.quarantine})"
         alarms = ""
         if self.alarms is not None:
             alarms = f", {self.alarms} alarms in {self.incidents} incidents"
-        unknown = ""
-        if self.unfamiliar:
-            unknown += f"{self.unfamiliar} rows are unfamiliar: the model knows nothing of what they hold\n"
-        if isinstance(self.unknown, int) and self.unknown > _FEW_UNKNOWN * (self.unknown + self.units):
-            share = self.unknown / (self.unknown + self.units)
-            unknown += f"{share:.0%} of the {plural(self.unit)} are unknown to the model, and not scored\n"
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
-            f"{reasons}{unknown}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
+            f"{reasons}{warnings}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
             f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
 
@@ -258,9 +288,18 @@ class ScoreCounts(Counts):
 
     Attributes:
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
+        is_known: whether the model was trained on a record; None where that is not known.
     """
 
     unfamiliar_ids: Sequence[int] = ()
+    is_known: Callable[[Record], bool] | None = None
+
+    unfamiliar: int
+    unknown: int
+    trained_on: int
+    with_p: int
+    low_p: int
+    _NUMBERS: ClassVar[tuple[str, ...]] = ("unfamiliar", "unknown", "trained_on", "with_p", "low_p")
 
     def __init__(self) -> None:
         self.restore({})
@@ -269,7 +308,8 @@ class ScoreCounts(Counts):
         super().restore(counts)
         self.units = int(counts.get("units", 0))
         self.alarms = int(counts.get("alarms", 0))
-        self.unfamiliar, self.unknown = int(counts.get("unfamiliar", 0)), int(counts.get("unknown", 0))
+        for name in self._NUMBERS:
+            setattr(self, name, int(counts.get(name, 0)))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
         for one in counts.get("incidents_open", ()):
@@ -281,6 +321,10 @@ class ScoreCounts(Counts):
         if first:
             self.units += len(judged.scored)
             self.unknown += len(judged.scored.unknown(self.unfamiliar_ids))
+            self.trained_on += self.is_known is not None and self.is_known(judged.scored.record)
+        if judged.p_value is not None:
+            self.with_p += 1
+            self.low_p += judged.p_value <= 0.5
         self.unfamiliar += judged.unfamiliar
         if judged.alarm:
             self.alarms += 1
@@ -297,11 +341,14 @@ class ScoreCounts(Counts):
             **super().snapshot(),
             "units": self.units,
             "alarms": self.alarms,
-            "unfamiliar": self.unfamiliar,
-            "unknown": self.unknown,
+            **{name: getattr(self, name) for name in self._NUMBERS},
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],
         }
+
+    def share_of_low_p(self) -> float | None:
+        """Of rows with p-values; None of too few to tell."""
+        return self.low_p / self.with_p if self.with_p >= FEWEST_TOLD else None
 
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch, those still open included."""
@@ -343,6 +390,8 @@ def summarized(
         incidents=count(counts.incidents()),
         unfamiliar=redacted_count(counts.unfamiliar) if plan.sensitive else counts.unfamiliar,
         unknown=redacted_count(counts.unknown) if plan.sensitive else counts.unknown,
+        trained_on=redacted_count(counts.trained_on) if plan.sensitive else counts.trained_on,
+        low_p=counts.share_of_low_p(),
         stopped=runner.stopped,
         quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
         run=run,

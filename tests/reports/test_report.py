@@ -196,6 +196,6 @@ def test_rows_of_which_nothing_is_known_have_a_table_of_their_own() -> None:
     silent = replace(record_row(scored("x", "ACD", []), {"bits_per_unit": float("nan")}), id="strange")
     report.add(Judged(silent, scored("x", "ACD", []), alarm=True, unfamiliar=True))
     told = report.page().html()
-    assert "Unfamiliar: 1 rows of which the model knows nothing" in told
+    assert "Unfamiliar rows, of which the model knows nothing: 1" in told
     assert "strange" in told
     assert (report.rows, report.alarms, report.unfamiliar) == (2, 1, 1)

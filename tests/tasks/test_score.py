@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 from tiny_models import protein_model, residues
 
+from seqmlm.anomaly.levels import record_row
+from seqmlm.data.record import Record
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
 from seqmlm.inference import batches, model_folder, runner
-from seqmlm.inference.detector import Detector
+from seqmlm.inference.batches import Encoded
+from seqmlm.inference.detector import Detector, JudgedRow
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
 from seqmlm.tasks.score import opened, score_files
+from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
 
 
@@ -340,3 +346,59 @@ def test_a_track_of_rows_without_a_place_is_refused_before_anything_is_read(
         _score(model, bad, out=out, track=track)
     assert not out.exists()
     assert list(workspace.iterdir()) == [bad]
+
+
+# What is said of the whole
+
+
+def _counted(p_values: list[float], *, known: bool = False) -> ScoreCounts:
+    [one] = RecordScorer(Session(protein_model())).scored(
+        [Encoded(Record(id="a", raw="ACD", source="x", line=1), protein_model().tokenizer.encode("ACD"))]
+    )
+    counts, row = ScoreCounts(), record_row(one, {"bits_per_unit": 1.0})
+    counts.is_known = lambda record: known
+    for p_value in p_values:
+        counts.add(JudgedRow(row=row, scored=one, p_value=p_value), first=True)
+    return counts
+
+
+def _said(counts: ScoreCounts) -> str:
+    numbers = {name: getattr(counts, name) for name in ("units", "unfamiliar", "unknown", "trained_on")}
+    empty: dict[str, Any] = {
+        "records": 0,
+        "rows": 0,
+        "bad": 0,
+        "problems": {},
+        "places": {},
+        "seconds": 1.0,
+        "rate": 1.0,
+        "unit": "residue",
+        "level": "protein",
+        "mode": "exact",
+        "precision": "fp32",
+    }
+    return ScoreSummary(**empty, **numbers, low_p=counts.share_of_low_p()).sentence()
+
+
+def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
+    usual = [i / 100 for i in range(1, 101)]
+    assert "p-values" not in _said(_counted(usual))
+    assert "p-values" not in _said(_counted([0.01] * 99)), "too few to tell"
+    shifted = _counted([0.1] * 80 + [0.9] * 20)
+    assert "80% of the rows have p-values below .5" in _said(shifted)
+    again = ScoreCounts()
+    again.restore(shifted.snapshot())
+    assert _said(again) == _said(shifted)
+
+
+def test_records_that_were_trained_on_are_said() -> None:
+    assert "trained on" not in _said(_counted([0.5]))
+    assert "the model was trained on 3 of the records" in _said(_counted([0.5] * 3, known=True))
+
+
+def test_unknown_units_are_said_in_the_units_of_the_field() -> None:
+    counts = _counted([0.5])
+    counts.unknown = 1
+    assert "25% of the residues are unknown to the model" in _said(counts)
+    counts.units = 1000
+    assert "unknown" not in _said(counts)
