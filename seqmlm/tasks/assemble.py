@@ -7,7 +7,9 @@ its process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -15,16 +17,21 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
 
 from seqmlm.engine.backbones import build
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.durable import replace_file
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import Augmentation, RowDataset, RowPlanner
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
+from seqmlm.errors import StateError
 from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import make_masker
@@ -197,6 +204,7 @@ class Evaluator:
         self.tokens_per_batch = tokens_per_batch
 
     def __call__(self, rows: MaskedRows) -> dict[str, float]:
+        """The evaluation during training."""
         return self._measure(rows, self.records)
 
     def final(self, rows: MaskedRows) -> dict[str, float]:
@@ -218,3 +226,56 @@ class Evaluator:
             seen = sequence_indices(self.train, records)
             values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
         return values
+
+
+class Best:
+    """An evaluator that keeps the weights with the fewest bits so far in a file of the run.
+
+    Of few data a long training memorizes: its last weights predict new data worse than earlier ones.
+
+    Args:
+        evaluator: measures, on the same units each time.
+        file: where the weights are kept.
+        resume: whether the training goes on, so that what is kept there counts.
+    """
+
+    WORTH = 0.01
+    """By which share the earlier bits must be fewer: evaluations are of few records."""
+
+    def __init__(self, evaluator: Evaluator, file: Path, *, resume: bool) -> None:
+        self._evaluator, self._file, self.bits = evaluator, file, math.inf
+        if resume and file.is_file():
+            with suppress(SafetensorError, ValueError, TypeError), safe_open(file, "pt") as kept:
+                self.bits = float((kept.metadata() or {})["bits"])
+
+    def __call__(self, rows: MaskedRows) -> dict[str, float]:
+        values = self._evaluator(rows)
+        if values[_BITS] < self.bits:
+            self.bits = values[_BITS]
+            tensors = {name: one.clone() for name, one in module_tensors(rows).items()}
+            try:
+                replace_file(self._file, save(tensors, {"bits": repr(self.bits)}))
+            except OSError as error:
+                raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
+        return values
+
+    def restore(self, rows: MaskedRows) -> float | None:
+        """Give a trained model the weights that were kept, if they are better.
+
+        Returns:
+            Bits by the last weights where others took their place, on the units of `bits`; else None.
+
+        Raises:
+            StateError: the file is of another model.
+            OSError, SafetensorError: it cannot be read.
+        """
+        if not math.isfinite(self.bits):
+            return None
+        last = self._evaluator(rows)[_BITS]
+        if not self.bits < (1 - self.WORTH) * last:
+            return None
+        restore_module(rows, load(self._file.read_bytes()))
+        return last
+
+
+_BITS = "eval/bits_per_unit"

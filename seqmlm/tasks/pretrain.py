@@ -37,7 +37,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.expert import fit_expert
 from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, UnreachableError, patiently
-from seqmlm.tasks.assemble import Parts, assemble, new_model
+from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, new_model
 from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
 from seqmlm.tasks.config import LIMITS, PretrainConfig
 from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus, sequence_indices
@@ -54,7 +54,7 @@ from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
 SHOWN_PREDICTIONS = 8
-MODEL_FOLDER = "model"
+MODEL_FOLDER, BEST = "model", "best.safetensors"
 
 
 def pretrain(request: TrainRequest, console: Console) -> PretrainResult:
@@ -93,17 +93,32 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
         say(f"layers: {model.layers} ({LAYERS[model.layers]}; --layers names others)")
     _check_rows(parts, processes)
     if not processes.is_main:
-        outcome = _run_loop(agreed, parts, NullObserver())
+        outcome = _run_loop(agreed, parts, NullObserver(), parts.evaluator)
         return make_result(agreed, outcome, seconds=time.monotonic() - began, is_main=False)
     with _tracked(agreed, workspace, parts, console) as run:
         recorder = Recorder(run, console, partial(_expected_steps, parts))
-        outcome = _run_loop(agreed, parts, recorder)
+        # Several processes would have to agree on it.
+        best = (
+            Best(parts.evaluator, agreed.directory / BEST, resume=agreed.resume)
+            if processes.world == 1
+            else None
+        )
+        outcome = _run_loop(agreed, parts, recorder, best or parts.evaluator)
         if outcome.status == "killed":
             run.end("KILLED")
             say(f"stopped at step {outcome.steps} and saved; continue with --resume {agreed.name}")
             return make_result(agreed, outcome, seconds=time.monotonic() - began, run_id=run.run_id)
         if agreed.config.train.sharding != "none" and processes.world > 1:
             parts = replace(parts, rows=_whole_model(agreed.config, parts, outcome))
+        if best is not None:
+            with _disk_errors(agreed):
+                last = best.restore(parts.rows)
+            if last is not None:
+                say(
+                    f"kept the weights of an earlier evaluation: {best.bits:.3f} bits per {domain.unit}, "
+                    f"{last:.3f} by the last ones, which had begun to memorize; train a shorter time, or on "
+                    "more data"
+                )
         version, values = finalize(agreed, domain, workspace, parts, outcome, run, say)
         bits, unigram = values["eval/bits_per_unit"], values["eval/unigram_bits_per_unit"]
         say(
@@ -236,7 +251,7 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
     }
 
 
-def _run_loop(agreed: Plan, parts: Parts, observer: Observer) -> LoopResult:
+def _run_loop(agreed: Plan, parts: Parts, observer: Observer, evaluate: Evaluator | Best) -> LoopResult:
     loop = Loop(
         parts.rows,
         parts.dataset,
@@ -244,7 +259,7 @@ def _run_loop(agreed: Plan, parts: Parts, observer: Observer) -> LoopResult:
         parts.loop,
         directory=agreed.directory / "checkpoints",
         observer=observer,
-        evaluate=parts.evaluator,
+        evaluate=evaluate,
     )
     return loop.run(resume=agreed.resume)
 

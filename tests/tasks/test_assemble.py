@@ -1,0 +1,101 @@
+"""The best weights of a training: kept, given back where they are better, and found again by a resume."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import protein_model
+
+from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.optimizer import module_tensors
+from seqmlm.errors import StateError
+from seqmlm.tasks import assemble
+from seqmlm.tasks.assemble import Best
+
+
+def scripted(*bits: float) -> Any:
+    """Evaluates to these bits, one after another."""
+    left = iter(bits)
+    return lambda rows: {"eval/bits_per_unit": next(left)}
+
+
+@pytest.fixture
+def rows() -> MaskedRows:
+    rows = protein_model().rows
+    assert isinstance(rows, MaskedRows)
+    return rows
+
+
+@pytest.fixture
+def step(rows: MaskedRows) -> Callable[[], dict[str, torch.Tensor]]:
+    """Changes every weight; gives a copy of them."""
+
+    def taken() -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            for one in rows.parameters():
+                one.add_(1.0)
+        return {name: one.clone() for name, one in module_tensors(rows).items()}
+
+    return taken
+
+
+def same(rows: MaskedRows, weights: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one, weights[name]) for name, one in module_tensors(rows).items())
+
+
+def test_better_weights_of_earlier_come_back(rows: MaskedRows, step: Any, tmp_path: Path) -> None:
+    best = Best(scripted(3.0, 2.0, 2.5, 4.0), tmp_path / "best", resume=False)
+    step()
+    best(rows)
+    good = step()
+    best(rows)
+    step()
+    assert best(rows) == {"eval/bits_per_unit": 2.5}
+    step()
+    assert best.restore(rows) == 4.0
+    assert best.bits == 2.0
+    assert same(rows, good)
+
+
+@pytest.mark.parametrize("last", [1.5, 2.01, float("nan")])
+def test_the_last_weights_stay_where_earlier_ones_are_hardly_better(
+    rows: MaskedRows, step: Any, tmp_path: Path, last: float
+) -> None:
+    best = Best(scripted(2.0, last), tmp_path / "best", resume=False)
+    best(rows)
+    weights = step()
+    assert best.restore(rows) is None
+    assert same(rows, weights)
+
+
+def test_a_training_without_evaluations_keeps_its_weights(rows: MaskedRows, tmp_path: Path) -> None:
+    assert Best(scripted(), tmp_path / "best", resume=False).restore(rows) is None
+
+
+def test_a_resume_knows_the_best_so_far_and_a_new_training_does_not(
+    rows: MaskedRows, step: Any, tmp_path: Path
+) -> None:
+    good = step()
+    Best(scripted(2.0), tmp_path / "best", resume=False)(rows)
+    step()
+    again = Best(scripted(3.0, 3.0), tmp_path / "best", resume=True)
+    again(rows)
+    assert again.restore(rows) == 3.0
+    assert same(rows, good)
+    assert Best(scripted(), tmp_path / "best", resume=False).bits == float("inf")
+    (tmp_path / "best").write_bytes(b"torn")
+    assert Best(scripted(), tmp_path / "best", resume=True).bits == float("inf")
+
+
+def test_a_full_disk_is_said(rows: MaskedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(assemble, "replace_file", full)
+    with pytest.raises(StateError, match="No space left"):
+        Best(scripted(2.0), tmp_path / "best", resume=False)(rows)
