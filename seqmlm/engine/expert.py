@@ -22,8 +22,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from seqmlm.engine.counts import (
     CACHED,
@@ -489,17 +491,21 @@ def _exponents(model: Doubles | None, priced: Priced) -> Doubles:
     assert priced.symbol is not None
     known = (priced.symbol >= 0) & np.isfinite(told).all(axis=(0, 2))
     log2, symbol = told[:, known], priced.symbol[known]
-    place, equal = np.arange(len(symbol)), np.full(len(log2), 1 / len(log2))
+    nats = torch.from_numpy(log2 * np.log(2)).permute(1, 2, 0)  # (N, K, M)
+    target = torch.from_numpy(symbol)
+    equal = torch.full((len(log2),), 1 / len(log2), dtype=torch.float64)
+    weights = equal.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([weights], max_iter=100, line_search_fn="strong_wolfe")
 
-    def cost(weights: Doubles) -> tuple[float, Doubles]:
-        found = _product(weights, log2)
-        missed = np.exp2(found)
-        missed[place, symbol] -= 1
+    def cost() -> Tensor:
+        optimizer.zero_grad()
         away = weights - equal
-        slope = np.einsum("mnk,nk->m", log2, missed) + 2 * away
-        return float(away @ away - found[place, symbol].sum()), slope
+        total = cross_entropy(nats @ weights, target, reduction="sum") + away @ away
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
 
-    found = minimize(cost, equal, jac=True, method="BFGS").x
+    optimizer.step(cost)  # type: ignore[no-untyped-call]
+    found = weights.detach().numpy()
     return np.asarray(found if model is not None else np.append(0.0, found))[None]
 
 
