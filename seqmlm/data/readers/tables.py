@@ -75,7 +75,10 @@ def record_from(
     line: int,
     problems: Problems,
 ) -> Record | None:
-    """The record of one row, or None after handing a row without text to `problems`."""
+    """The record of one row, or None after handing a row without text to `problems`.
+
+    Without `id_field`, a field `id` that holds text or a number names the record, else its line does.
+    """
     raw = row[name]
     if not isinstance(raw, str) or not raw or raw.isspace():
         reason = "no text in the field" if raw is None or isinstance(raw, str) else "the field holds no text"
@@ -88,14 +91,24 @@ def record_from(
         problems.bad(torn_text(source, line, name), json.dumps(row, default=str))
         return None
     document = None if document_field is None or row[document_field] is None else str(row[document_field])
+    given = (None if name == "id" else _given_id(row)) if id_field is None else str(row[id_field])
     return Record(
-        id=f"{Path(source).name}:{line}" if id_field is None else str(row[id_field]),
+        id=f"{Path(source).name}:{line}" if given is None else given,
         raw=raw,
         source=source,
         line=line,
         document=document,
         meta={key: row[key] for key in keep if key in row},
     )
+
+
+def _given_id(row: Mapping[str, Any]) -> str | None:
+    """The text or number in a row's field `id`; None where there is none that could be written."""
+    value = row.get("id")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    given = str(value)
+    return None if not given or given.isspace() or torn(given) else given
 
 
 # JSON lines: one object a line, the sequence in one of its fields.
@@ -163,7 +176,7 @@ def read_jsonl(
         path: the file.
         problems: receives lines that are not a JSON object, and objects without text in the field.
         field: key of the sequence.
-        id_field: key of the record's id; None names it by its line.
+        id_field: key of the record's id; None takes "id" where it holds text or a number, else the line.
         document_field: key of what the record belongs to.
         keep: further keys that go into `meta`, where present.
         max_bytes: longest line.
@@ -207,7 +220,7 @@ def read_csv(
         path: the file.
         problems: receives a missing column, rows with too few fields, rows without text.
         column: name of the sequence's column; a table with a single column needs no name.
-        id_column: column of the record's id; None names it by its line.
+        id_column: column of the record's id; None takes "id" where it is filled in, else the line.
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta`.
         delimiter: one character.
@@ -363,6 +376,7 @@ def _read(
     max_bytes: int,
 ) -> Iterator[Record]:
     columns: list[str] = []
+    two_ids = False
     column, id_column, document_column = names
     for line, fields in table_rows(source, problems, style, max_bytes):
         if not columns:
@@ -377,6 +391,7 @@ def _read(
             if twice is not None:
                 problems.bad(ambiguous(twice, source, line))
                 return
+            two_ids = columns.count("id") > 1
             if header:
                 continue
         if len(fields) < len(columns):
@@ -385,6 +400,8 @@ def _read(
         if len(fields) > len(columns):
             problems.note("a row with more fields than the table has columns")
         row = dict(zip(columns, fields, strict=False))
+        if two_ids:
+            del row["id"]  # which is meant cannot be told
         record = record_from(row, column, id_column, document_column, keep, source, line, problems)
         if record is not None:
             yield record
