@@ -123,6 +123,9 @@ class CodeTokenizer(BpeTokenizer):
         atoms = np.nan_to_num(np.array(found.word_ids, dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
         return _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
 
+    def alone(self, token: int) -> str | None:
+        return self.surface(token)  # any run of letters may be a name
+
     @classmethod
     def _post_processor(cls) -> Any:
         # Without the trimming of byte-level BPE: spans here include the space in front, see `_encoding`.

@@ -244,3 +244,20 @@ def test_units_of_real_sentences_are_their_words(kind, language, real_data: Path
         last = np.append(first[1:], len(encoding) - 1) - 1
         units = np.stack([encoding.spans[first, 0], encoding.spans[last, 1]], axis=1)
         assert [tuple(unit) for unit in units.tolist()] == words_of(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_alone_is_a_word_of_one_token_behind_another_word(kind) -> None:
+    corpus = corpus_of("alone")
+    tokenizer = kind.train(corpus, vocabulary_size=400)
+    whole, pieces = set(), set()
+    for text in corpus[:100]:
+        encoding = tokenizer.encode(f"a {text}")
+        for group in range(1, int(encoding.groups.max()) + 1):
+            own = encoding.ids[encoding.groups == group].tolist()
+            (whole if len(own) == 1 else pieces).update(own[:1] if len(own) == 1 else own[1:])
+    assert whole
+    assert pieces - whole
+    assert {tokenizer.alone(token) for token in whole} == {tokenizer.surface(token) for token in whole}
+    assert {tokenizer.alone(token) for token in pieces - whole} == {None}
+    assert {tokenizer.alone(token) for token in tokenizer.space.special} == {None}
