@@ -168,6 +168,7 @@ def read_jsonl(
     id_field: str | None = None,
     document_field: str | None = None,
     keep: Sequence[str] = (),
+    encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a file of JSON objects, one a line (also .gz, .zst, "-"); blank lines are passed over.
@@ -179,10 +180,11 @@ def read_jsonl(
         id_field: key of the record's id; None takes "id" where it holds text or a number, else the line.
         document_field: key of what the record belongs to.
         keep: further keys that go into `meta`, where present.
+        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line.
     """
     source = source_of(path)
-    for number, text in lines(source, problems, max_bytes=max_bytes):
+    for number, text in lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
         if not text or text.isspace():
             continue
         row = json_object(text)
@@ -212,6 +214,7 @@ def read_csv(
     keep: Sequence[str] = (),
     delimiter: str = ",",
     header: bool = True,
+    encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a CSV file (also .gz, .zst, "-"); fields may be quoted and span lines.
@@ -225,11 +228,12 @@ def read_csv(
         keep: further columns that go into `meta`.
         delimiter: one character.
         header: False when the first line is data; the columns are then called "1", "2", ...
+        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line and longest field.
     """
     names = (column, id_column, document_column)
     style = {"delimiter": delimiter}
-    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes)
 
 
 def read_tsv(
@@ -241,17 +245,18 @@ def read_tsv(
     document_column: str | None = None,
     keep: Sequence[str] = (),
     header: bool = True,
+    encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a TSV file: as `read_csv`, with tabs between fields; quotation marks are ordinary characters.
 
     Args:
         path, problems: as of `read_csv`.
-        column, id_column, document_column, keep, header, max_bytes: as of the format csv.
+        column, id_column, document_column, keep, header, encoding, max_bytes: as of the format csv.
     """
     names = (column, id_column, document_column)
     style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes)
 
 
 def endless_field(source: str, line: int, last: int) -> DataError:
@@ -324,7 +329,7 @@ class Feed:
 
 
 def table_rows(
-    source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int
+    source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int, *, encoding: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line the row begins on, its fields); blank lines are passed over.
 
@@ -334,8 +339,10 @@ def table_rows(
             refused goes with that line.
         style: what the csv module is told: delimiter, quoting.
         max_bytes: longest line and longest field.
+        encoding: see `seqmlm.data.files.lines`.
     """
-    yield from rows_of(lines(source, problems, max_bytes=max_bytes), source, problems, style, max_bytes)
+    numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
+    yield from rows_of(numbered, source, problems, style, max_bytes)
 
 
 def rows_of(
@@ -373,12 +380,13 @@ def _read(
     keep: Sequence[str],
     style: Mapping[str, Any],
     header: bool,
+    encoding: str,
     max_bytes: int,
 ) -> Iterator[Record]:
     columns: list[str] = []
     two_ids = False
     column, id_column, document_column = names
-    for line, fields in table_rows(source, problems, style, max_bytes):
+    for line, fields in table_rows(source, problems, style, max_bytes, encoding=encoding):
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             column = columns[0] if len(columns) == 1 else column
