@@ -61,6 +61,7 @@ def is_generated(text: str) -> bool:
 
 def is_minified(text: str) -> bool:
     """Whether lines are so long that nobody wrote them: a longest one above 5,000 or a mean above 250."""
+    text = text if "\n" in text else text.replace("\r", "\n")  # as on old Macs
     longest, lines, start = 0, 0, 0
     while start < len(text):
         end = text.find("\n", start)
