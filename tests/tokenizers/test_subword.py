@@ -261,3 +261,15 @@ def test_what_stands_alone_is_a_word_of_one_token_behind_another_word(kind) -> N
     assert {tokenizer.alone(token) for token in whole} == {tokenizer.surface(token) for token in whole}
     assert {tokenizer.alone(token) for token in pieces - whole} == {None}
     assert {tokenizer.alone(token) for token in tokenizer.space.special} == {None}
+
+
+def test_a_space_before_a_word_of_several_tokens_is_a_token_of_that_word() -> None:
+    tokenizer = BpeTokenizer.train(["the cat sees the dog"] * 20, vocabulary_size=300)
+    found = tokenizer.encode("the  zebra ")
+    space = tokenizer.tokens.index("\u0120")
+    at = np.flatnonzero(found.ids == space)
+    assert found.groups[at].tolist() == [1, 2, 3]  # a unit of its own, of the word, and another at the end
+    assert (found.groups == 2).sum() == 1 + len("zebra")
+    assert (found.spans[at, 0] == found.spans[at, 1]).all()
+    assert found.spans[at[1], 0] == "the  zebra ".index("z")
+    assert tokenizer.encode("zebra").groups.tolist() == [-1, *[0] * 6, -1]
