@@ -7,6 +7,7 @@ content, is saved to a file first.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import stat
@@ -21,13 +22,15 @@ from typing import Protocol, Self, cast
 from seqmlm.data.compressed import MAGIC, compression, decompress
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import move_into_place
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 MAGIC_BYTES = 6
 """Bytes needed to recognise a file type."""
 
 RESAVE = "convert it to UTF-8, for example with iconv"
 """Remedy for text in another encoding."""
+
+_NAME_IT = "name the encoding, for example with --option encoding=latin-1, or convert it to UTF-8"
 
 _BLOCK = 1 << 20
 _UNPACK = "unpack it, or pack it as .gz or .zst"
@@ -55,14 +58,19 @@ def may_begin(head: bytes) -> bool:
     return any(len(head) < len(magic) and magic.startswith(head) for magic in (*MAGIC, *_FOREIGN))
 
 
-def refuse_foreign(head: bytes, source: str) -> None:
+def refuse_foreign(head: bytes, source: str, *, encoded: bool = False) -> None:
     """Refuse a file that is neither text nor compressed in a known way.
+
+    Args:
+        head: its first bytes.
+        source: the file.
+        encoded: its encoding was named, so that it may be UTF-16 or UTF-32.
 
     Raises:
         DataError: says what the file is.
     """
     for magic, (what, remedy) in _FOREIGN.items():
-        if head.startswith(magic):
+        if head.startswith(magic) and not (encoded and remedy == RESAVE):
             raise DataError(f"the file is {what}", source=source, remedy=remedy)
 
 
@@ -202,7 +210,7 @@ def stem_suffix(source: str | Path) -> str:
     return path.suffix.lower()
 
 
-def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
+def blocks(source: str | Path, *, pauses: bool = False, encoded: bool = False) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, in blocks of about 1 MiB; "-" is standard input.
 
     gzip (also of several members, as bgzip writes it) and Zstandard are recognised by their first bytes.
@@ -210,13 +218,14 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
     Args:
         source: the file, or a `Source`.
         pauses: yield b"" at each pause of a live source.
+        encoded: see `refuse_foreign`.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or its compressed data is broken; whatever could
             be decompressed before the fault has been yielded by then.
     """
     if (live := live_of(source)) is not None:
-        yield from (block for block in _live_blocks(live, str(source)) if block or pauses)
+        yield from (block for block in _live_blocks(live, str(source), encoded) if block or pauses)
         return
     with _opened(source) as handle:
         head = part = _read(handle, 1 << 13, str(source))
@@ -224,7 +233,7 @@ def blocks(source: str | Path, *, pauses: bool = False) -> Iterator[bytes]:
             head += (part := _read(handle, 1 << 13, str(source)))
         if not head:
             raise _empty(str(source))
-        refuse_foreign(head, str(source))
+        refuse_foreign(head, str(source), encoded=encoded)
         if (kind := compression(head)) is not None:
             yield from decompress(lambda size: _read(handle, size, str(source)), head, str(source), kind)
             return
@@ -253,7 +262,7 @@ def whole(source: str, max_bytes: int, what: str) -> bytes:
     return b"".join(parts)
 
 
-def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
+def _live_blocks(live: Live, source: str, encoded: bool) -> Iterator[bytes]:
     """The bytes of a live input as they come; b"" is a pause."""
     head: bytes | None = b""  # until it is known what comes
     while (part := live.read(_BLOCK)) != b"":
@@ -263,7 +272,7 @@ def _live_blocks(live: Live, source: str) -> Iterator[bytes]:
         head += part
         if may_begin(head):
             continue  # too little has come to tell
-        refuse_foreign(head, source)
+        refuse_foreign(head, source, encoded=encoded)
         if compression(head) is not None:
             raise DataError(
                 "compressed data cannot be read as it comes",
@@ -284,23 +293,39 @@ def _empty(source: str) -> DataError:
     return DataError("the file is empty", source=source, remedy="give a file that contains sequences")
 
 
-def lines(source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int, str]]:
-    """Yield (1-based number, text without its line end) for every line of a UTF-8 file.
+def lines(
+    source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield (1-based number, text without its line end) for every line of a text file.
 
-    Faults go to `problems`, each with its line: bytes that are not UTF-8, binary data, a line longer than
-    `max_bytes`, compressed data that breaks off (the whole lines before it have been yielded).
+    Faults go to `problems`, each with its line: bytes that are not of the encoding, binary data, a line
+    longer than `max_bytes`, compressed data that breaks off (the whole lines before it have been yielded).
+
+    Args:
+        source: the file, or a `Source`.
+        problems: receives faults.
+        max_bytes: of the longest line, in UTF-8.
+        encoding: of the file, a name that Python knows; None is UTF-8, for readers without such an option.
+
+    Raises:
+        UsageError: an encoding that Python does not know.
     """
-    numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=False)
+    numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=False, encoding=encoding)
     return cast("Iterator[tuple[int, str]]", numbered)
 
 
 def lines_and_pauses(
-    source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, pauses: bool = True
+    source: str | Path,
+    problems: Problems,
+    *,
+    max_bytes: int = MAX_BYTES,
+    pauses: bool = True,
+    encoding: str | None = None,
 ) -> Iterator[tuple[int, str] | None]:
     """The same as `lines`, and None at each pause of a live source."""
     name = source_of(source)
     number = 0
-    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses)
+    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding)
     for chunk in _chunks_of_lines(stream, max_bytes):
         if chunk == b"":
             yield None
@@ -316,7 +341,7 @@ def lines_and_pauses(
         except ValueError:
             for raw in chunk.removesuffix(b"\n").split(b"\n"):
                 number += 1
-                text = _decode_line(raw, name, number, problems, max_bytes)
+                text = _decode_line(raw, name, number, problems, max_bytes, encoding)
                 if text is not None:
                     yield number, text
             continue
@@ -338,15 +363,27 @@ class TextBlocks:
         problems: receives the fault.
         line: called when a fault is met after the first block; gives the line reached.
         pauses: see `blocks`.
+        encoding: of the file, see `lines`; its blocks are UTF-8 all the same, but for bytes that are not of
+            the encoding, which become one that UTF-8 never has.
+
+    Raises:
+        UsageError: an encoding that Python does not know.
 
     After the iteration `broken` says whether it ended early, so that the last line or record is incomplete.
     """
 
     def __init__(
-        self, source: str, problems: Problems, line: Callable[[], int], *, pauses: bool = False
+        self,
+        source: str,
+        problems: Problems,
+        line: Callable[[], int],
+        *,
+        pauses: bool = False,
+        encoding: str | None = None,
     ) -> None:
         self._source, self._problems, self._line = source, problems, line
         self._pauses = pauses
+        self._codec = None if encoding is None else _codec(encoding)
         self.broken = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -365,7 +402,7 @@ class TextBlocks:
     def _decided(self) -> Iterator[bytes]:
         """The blocks, after it is decided by the first one that they are text, and how its lines end."""
         first, old = True, False
-        for block in blocks(self._source, pauses=True) if self._pauses else blocks(self._source):
+        for block in self._in_utf8():
             if first and block:
                 first = False
                 _refuse_other_text(block, self._source)
@@ -373,6 +410,47 @@ class TextBlocks:
                     self._problems.note("lines that end in CR alone (old Macs)", source=self._source)
             if block or self._pauses:
                 yield block.replace(b"\r", b"\n") if old else block
+
+    def _in_utf8(self) -> Iterator[bytes]:
+        """The file's blocks in UTF-8; b"" is a pause."""
+        if self._codec is None:
+            yield from blocks(self._source, pauses=True) if self._pauses else blocks(self._source)
+            return
+        decoder = codecs.getincrementaldecoder(self._codec)(_NOT_OF_IT)
+        try:
+            for block in blocks(self._source, pauses=self._pauses, encoded=True):
+                text = decoder.decode(block)
+                if text or not block:
+                    yield text.encode("utf-8", "surrogateescape")
+            yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+        except UnicodeError:  # codecs that heed no handler, or make half a character of an escape
+            raise DataError(
+                f"the file is not in the encoding {self._codec}",
+                source=self._source,
+                remedy="name another with --option encoding=NAME, or convert it to UTF-8",
+            ) from None
+
+
+_NOT_OF_IT = "seqmlm.not_of_the_encoding"
+codecs.register_error(_NOT_OF_IT, lambda error: ("\udcff", getattr(error, "end", 0)))
+
+
+def _codec(encoding: str) -> str | None:
+    """The codec of this name; None for UTF-8, whose bytes are taken as they are.
+
+    Raises:
+        UsageError: Python knows no encoding of text by this name.
+    """
+    try:
+        "".encode(encoding)  # refuses codecs that are none of text, such as hex
+        name = codecs.lookup(encoding).name
+        codecs.getincrementaldecoder(name)
+    except (LookupError, ValueError):
+        raise UsageError(
+            f"option encoding: no encoding {encoding!r}; name one that Python knows, such as utf-8, latin-1, "
+            "cp1252, utf-16 or shift_jis"
+        ) from None
+    return None if name in ("utf-8", "utf-8-sig") else name
 
 
 def _without_marks(parts: Iterator[bytes], problems: Problems, source: str) -> Iterator[bytes]:
@@ -495,7 +573,9 @@ def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong
         yield b"".join(held)
 
 
-def _decode_line(raw: bytes, source: str, number: int, problems: Problems, limit: int) -> str | None:
+def _decode_line(
+    raw: bytes, source: str, number: int, problems: Problems, limit: int, encoding: str | None
+) -> str | None:
     if len(raw) > limit:
         problems.bad(too_long(source, number, limit), raw[:1000].decode("utf-8", "backslashreplace"))
         return None
@@ -504,7 +584,13 @@ def _decode_line(raw: bytes, source: str, number: int, problems: Problems, limit
         try:
             return raw.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
-            error = DataError("bytes that are not UTF-8", source=source, line=number, remedy=RESAVE)
+            utf8 = encoding is None or _codec(encoding) is None
+            error = DataError(
+                f"bytes that are not {'UTF-8' if utf8 else encoding}",
+                source=source,
+                line=number,
+                remedy=RESAVE if encoding is None else _NAME_IT,
+            )
     problems.bad(error, raw.decode("utf-8", "backslashreplace"))
     return None
 

@@ -53,12 +53,15 @@ class Format:
         folder: for a format that is a whole folder (tables that belong together, a work tree): whether a
             folder is one; the reader is then given the folder.
         files: of such a folder, the files the reader would open, given its options; None for all in it.
+        scoring: options for what is named to be scored, where the user says nothing: a training may leave out
+            what has nothing to teach, but what is given to be scored is scored.
     """
 
     read: Reader
     suffixes: tuple[str, ...] = ()
     folder: Callable[[Path], bool] | None = None
     files: Callable[..., Iterable[Path]] | None = None
+    scoring: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self) -> tuple[str, ...]:
         """Names of the options the reader takes."""
@@ -205,7 +208,13 @@ class Domain(ABC):
         return str(record.raw)
 
     def read(
-        self, paths: Sequence[Path | str], problems: Problems, *, format: str | None = None, **options: Any
+        self,
+        paths: Sequence[Path | str],
+        problems: Problems,
+        *,
+        format: str | None = None,
+        scoring: bool = False,
+        **options: Any,
     ) -> Iterator[Record]:
         """Stream the records of files and folders, in the order given; memory stays bounded.
 
@@ -214,6 +223,7 @@ class Domain(ABC):
                 "-" for stdin.
             problems: what to do with a record that cannot be read.
             format: read every file as this format, whatever its name.
+            scoring: the records are to be scored (`Format.scoring`).
             options: options of the readers (`field` of a JSON line, `column` of a table); each reader
                 takes those it knows.
 
@@ -222,7 +232,7 @@ class Domain(ABC):
             DataError: a missing or empty file, or a bad record under `--on-error raise`.
         """
         self._check_request(format, options)
-        return self._stream(paths, problems, format, options)
+        return self._stream(paths, problems, format, options, scoring)
 
     def _check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
         formats = self.all_formats
@@ -239,7 +249,12 @@ class Domain(ABC):
                 )
 
     def _stream(
-        self, paths: Sequence[Path | str], problems: Problems, format: str | None, options: Mapping[str, Any]
+        self,
+        paths: Sequence[Path | str],
+        problems: Problems,
+        format: str | None,
+        options: Mapping[str, Any],
+        scoring: bool,
     ) -> Iterator[Record]:
         named = self.all_formats[format] if format else None
         for path, from_folder in self._files(paths, named, problems):
@@ -251,6 +266,8 @@ class Domain(ABC):
                 continue
             chosen = chosen or next(iter(self.formats.values()))
             known = {k: v for k, v in options.items() if k in chosen.options()}
+            if scoring and not from_folder:
+                known = {**chosen.scoring, **known}
             if chosen is self.dataset and (is_reference(path) or Path(path).is_dir()):
                 yield from self._splits(path, problems, known)
             elif is_reference(path):

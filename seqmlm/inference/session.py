@@ -156,8 +156,10 @@ class Session:
     def reader(
         self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
-        """What reads the records of some sources, given the `Problems` that receive bad ones."""
-        return lambda problems: self.domain.read(sources, problems, format=format, **(options or {}))
+        """What reads records to score from some sources, given the `Problems` that receive bad ones."""
+        return lambda problems: self.domain.read(
+            sources, problems, format=format, scoring=True, **(options or {})
+        )
 
     def check_text(self) -> None:
         """Refuse a model whose sequences are no strings.

@@ -64,7 +64,7 @@ class ScoreReport:
         pictures: how rows and records are shown, in this order; new ones.
         statistics: what rows were judged by, and what each means.
         unit: what the field counts.
-        surface: spelling of a letter of `Scored.top_ids`.
+        surface: spelling of a letter of `Scored.top_ids`; None for one that is not to be named.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ScoreReport:
         pictures: Sequence[Picture] = (),
         statistics: Mapping[str, str] | None = None,
         unit: str = "unit",
-        surface: Callable[[int], str] = str,
+        surface: Callable[[int], str | None] = str,
     ) -> None:
         self._title, self._subtitle, self._pictures = title, subtitle, tuple(pictures)
         self._statistics = statistics or {}
@@ -226,13 +226,13 @@ class ScoreReport:
 # What a report says in words
 
 
-def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int = _MOST) -> str:
+def told(scored: Scored, unit: int, surface: Callable[[int], str | None], *, most: int = _MOST) -> str:
     """A unit: its text, its surprisal, what was counted where it stands, and what was expected.
 
     Args:
         scored: the record.
         unit: index into it.
-        surface: spelling of a symbol (an id of `top_ids`).
+        surface: spelling of a symbol (an id of `top_ids`); None for one that is not to be named.
         most: alternatives that are named.
     """
     text = f"{visible(scored.text(unit))[:_LONGEST]}: {scored.surprisal[unit]:.1f} bits"
@@ -244,12 +244,13 @@ def told(scored: Scored, unit: int, surface: Callable[[int], str], *, most: int 
     if "top_ids" not in values:
         return text
     pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)
-    likely = [(token, 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY][:most]
-    shares = ", ".join(f"{visible(surface(token))} {share:.0f} %" for token, share in likely)
+    named = [(surface(token), 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY]
+    likely = [(text, share) for text, share in named if text is not None][:most]
+    shares = ", ".join(f"{visible(text)} {share:.0f} %" for text, share in likely)
     return f"{text}\nexpected: {shares}" if shares else text
 
 
-def standing_out(row: Row, scored: Scored, surface: Callable[[int], str]) -> str:
+def standing_out(row: Row, scored: Scored, surface: Callable[[int], str | None]) -> str:
     """The most surprising unit of a row, in one line; empty for a row without units."""
     if not len(row.units):
         return ""

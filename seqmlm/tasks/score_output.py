@@ -119,7 +119,10 @@ def summary(bits: Doubles) -> dict[str, float | None]:
 
 
 def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """One unit: its text and place, its surprisal, and what was expected instead where that is known."""
+    """One unit: its text and place, its surprisal, and what was expected instead where that is known.
+
+    What can only be a piece of a unit is not named, so that `expected` has fewer entries then, or none.
+    """
     start, end = scored.spans[unit].tolist()
     fields: dict[str, Any] = {
         "unit": scored.text(unit),
@@ -139,10 +142,11 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
     if TopIds.name in values:
         names = scored.rule.names
         symbols, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
+        spelled = [tokenizer.alone(one) if names is None else names[one] for one in symbols if one >= 0]
         fields["expected"] = [
-            {"unit": tokenizer.surface(symbol) if names is None else names[symbol], "p": math.exp(log_prob)}
-            for symbol, log_prob in zip(symbols, log_probs, strict=True)
-            if symbol >= 0
+            {"unit": text, "p": math.exp(log_prob)}
+            for text, log_prob in zip(spelled, log_probs, strict=False)
+            if text is not None
         ]
     return fields
 

@@ -116,7 +116,7 @@ class ScoreReporter:
                 pictures=session.domain.pictures(self._plan.level),
                 statistics=self._plan.level.statistics,
                 unit=session.tokenizer.unit,
-                surface=session.tokenizer.surface,
+                surface=session.tokenizer.alone,
             )
         if config.report is not None or config.track is not None:
             self._run = self._tracked().__enter__()

@@ -40,6 +40,7 @@ class BackendTokenizer(Tokenizer):
         for token, number in self._backend.get_vocab(with_added_tokens=True).items():
             tokens[number] = token
         self._tokens = tuple(tokens)
+        self._alone: dict[int, bool] = {}
         self._is_blank = np.array([not self.surface(token) for token in range(space.size)], dtype=np.bool_)
 
     @property
@@ -104,6 +105,25 @@ class BackendTokenizer(Tokenizer):
         decoder = self._backend.decoder
         text: str = decoder.decode([self._tokens[token]]) if decoder is not None else self._tokens[token]
         return text.strip().removeprefix("##")
+
+    def alone(self, token: int) -> str | None:
+        """As of the base class: behind a word, its text is encoded as this id."""
+        if self._space.is_special[token]:
+            return None
+        text = self.surface(token)
+        if not self._has_words:
+            return text
+        if token not in self._alone:
+            self._alone[token] = bool(text) and any(
+                self._ends_with(before + text, token) for before in ("a ", "a")
+            )
+        return text if self._alone[token] else None
+
+    def _ends_with(self, text: str, token: int) -> bool:
+        """Whether the last word of a text is this one token."""
+        found = self._backend.encode(text, add_special_tokens=False)
+        words = found.word_ids
+        return bool(words) and found.ids[-1] == token and words.count(words[-1]) == 1
 
 
 def read_backend(directory: Path) -> tokenizers.Tokenizer:

@@ -176,6 +176,10 @@ class Tokenizer(ABC):
         """The text of id `token` in a raw sequence, without the vocabulary's markers ("##", "▁")."""
         return self.tokens[token]
 
+    def alone(self, token: int) -> str | None:
+        """The text of id `token` where it can be a unit by itself; None where it is but a piece of one."""
+        return self.surface(token)
+
     @classmethod
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
         """Learn a vocabulary.

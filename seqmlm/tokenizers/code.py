@@ -10,6 +10,10 @@ Two layers, so that ids do not depend on a parser:
     classifies
             them. A lexer changes units, classes and symbols, never ids.
 
+Both see a file with LF at its line ends and four spaces for each tab that a line begins with, so that it has
+the same ids, units and scores however it was saved; spans point into the file as it is. Tokenizers stored
+before that see files as they are.
+
 The unit is the lexer token; in strings, comments and docstrings it is a word (a run without white space, of
 at most 16 atoms), so that units stay comparable and a page of prose is not hidden at once. A line break with
 the indentation behind it (NEWLINE, INDENT and DEDENT in one) is a unit of class "whitespace"; white space
@@ -18,19 +22,22 @@ inside a line belongs to no unit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
-from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, Longs
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.lexers import Lexer, lex
 from seqmlm.tokenizers.lexers.classes import CLASSES, PROSE, RATES, WHITESPACE, Lexed
+from seqmlm.tokenizers.lexers.source import SourceText
 from seqmlm.tokenizers.subword import BpeTokenizer, count_words, fitted_size
 
 DEFAULT_VOCABULARY = 8192
@@ -62,6 +69,7 @@ class CodeTokenizer(BpeTokenizer):
 
     def __init__(self, backend: tokenizers.Tokenizer, *, lexer: Lexer = "auto") -> None:
         super().__init__(backend)
+        self._evens = backend.normalizer is not None  # else its vocabulary was learnt from files as they are
         lex("", lexer)  # an unknown lexer fails here, not at the first text
         self._lexer: Lexer = lexer
 
@@ -97,7 +105,7 @@ class CodeTokenizer(BpeTokenizer):
             raise UsageError(f"{cls.name} has no option {min(options)!r}; known: lexer")
         lex("", lexer)
         pre_tokenizer = cls._pre_tokenizer()
-        counts = count_words(map(str, texts), None, pre_tokenizer)
+        counts = count_words((evened(str(text))[0] for text in texts), None, pre_tokenizer)
         if not counts:
             raise DataError(
                 "there is no source text to learn a vocabulary from", remedy="give files that contain code"
@@ -105,7 +113,9 @@ class CodeTokenizer(BpeTokenizer):
         size = min(fitted_size(counts), DEFAULT_VOCABULARY) if vocabulary_size is None else vocabulary_size
         if size < cls._smallest():
             raise UsageError(f"{cls.name} needs a vocabulary_size of at least {cls._smallest()}; got {size}")
-        return cls(cls._assembled(cls._learn(counts, size), pre_tokenizer), lexer=lexer)
+        backend = cls._assembled(cls._learn(counts, size), pre_tokenizer)
+        backend.normalizer = cls._normalizer(lowercase=False)
+        return cls(backend, lexer=lexer)
 
     def encode_batch(self, raws: Sequence[str]) -> list[Encoding]:
         """Encode source texts; groups are units, classes and symbols the lexer's, spans without spaces in
@@ -113,15 +123,23 @@ class CodeTokenizer(BpeTokenizer):
 
         The pieces of one character that takes several tokens all have that character's span.
         """
-        found = self._backend.encode_batch([str(raw) for raw in raws])
-        return [self._encoding(raw, one) for raw, one in zip(raws, found, strict=True)]
+        texts = [evened(str(raw)) if self._evens else (str(raw), None) for raw in raws]
+        found = self._backend.encode_batch([text for text, _ in texts])
+        return [
+            self._encoding(SourceText(text, getattr(raw, "language", "")), one, places)
+            for raw, (text, places), one in zip(raws, texts, found, strict=True)
+        ]
 
-    def _encoding(self, raw: str, found: Any) -> Encoding:
+    def _encoding(self, raw: str, found: Any, places: Longs | None) -> Encoding:
         ids = np.array(found.ids, dtype=np.int32)
         spans = np.fromiter(chain.from_iterable(found.offsets), np.int32, 2 * len(ids)).reshape(-1, 2)
         # None (a special token) becomes NaN on the way to float, which is how numpy takes it quickly.
         atoms = np.nan_to_num(np.array(found.word_ids, dtype=np.float64), nan=SPECIAL_GROUP).astype(np.int32)
-        return _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
+        made = _encoding(str(raw), lex(raw, self._lexer), ids, spans, atoms)
+        return made if places is None else replace(made, spans=places[spans].astype(np.int32))
+
+    def alone(self, token: int) -> str | None:
+        return self.surface(token)  # any run of letters may be a name
 
     @classmethod
     def _post_processor(cls) -> Any:
@@ -130,12 +148,42 @@ class CodeTokenizer(BpeTokenizer):
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:
-        return None
+        # What `evened` does, for the Hugging Face form; \G is where the tab before ended.
+        ends = normalizers.Replace(Regex(r"\r\n?"), "\n")
+        return normalizers.Sequence([ends, normalizers.Replace(Regex(r"(?:^|\G)\t"), _TAB)])
 
     @classmethod
     def _pre_tokenizer(cls) -> Any:
         bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_ATOM), behavior="isolated"), bytes_of])
+
+
+_TAB = "    "
+_UNEVEN = re.compile(r"\r\n?|(?:\A|(?<=[\r\n]))\t+")
+
+
+def evened(text: str) -> tuple[str, Longs | None]:
+    """A text with LF at its line ends and four spaces for each tab that a line begins with.
+
+    Returns:
+        That text of N characters; and (N + 1,) where each of them, and the end, stands in the one given: of
+        a tab's spaces all but the first behind it. None where there is nothing to change.
+
+    >>> evened("a\\r\\n\\tb")
+    ('a\\n    b', array([0, 1, 3, 4, 4, 4, 4, 5]))
+    """
+    if "\r" not in text and "\t" not in text:
+        return text, None
+    width = np.ones(len(text) + 1, dtype=np.int64)
+    for match in _UNEVEN.finditer(text):
+        if text[match.start()] == "\t":
+            width[slice(*match.span())] = len(_TAB)
+        else:
+            width[match.start() + 1 : match.end()] = 0
+    even = _UNEVEN.sub(lambda match: match[0].count("\t") * _TAB or "\n", text)
+    places = np.repeat(np.arange(len(text) + 1), width)
+    places[1:] += places[1:] == places[:-1]
+    return even, places
 
 
 def _encoding(raw: str, tokens: Lexed, ids: Ids, spans: Ids, pieces: Ids) -> Encoding:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from seqmlm.data import files
 from seqmlm.data.files import blocks, expand, lines, stem_suffix
 from seqmlm.data.problems import Problems
-from seqmlm.errors import DataError
+from seqmlm.errors import DataError, UsageError
 
 TEXT = "".join(f"line {i} äöü {sha256(str(i).encode()).hexdigest()}\n" for i in range(5000))
 DATA = TEXT.encode()
@@ -101,6 +101,51 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n\nfour\x0cstill four")
     assert list(lines(path, Problems())) == [(1, "one"), (2, "two"), (3, ""), (4, "four\x0cstill four")]
+
+
+ENCODINGS = ("latin-1", "CP1252", "utf-16", "utf-16-le", "utf-32", "shift_jis", "gb18030", "utf-7", "utf8")
+
+
+@given(st.sampled_from(ENCODINGS), st.lists(st.text("abc é ß ソ\n", max_size=9)), st.integers(1, 9))
+def test_an_encoding_that_is_named_gives_the_lines_that_utf_8_gives(
+    encoding: str, parts: list[str], size: int
+) -> None:
+    text = "\r\n".join(parts) + "end"
+    data = text.encode(encoding, "ignore")
+    with pytest.MonkeyPatch.context() as patch:
+        pieces = (data[i : i + size] for i in range(0, len(data), size))
+        patch.setattr(files, "blocks", lambda _, **options: pieces)
+        found = list(lines("x", Problems(), encoding=encoding))
+    again = data.decode(encoding)
+    assert found == [(n, one.removesuffix("\r")) for n, one in enumerate(again.split("\n"), 1)]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "euc_jp", "cp1252"])
+def test_bytes_that_are_not_of_the_named_encoding_cost_their_line(encoding: str, tmp_path: Path) -> None:
+    # Taken one by one, bytes that are not of the encoding could make a character of UTF-8.
+    path = write(tmp_path, b"one\ntw\x81\xc3\xa9\x8f\nthree\n")
+    with pytest.raises(DataError, match=f"bytes that are not {encoding}") as caught:
+        list(lines(path, Problems(), encoding=encoding))
+    assert caught.value.line == 2
+    assert "encoding=" in (caught.value.remedy or "")
+    problems = Problems("skip")
+    assert list(lines(path, problems, encoding=encoding)) == [(1, "one"), (3, "three")]
+
+
+def test_utf_16_with_its_mark_is_read_where_it_is_named_and_refused_where_not(tmp_path: Path) -> None:
+    path = write(tmp_path, gzip.compress("one\ntwö\n".encode("utf-16")))
+    assert list(lines(path, Problems(), encoding="utf-16")) == [(1, "one"), (2, "twö")]
+    for encoding in (None, "utf-8"):
+        with pytest.raises(DataError, match="UTF-16"):
+            list(lines(path, Problems(), encoding=encoding))
+    with pytest.raises(DataError, match="a zip archive"):
+        list(lines(write(tmp_path, b"PK\x03\x04rest"), Problems(), encoding="latin-1"))
+
+
+@pytest.mark.parametrize("encoding", ["latin-99", "hex", "", "a\0b", "rot13", "undefined"])
+def test_an_encoding_that_nobody_knows_is_a_usage_error(encoding: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no encoding .*such as utf-8, latin-1"):
+        list(lines(write(tmp_path, b"one\n"), Problems(), encoding=encoding))
 
 
 def write(tmp_path: Path, data: bytes) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text_models import text_model
 from tiny_models import protein_model, residues
 
 from seqmlm.anomaly.levels import record_row
@@ -402,3 +403,18 @@ def test_unknown_units_are_said_in_the_units_of_the_field() -> None:
     assert "25% of the residues are unknown to the model" in _said(counts)
     counts.units = 1000
     assert "unknown" not in _said(counts)
+
+
+@pytest.mark.parametrize("wordpiece", [False, True])
+def test_what_is_expected_of_a_text_are_whole_words(tmp_path: Path, *, wordpiece: bool) -> None:
+    folder = text_model(tmp_path, wordpiece=wordpiece)
+    tokenizer = model_folder.load(folder).tokenizer
+    (tmp_path / "a.txt").write_text("the cat barks loudly.\nmany dogs see\n")
+    _score(str(folder), tmp_path / "a.txt", out=tmp_path / "out.jsonl", per_unit=True)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    named = [unit["expected"] for row in rows for unit in row["per_unit"]]
+    words = {one["unit"] for expected in named for one in expected}
+    assert words
+    assert min(map(len, named)) < 3  # pieces among the three most probable tokens are left out
+    for word in words:
+        assert any(len(tokenizer.encode(before + word).ids) == 4 for before in ("a ", "a"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sysconfig
 import tokenize
 from itertools import pairwise
@@ -16,7 +18,7 @@ from transformers import AutoTokenizer, ModernBertConfig
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.tokenizers.code import CodeTokenizer
+from seqmlm.tokenizers.code import CodeTokenizer, evened
 from seqmlm.tokenizers.lexers.classes import CLASSES, RATES
 from seqmlm.tokenizers.lexers.source import SourceText
 
@@ -75,7 +77,7 @@ def check_spans(encoding: Encoding, text: str) -> None:
 def test_everything_is_spelled_back_and_spans_are_exact(tokenizer, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
-    assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == text
+    assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
     assert encoding.groups[[0, -1]].tolist() == encoding.classes[[0, -1]].tolist() == [-1, -1]
 
 
@@ -84,7 +86,7 @@ def test_everything_is_spelled_back_and_spans_are_exact(tokenizer, text):
 def test_any_text_has_exact_spans_and_comes_back(tokenizer, text):
     encoding = tokenizer.encode(text)
     check_spans(encoding, text)
-    assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == text
+    assert tokenizer.hf().decode(encoding.ids[1:-1].tolist()) == evened(text)[0]
 
 
 @pytest.mark.parametrize("text", TRICKY[:-1])
@@ -183,3 +185,63 @@ def test_training_is_deterministic_whatever_the_order():
     one, two = CodeTokenizer.train(texts), CodeTokenizer.train(reversed(texts))
     assert one.fingerprint() == two.fingerprint()
     assert one.space.size <= 8192
+
+
+def as_crlf(text: str) -> str:
+    return text.replace("\n", "\r\n")
+
+
+def as_cr(text: str) -> str:
+    return text.replace("\n", "\r")
+
+
+def with_tabs(text: str) -> str:
+    return re.sub("(?m)^(?:    )+", lambda match: "\t" * (len(match[0]) // 4), text)
+
+
+@pytest.mark.parametrize("change", [as_crlf, as_cr, with_tabs, lambda text: as_crlf(with_tabs(text))])
+def test_line_ends_and_tabs_change_nothing_but_where_spans_point(tokenizer, change):
+    plain = source("textwrap.py")
+    other = SourceText(change(plain), "python")
+    assert other != plain
+    [ours, theirs] = tokenizer.encode_batch([plain, other])
+    for name in ("ids", "groups", "classes", "symbols"):
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+    check_spans(theirs, other)
+    for (start, end), (begin, stop) in zip(ours.spans.tolist(), theirs.spans.tolist(), strict=True):
+        assert plain[start:end].strip() == other[begin:stop].strip()
+    assert [(c, s) for _, c, s in units(ours, plain)] == [(c, s) for _, c, s in units(theirs, other)]
+    assert [change(text) for text, _, _ in units(ours, plain)] == [
+        text for text, _, _ in units(theirs, other)
+    ]
+    assert tokenizer.hf()(other)["input_ids"] == theirs.ids.tolist()
+    learnt = CodeTokenizer.train([other], vocabulary_size=400)
+    assert learnt.fingerprint() == CodeTokenizer.train([plain], vocabulary_size=400).fingerprint()
+
+
+@given(st.text("\r\n\t a\f\x85\u2028", max_size=20))
+def test_an_evened_text_is_the_text_in_other_white_space(text):
+    even, places = evened(text)
+    assert "\r" not in even
+    assert not re.search("(?m)^\t", even)
+    assert evened(even)[0] == even
+    if places is None:
+        assert even == text
+        return
+    assert places.tolist() == sorted(places)
+    assert (places[0], places[-1]) == (0, len(text))
+    for at, character in enumerate(even):
+        piece = text[places[at] : places[at + 1]]
+        assert piece in {"\n": ("\n", "\r", "\r\n"), " ": (" ", "\t", "")}.get(character, (character,))
+
+
+def test_a_tokenizer_stored_without_a_normalizer_sees_files_as_they_are(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "normalizer": None}))
+    stored = CodeTokenizer.load(tmp_path)
+    plain = source("textwrap.py")
+    assert np.array_equal(stored.encode(plain).ids, tokenizer.encode(plain).ids)
+    assert np.array_equal(stored.encode(plain).spans, tokenizer.encode(plain).spans)
+    text = "if x:\r\n\ty\r\n"
+    assert stored.hf().decode(stored.encode(text).ids[1:-1].tolist()) == text

@@ -244,3 +244,32 @@ def test_units_of_real_sentences_are_their_words(kind, language, real_data: Path
         last = np.append(first[1:], len(encoding) - 1) - 1
         units = np.stack([encoding.spans[first, 0], encoding.spans[last, 1]], axis=1)
         assert [tuple(unit) for unit in units.tolist()] == words_of(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_alone_is_a_word_of_one_token_behind_another_word(kind) -> None:
+    corpus = corpus_of("alone")
+    tokenizer = kind.train(corpus, vocabulary_size=400)
+    whole, pieces = set(), set()
+    for text in corpus[:100]:
+        encoding = tokenizer.encode(f"a {text}")
+        for group in range(1, int(encoding.groups.max()) + 1):
+            own = encoding.ids[encoding.groups == group].tolist()
+            (whole if len(own) == 1 else pieces).update(own[:1] if len(own) == 1 else own[1:])
+    assert whole
+    assert pieces - whole
+    assert {tokenizer.alone(token) for token in whole} == {tokenizer.surface(token) for token in whole}
+    assert {tokenizer.alone(token) for token in pieces - whole} == {None}
+    assert {tokenizer.alone(token) for token in tokenizer.space.special} == {None}
+
+
+def test_a_space_before_a_word_of_several_tokens_is_a_token_of_that_word() -> None:
+    tokenizer = BpeTokenizer.train(["the cat sees the dog"] * 20, vocabulary_size=300)
+    found = tokenizer.encode("the  zebra ")
+    space = tokenizer.tokens.index("\u0120")
+    at = np.flatnonzero(found.ids == space)
+    assert found.groups[at].tolist() == [1, 2, 3]  # a unit of its own, of the word, and another at the end
+    assert (found.groups == 2).sum() == 1 + len("zebra")
+    assert (found.spans[at, 0] == found.spans[at, 1]).all()
+    assert found.spans[at[1], 0] == "the  zebra ".index("z")
+    assert tokenizer.encode("zebra").groups.tolist() == [-1, *[0] * 6, -1]

@@ -193,7 +193,7 @@ def read_dataset(
         problems: receives data that cannot be read, a missing column, rows without text.
         text: the column with the sequence; None is "text", or the only column there is.
         column: the same as text, as other tables call it.
-        id_column: column of the record's id; None names it by its row.
+        id_column: column of the record's id; None takes "id" where it holds text or a number, else the row.
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta`.
     """
@@ -205,7 +205,8 @@ def read_dataset(
         wanted = [n for n in (name, id_column, document_column, *keep) if n is not None]
         absent = next((n for n in wanted if n not in table.names), None)
         if absent is None:
-            return list(dict.fromkeys(wanted))
+            own = ["id"] if id_column is None and "id" in table.names else []
+            return list(dict.fromkeys([*wanted, *own]))
         options = {name: "column", id_column: "id_column", document_column: "document_column"}
         raise missing(absent, table.names, source, None, options.get(absent, "keep"), problems)
 

@@ -75,7 +75,10 @@ def record_from(
     line: int,
     problems: Problems,
 ) -> Record | None:
-    """The record of one row, or None after handing a row without text to `problems`."""
+    """The record of one row, or None after handing a row without text to `problems`.
+
+    Without `id_field`, a field `id` that holds text or a number names the record, else its line does.
+    """
     raw = row[name]
     if not isinstance(raw, str) or not raw or raw.isspace():
         reason = "no text in the field" if raw is None or isinstance(raw, str) else "the field holds no text"
@@ -88,14 +91,24 @@ def record_from(
         problems.bad(torn_text(source, line, name), json.dumps(row, default=str))
         return None
     document = None if document_field is None or row[document_field] is None else str(row[document_field])
+    given = (None if name == "id" else _given_id(row)) if id_field is None else str(row[id_field])
     return Record(
-        id=f"{Path(source).name}:{line}" if id_field is None else str(row[id_field]),
+        id=f"{Path(source).name}:{line}" if given is None else given,
         raw=raw,
         source=source,
         line=line,
         document=document,
         meta={key: row[key] for key in keep if key in row},
     )
+
+
+def _given_id(row: Mapping[str, Any]) -> str | None:
+    """The text or number in a row's field `id`; None where there is none that could be written."""
+    value = row.get("id")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    given = str(value)
+    return None if not given or given.isspace() or torn(given) else given
 
 
 # JSON lines: one object a line, the sequence in one of its fields.
@@ -155,6 +168,7 @@ def read_jsonl(
     id_field: str | None = None,
     document_field: str | None = None,
     keep: Sequence[str] = (),
+    encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a file of JSON objects, one a line (also .gz, .zst, "-"); blank lines are passed over.
@@ -163,13 +177,14 @@ def read_jsonl(
         path: the file.
         problems: receives lines that are not a JSON object, and objects without text in the field.
         field: key of the sequence.
-        id_field: key of the record's id; None names it by its line.
+        id_field: key of the record's id; None takes "id" where it holds text or a number, else the line.
         document_field: key of what the record belongs to.
         keep: further keys that go into `meta`, where present.
+        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line.
     """
     source = source_of(path)
-    for number, text in lines(source, problems, max_bytes=max_bytes):
+    for number, text in lines(source, problems, max_bytes=max_bytes, encoding=str(encoding)):
         if not text or text.isspace():
             continue
         row = json_object(text)
@@ -199,6 +214,7 @@ def read_csv(
     keep: Sequence[str] = (),
     delimiter: str = ",",
     header: bool = True,
+    encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a CSV file (also .gz, .zst, "-"); fields may be quoted and span lines.
@@ -207,16 +223,17 @@ def read_csv(
         path: the file.
         problems: receives a missing column, rows with too few fields, rows without text.
         column: name of the sequence's column; a table with a single column needs no name.
-        id_column: column of the record's id; None names it by its line.
+        id_column: column of the record's id; None takes "id" where it is filled in, else the line.
         document_column: column of what the record belongs to.
         keep: further columns that go into `meta`.
         delimiter: one character.
         header: False when the first line is data; the columns are then called "1", "2", ...
+        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line and longest field.
     """
     names = (column, id_column, document_column)
     style = {"delimiter": delimiter}
-    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes)
 
 
 def read_tsv(
@@ -228,17 +245,18 @@ def read_tsv(
     document_column: str | None = None,
     keep: Sequence[str] = (),
     header: bool = True,
+    encoding: str = "utf-8",
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a TSV file: as `read_csv`, with tabs between fields; quotation marks are ordinary characters.
 
     Args:
         path, problems: as of `read_csv`.
-        column, id_column, document_column, keep, header, max_bytes: as of the format csv.
+        column, id_column, document_column, keep, header, encoding, max_bytes: as of the format csv.
     """
     names = (column, id_column, document_column)
     style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    yield from _read(source_of(path), problems, names, keep, style, header, max_bytes)
+    yield from _read(source_of(path), problems, names, keep, style, header, str(encoding), max_bytes)
 
 
 def endless_field(source: str, line: int, last: int) -> DataError:
@@ -311,7 +329,7 @@ class Feed:
 
 
 def table_rows(
-    source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int
+    source: str, problems: Problems, style: Mapping[str, Any], max_bytes: int, *, encoding: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line the row begins on, its fields); blank lines are passed over.
 
@@ -321,8 +339,10 @@ def table_rows(
             refused goes with that line.
         style: what the csv module is told: delimiter, quoting.
         max_bytes: longest line and longest field.
+        encoding: see `seqmlm.data.files.lines`.
     """
-    yield from rows_of(lines(source, problems, max_bytes=max_bytes), source, problems, style, max_bytes)
+    numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
+    yield from rows_of(numbered, source, problems, style, max_bytes)
 
 
 def rows_of(
@@ -360,11 +380,13 @@ def _read(
     keep: Sequence[str],
     style: Mapping[str, Any],
     header: bool,
+    encoding: str,
     max_bytes: int,
 ) -> Iterator[Record]:
     columns: list[str] = []
+    two_ids = False
     column, id_column, document_column = names
-    for line, fields in table_rows(source, problems, style, max_bytes):
+    for line, fields in table_rows(source, problems, style, max_bytes, encoding=encoding):
         if not columns:
             columns = fields if header else [str(i) for i in range(1, len(fields) + 1)]
             column = columns[0] if len(columns) == 1 else column
@@ -377,6 +399,7 @@ def _read(
             if twice is not None:
                 problems.bad(ambiguous(twice, source, line))
                 return
+            two_ids = columns.count("id") > 1
             if header:
                 continue
         if len(fields) < len(columns):
@@ -385,6 +408,8 @@ def _read(
         if len(fields) > len(columns):
             problems.note("a row with more fields than the table has columns")
         row = dict(zip(columns, fields, strict=False))
+        if two_ids:
+            del row["id"]  # which is meant cannot be told
         record = record_from(row, column, id_column, document_column, keep, source, line, problems)
         if record is not None:
             yield record

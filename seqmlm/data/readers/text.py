@@ -12,7 +12,12 @@ from seqmlm.data.record import Record
 
 
 def read_txt(
-    path: str | Path, problems: Problems, *, paragraphs: bool = False, max_bytes: int = MAX_BYTES
+    path: str | Path,
+    problems: Problems,
+    *,
+    paragraphs: bool = False,
+    encoding: str = "utf-8",
+    max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a text file (also .gz, .zst, "-"); lines of white space only separate and are no records.
 
@@ -20,10 +25,11 @@ def read_txt(
         path: the file.
         problems: receives lines that cannot be read.
         paragraphs: a record is a run of lines up to a blank one (its line ends stay in `raw`), not a line.
+        encoding: of the file, by a name that Python knows (latin-1, cp1252, utf-16).
         max_bytes: longest line or paragraph.
     """
     source, name = source_of(path), Path(path).name
-    numbered = lines(source, problems, max_bytes=max_bytes)
+    numbered = lines(source, problems, max_bytes=max_bytes, encoding=str(encoding))
     if not paragraphs:
         for number, text in numbered:
             if text and not text.isspace():

@@ -36,10 +36,16 @@ class CodeDomain(Domain):
     title: ClassVar[str] = "Source code: work trees, files, notebooks"
     unit: ClassVar[str] = "lexer token"
     formats: ClassVar[Mapping[str, Format]] = {
-        "source": Format(read=read_source, suffixes=tuple(s for own in LANGUAGES.values() for s in own)),
+        "source": Format(
+            read=read_source,
+            suffixes=tuple(s for own in LANGUAGES.values() for s in own),
+            scoring={"generated": True},
+        ),
         "notebook": Format(read=read_notebook, suffixes=NOTEBOOK),
         "json": Format(read=read_code_json, suffixes=JSON),
-        "worktree": Format(read=read_worktree, folder=Path.is_dir, files=worktree_files),
+        "worktree": Format(
+            read=read_worktree, folder=Path.is_dir, files=worktree_files, scoring={"near_duplicates": 0.0}
+        ),
     }
     dataset: ClassVar[Format] = dataset_format(read_code_json)
     columns: ClassVar[Mapping[str, str]] = {"text": "string", "language": "string"}

@@ -288,7 +288,8 @@ class SourceUnits:
         self.scored = scored
         self.text = str(scored.record.raw)
         self._starts = [0]
-        for line in self.text.split("\n")[:-1]:  # what git, SARIF and editors count
+        # What git, SARIF and editors count; a file without any LF has the line ends of old Macs.
+        for line in self.text.split("\n" if "\n" in self.text else "\r")[:-1]:
             self._starts.append(self._starts[-1] + len(line) + 1)
         self.fingerprints = Fingerprints(scored.record.id)
 

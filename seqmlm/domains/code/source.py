@@ -61,6 +61,7 @@ def is_generated(text: str) -> bool:
 
 def is_minified(text: str) -> bool:
     """Whether lines are so long that nobody wrote them: a longest one above 5,000 or a mean above 250."""
+    text = text if "\n" in text else text.replace("\r", "\n")  # as on old Macs
     longest, lines, start = 0, 0, 0
     while start < len(text):
         end = text.find("\n", start)
@@ -178,7 +179,7 @@ def read_source(
         problems: receives what cannot be decoded, with its line; counts what is skipped: empty, generated,
             minified, binary and very large files; counts Python that does not parse.
         language: of the file; None goes by its name.
-        generated: keep generated and minified files.
+        generated: keep generated and minified files, as scoring does with a file that it is given by name.
         unparsed: "refuse" hands Python that does not parse to `problems`, with its line.
         max_bytes: of the largest file.
     """
@@ -213,15 +214,25 @@ def text_of(
         else:
             problems.bad(error)
         return None
-    return (
-        None if data is None else text_of_bytes(data, source, problems, language=named, generated=generated)
+    if data is None:
+        return None
+    return text_of_bytes(
+        data, source, problems, language=named, generated=generated, hint=kept_by("generated")
     )
 
 
+def kept_by(option: str) -> str:
+    """How to have what a folder's reader skips, for the note that counts it."""
+    return f" (to score it, name the file itself; --option {option}=true keeps all)"
+
+
 def text_of_bytes(
-    data: bytes, source: str, problems: Problems, *, language: str, generated: bool
+    data: bytes, source: str, problems: Problems, *, language: str, generated: bool, hint: str = ""
 ) -> SourceText | None:
-    """The text of a file's bytes, or None after telling `problems` why there is none; see `text_of`."""
+    """The text of a file's bytes, or None after telling `problems` why there is none; see `text_of`.
+
+    `hint` is added to what is said of generated and minified files.
+    """
     try:
         text = decoded(data, source, python=language == "python")
     except DataError as error:
@@ -231,9 +242,9 @@ def text_of_bytes(
     if not text or text.isspace():
         reason = "an empty file, skipped"
     elif not generated and is_generated(text):
-        reason = "a generated file, skipped"
+        reason = f"a generated file, skipped{hint}"
     elif not generated and is_minified(text):
-        reason = "a minified file, skipped"
+        reason = f"a minified file, skipped{hint}"
     elif _endless(text) > _MOST_ENDLESS:
         reason = _ENDLESS
     if reason is not None:

@@ -12,7 +12,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.git import WorkTree, own_file
-from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, packages, read_source
+from seqmlm.domains.code.source import LARGEST, Unparsed, is_vendored, kept_by, packages, read_source
 from seqmlm.errors import DataError, UsageError, nearest
 from seqmlm.tokenizers.lexers.source import LANGUAGES, language_of
 
@@ -59,7 +59,7 @@ def read_worktree(
         generated: keep generated and minified files.
         vendored: keep files below `site-packages`, `node_modules`, `vendor` and the like.
         near_duplicates: likeness from which a file counts as a copy of an earlier one, in (0, 1]; 0 keeps
-            all.
+            all, as scoring does where nothing else is asked for.
         unparsed, max_bytes: as in `read_source`.
     """
     root = Path(path)
@@ -69,7 +69,9 @@ def read_worktree(
     names = [name for name in _files(root, tracked, problems) if _is_wanted(name, wanted)]
     if not vendored:
         kept = [name for name in names if not is_vendored(name)]
-        problems.note("a vendored file, skipped", len(names) - len(kept))
+        first = next((str(root / name) for name in names if is_vendored(name)), None)
+        note = f"a vendored file, skipped{kept_by('vendored')}"
+        problems.note(note, len(names) - len(kept), source=first)
         names = kept
     if not names:
         yield from _json(root, problems, tracked, near_duplicates)

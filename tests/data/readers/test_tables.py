@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,13 @@ from hypothesis import strategies as st
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
-from seqmlm.data.readers.tables import json_object, json_value, read_csv, read_tsv
+from seqmlm.data.readers.tables import (
+    json_object,
+    json_value,
+    read_csv,
+    read_jsonl,
+    read_tsv,
+)
 from seqmlm.errors import DataError
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=20)
@@ -40,7 +47,9 @@ def test_lines_ids_documents_and_meta(tmp_path: Path) -> None:
         ("1", "two\nlines", 2, "A", {"label": "x"}),
         ("3", 'with "quotes"', 5, "", {"label": "y"}),
     ]
-    assert [r.id for r in read_csv(path, Problems())] == ["a.csv.gz:2", "a.csv.gz:5"]
+    path = tmp_path / "b.csv"
+    path.write_text("key,text\n1,a\n")
+    assert [r.id for r in read_csv(path, Problems())] == ["b.csv:2"]
 
 
 def test_without_a_header_columns_are_numbered(tmp_path: Path) -> None:
@@ -218,3 +227,25 @@ def test_json_that_cannot_be_read_is_one_error(text: str | bytes, reason: str) -
         json_value(text, "a.json", 7, "write it again")
     assert (caught.value.reason, caught.value.source, caught.value.line) == (reason, "a.json", 7)
     assert json_object(text if isinstance(text, str) else "7") is None
+
+
+def test_a_field_called_id_names_the_record_where_it_holds_text_or_a_number(tmp_path: Path) -> None:
+    ids: list[object] = ["q17", 7, 2.5, "q17", "", " ", None, True, ["x"], "\ud800"]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"id": one, "text": "t"}) + "\n" for one in ids) + '{"text": "t"}\n')
+    by_line = [f"a.jsonl:{line}" for line in range(5, 12)]
+    assert [r.id for r in read_jsonl(path, Problems())] == ["q17", "7", "2.5", "q17", *by_line]
+    (tmp_path / "a.csv").write_text("id,text\nq17,t\n,t\nq17,t\n")
+    assert [r.id for r in read_csv(tmp_path / "a.csv", Problems())] == ["q17", "a.csv:3", "q17"]
+    (tmp_path / "a.tsv").write_text("text\tid\nt\tx 1\n")
+    assert [r.id for r in read_tsv(tmp_path / "a.tsv", Problems())] == ["x 1"]
+    parquet = table(tmp_path / "a.parquet", id=["q17", None], text=["t", "t"])
+    assert [r.id for r in read_parquet(parquet, Problems())] == ["q17", "a.parquet:2"]
+
+
+def test_an_id_that_cannot_be_told_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,text,id\na,t,b\n")
+    assert [(r.id, r.raw) for r in read_csv(path, Problems())] == [("a.csv:2", "t")]
+    path.write_text("id,n\nthe text,5\n")
+    assert [(r.id, r.raw) for r in read_csv(path, Problems(), column="id")] == [("a.csv:2", "the text")]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.text import read_txt
-from seqmlm.errors import DataError
+from seqmlm.domains.text import TEXT
+from seqmlm.errors import DataError, UsageError
 
 
 def test_a_record_a_line(tmp_path: Path) -> None:
@@ -61,3 +62,27 @@ def test_a_refused_line_takes_its_paragraph(tmp_path: Path) -> None:
     found = [(r.line, r.raw) for r in read_txt(path, problems, paragraphs=True)]
     assert found == [(1, "one\ntwo"), (8, "three"), (13, "five")]
     assert problems.bad_count == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", "fünf Äpfel\n"),
+        ("a.jsonl", '{"text": "fünf Äpfel"}\n'),
+        ("a.csv", "text\nfünf Äpfel\n"),
+        ("a.tsv", "text\tn\nfünf Äpfel\t5\n"),
+    ],
+)
+def test_texts_and_tables_in_another_encoding(name: str, content: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode("latin-1"))
+    [record] = TEXT.read([path], Problems(), encoding="latin-1")
+    assert record.raw == "fünf Äpfel"
+    with pytest.raises(DataError, match="bytes that are not UTF-8") as caught:
+        list(TEXT.read([path], Problems()))
+    assert "--option encoding=latin-1" in (caught.value.remedy or "")
+    with pytest.raises(UsageError, match="no encoding 'latin-99'"):
+        list(TEXT.read([path], Problems(), encoding="latin-99"))
+    path.write_bytes(content.encode("cp437"))
+    [record] = TEXT.read([path], Problems(), encoding=437)  # as --option reads a number
+    assert record.raw == "fünf Äpfel"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,16 @@ from seqmlm.anomaly.findings import CONTENT, PLACE, Fingerprints
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.code.levels import ClassNorms, CodeLevel, FunctionLevel, LineLevel, TokenLevel, cells
+from seqmlm.domains.code.levels import (
+    LEVELS,
+    ClassNorms,
+    CodeLevel,
+    FunctionLevel,
+    LineLevel,
+    TokenLevel,
+    cells,
+)
+from seqmlm.domains.code.source import is_minified
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
@@ -138,3 +148,25 @@ def test_what_normal_code_is_must_be_known(model, norms):
 
 def test_an_empty_file(model, norms):
     assert rows(model, norms, LineLevel(), "") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("tabs", [False, True])
+def test_line_ends_and_tabs_change_no_score_and_no_line(model, norms, level, end, *, tabs):
+    text = re.sub("(?m)^(?:    )+", lambda m: "\t" * (len(m[0]) // 4), MODULE) if tabs else MODULE
+    plain, other = rows(model, norms, level), rows(model, norms, level, text.replace("\n", end))
+    assert len(plain) == len(other) > 0
+    for one, same in zip(plain, other, strict=True):
+        assert one.statistics == same.statistics
+        assert (one.line, one.id, one.extra.get("function")) == (
+            same.line,
+            same.id,
+            same.extra.get("function"),
+        )
+        shown = text.replace("\n", end)[same.start : same.end]
+        assert shown.split() == MODULE[one.start : one.end].split()
+
+
+def test_a_long_file_of_an_old_mac_is_not_minified():
+    assert not is_minified(MODULE.replace("\n", "\r") * 99)
