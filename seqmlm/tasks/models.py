@@ -216,7 +216,8 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
 
     `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm; both give the same probabilities,
     for what ours excludes has none there either (a folder without our card excludes nothing and is copied as
-    it is). It appears whole or not at all. Counts stay behind, for only seqmlm could read them; so do calibrations that rest on them.
+    it is). It appears whole or not at all. Counts stay behind, for only seqmlm could read them; so do
+    calibrations that rest on them.
 
     Args:
         reference: a registered model or a model folder.
