@@ -114,6 +114,18 @@ def test_residues_are_counted_from_one() -> None:
         assert one.row.score == one.row.statistics["unexpected"]
 
 
+def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -> None:
+    raw = "MKXXLAVGSERTXBZUOJIDPKQ"
+    one = Record(id="p", raw=raw, source="a.fasta", line=1)
+    for level in (ProteinLevel(), ResidueLevel("residue")):
+        detector = Detector(RecordScorer(Session(protein_model(40))), level)
+        scored = next(detector.judged([one], Problems())).scored
+        assert [scored.text(unit) for unit in range(len(scored))] == [c for c in raw if c not in "XBZUOJ"]
+    [row] = Detector(RecordScorer(Session(protein_model(40))), ProteinLevel()).judged([one], Problems())
+    assert row.row.length == 23 - 8
+    assert (row.row.start, row.row.end) == (0, 23)
+
+
 @pytest.mark.parametrize("width", [1, 3, 50])
 def test_the_highest_mean_is_that_of_a_loop(width: int) -> None:
     values = np.random.default_rng(0).normal(size=17)
