@@ -52,7 +52,7 @@ def line(
     if sensitive:
         fields["sensitive"] = True
     if judged.p_value is not None:
-        fields["p_value"] = judged.p_value
+        fields["p_value"] = judged.p_value if row.score is not None else None  # it is not known to be normal
         fields["extrapolated"] = judged.extrapolated
         if judged.alarm is not None:
             fields["alarm"] = judged.alarm
@@ -235,8 +235,11 @@ class ScoreSummary:
         )
 
 
+UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
+
+
 class ScoreCounts(Counts):
-    """Counts rows as they are judged: units, alarms, and incidents."""
+    """Counts rows as they are judged: units, those without a score, alarms, and incidents."""
 
     def __init__(self) -> None:
         self.restore({})
@@ -245,6 +248,7 @@ class ScoreCounts(Counts):
         super().restore(counts)
         self.units = int(counts.get("units", 0))
         self.alarms = int(counts.get("alarms", 0))
+        self.unscored, self.first = int(counts.get("unscored", 0)), str(counts.get("first_unscored", ""))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
         for one in counts.get("incidents_open", ()):
@@ -254,6 +258,9 @@ class ScoreCounts(Counts):
         """Count a row; `first` where it is the first of its record, whose units are counted then."""
         self.rows += 1
         self.units += len(judged.scored) if first else 0
+        if judged.row.score is None:
+            self.unscored += 1
+            self.first = self.first or f"{judged.row.source}:{judged.row.line}"
         if judged.alarm:
             self.alarms += 1
             self._over += len(self._incidents.add(_alarm(judged)))
@@ -269,6 +276,8 @@ class ScoreCounts(Counts):
             **super().snapshot(),
             "units": self.units,
             "alarms": self.alarms,
+            "unscored": self.unscored,
+            "first_unscored": self.first,
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],
         }
@@ -290,6 +299,7 @@ def summarized(
         run: name of the tracked run, if there is one.
     """
     problems = runner.problems
+    unscored, first = ({UNSCORED: counts.unscored}, {UNSCORED: counts.first}) if counts.unscored else ({}, {})
 
     def count(number: int) -> int | str | None:
         if plan.alpha is None:
@@ -301,8 +311,8 @@ def summarized(
         rows=counts.rows,
         units=counts.units,
         bad=problems.bad_count,
-        problems=redact_small_counts(problems.counts, plan.sensitive),
-        places=problems.places,
+        problems=redact_small_counts({**problems.counts, **unscored}, plan.sensitive),
+        places={**problems.places, **first},
         seconds=runner.seconds,
         rate=runner.rate,
         unit=plan.session.tokenizer.unit,
