@@ -107,6 +107,7 @@ class ProteinLevel(Level):
     }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
+    counted_from = 1  # wherever proteins are
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         statistics = {"bits_per_unit": mean(scored)}
@@ -125,7 +126,7 @@ class ResidueLevel(UnitLevel):
     """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
 
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL}
-    counted_from = 1  # wherever proteins are
+    counted_from = 1
     want = (Entropy(),)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
