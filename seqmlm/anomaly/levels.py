@@ -151,6 +151,8 @@ class Level(ABC):
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
+        counted_from: number of a record's first unit and character, as rows are named and reports tell them:
+            0, where the end of a stretch is not included, or 1, where it is.
     """
 
     name: str
@@ -162,6 +164,7 @@ class Level(ABC):
     view: View = WHOLE
     second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None
+    counted_from: ClassVar[int] = 0
 
     @property
     def screen(self) -> tuple[str, ...]:
@@ -220,8 +223,6 @@ class UnitLevel(Level):
     """
 
     statistics: ClassVar[Mapping[str, str]] = SURPRISAL
-    counted_from: ClassVar[int] = 0
-    """Number of a record's first unit, as rows are named."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from seqmlm.cli import options as opt
 from seqmlm.cli.output import say, tell
+from seqmlm.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="List, show, alias and export registered models.")
 
@@ -104,19 +106,29 @@ def alias(
 @app.command("export")
 def export(
     model: opt.Model,
-    out: opt.OutFolder,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder to write to; created if missing.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Same as a positional DIR.")] = None,
     json_output: opt.Json = False,
 ) -> None:
     """Export a Hugging Face folder that AutoModelForMaskedLM and AutoTokenizer can load.
 
-    Example: seqmlm models export enzymes --out enzymes-hf
+    Example: seqmlm models export enzymes enzymes-hf
     """
     from seqmlm.cli.output import print_json
     from seqmlm.tasks.models import export_model
 
-    files = export_model(model, out, tell)
+    given = [path for path in (folder, out) if path is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"{folder} and --out {out} are two folders to write to; name one"
+            if given
+            else f"name the folder to write to, such as: seqmlm models export {model} exported"
+        )
+    files = export_model(model, given[0], tell)
     if json_output:
-        print_json({"out": str(out), "files": [path.name for path in files]})
+        print_json({"out": str(given[0]), "files": [path.name for path in files]})
         return
     for path in files:
         say(path)

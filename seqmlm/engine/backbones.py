@@ -277,6 +277,28 @@ def _read(reference: str | Path) -> tuple[PreTrainedModel, Collection[str]]:
     return model, report["missing_keys"]
 
 
+NEVER = -1e4
+"""Decoder bias of an id that is never predicted: its probability is 0 in float32, and float16 holds it."""
+
+
+def never_predict(model: PreTrainedModel, ids: Tensor) -> None:
+    """Give ids no probability, by the decoder's bias, so that any program that loads the model agrees.
+
+    A ModernBERT without such a bias gets one, and its config says so.
+
+    Args:
+        model: of an architecture in `HEADS`; changed in place.
+        ids: (N,) of the vocabulary.
+    """
+    decoder: Any = model.get_output_embeddings()
+    bias = model.lm_head.bias if model.config.model_type == "esm" else decoder.bias
+    if bias is None:
+        bias = decoder.bias = nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
+        model.config.decoder_bias = True
+    with torch.no_grad():
+        bias[ids] = NEVER
+
+
 def position_capacity(model: PreTrainedModel) -> int | None:
     """Longest sequence in tokens the model has learned positions for; None if positions are rotary."""
     table = next(

@@ -21,15 +21,19 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from errno import EIO
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from safetensors import SafetensorError
+
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import load as load_backbone
+from seqmlm.engine.backbones import never_predict
 from seqmlm.engine.channels import InputChannels
 from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, owner_only, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
@@ -125,15 +129,43 @@ def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -
     """
     with owner_only(card.sensitive):
         directory.mkdir(parents=True, exist_ok=True)
-        with _quiet():
-            rows.model.save_pretrained(directory)
-        if rows.channels is not None:
-            rows.channels.save(directory)
+        _save(directory, rows)
         tokenizer.save(directory)
-        usual = (directory / "config.json").stat().st_mode & 0o777
-        for path in directory.glob("*.safetensors"):
-            path.chmod(usual)  # safetensors makes its files for the owner alone
         seal(directory, card)
+
+
+def write_plain(directory: Path, folder: Path, card: Card) -> None:
+    """Write settings and weights of a model so that plain transformers gives its probabilities too.
+
+    What the model's probability space excludes (special ids, padded vocabulary) gets no probability by the
+    decoder's bias: see `never_predict`.
+
+    Args:
+        directory: to write to; no card is written.
+        folder: the model's, its files checked. card: of it.
+
+    Raises:
+        UsageError, StateError: the model or its tokenizer cannot be loaded.
+        OSError: the files cannot be written.
+    """
+    space = _tokenizer(folder).space
+    model = _weights(folder, space)
+    rows = MaskedRows(model, space, probability=card.probability, channels=load_channels(folder, model))
+    never_predict(model, rows.excluded)
+    try:
+        _save(directory, rows)
+    except SafetensorError as error:  # which its files' writer raises for a full disk
+        raise OSError(EIO, " ".join(str(error).split())) from error
+
+
+def _save(directory: Path, rows: MaskedRows) -> None:
+    with _quiet():
+        rows.model.save_pretrained(directory)
+    if rows.channels is not None:
+        rows.channels.save(directory)
+    usual = (directory / "config.json").stat().st_mode & 0o777
+    for path in directory.glob("*.safetensors"):
+        path.chmod(usual)  # safetensors makes its files for the owner alone
 
 
 def seal(folder: Path, card: Card) -> None:

@@ -113,6 +113,7 @@ def track(
     threshold: float | None = None,
     x_label: str = "position",
     y_label: str = "score, bits",
+    first: int = 0,
 ) -> Markup:
     """A value along a sequence, alarmed stretches shaded.
 
@@ -122,11 +123,12 @@ def track(
         alarms: (N,) True at what is to be marked, or None for nothing.
         threshold: drawn as a line.
         x_label, y_label: what the axes are.
+        first: number of the first place of all, 0 or 1; from 1 on, the last place of a stretch is told.
     """
     if not len(starts):
         return Markup('<p class="note">nothing to draw</p>')
     frame = _frame(float(starts[0]), float(ends.max()), values, threshold)
-    bands = [] if alarms is None else _bands(starts[alarms], ends[alarms], frame)
+    bands = [] if alarms is None else _bands(starts[alarms], ends[alarms], frame, first)
     middles, highest = _thinned((starts + ends) / 2, values, frame)
     points = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in zip(middles, highest, strict=True))
     curve = Markup('<polyline class="curve" points="{}"/>').format(points)
@@ -245,7 +247,7 @@ def _highest(places: Doubles, values: Doubles, marked: Bools, kept: Longs, frame
     return np.asarray(kept[order][last], dtype=np.int64)
 
 
-def _bands(starts: Longs, ends: Longs, frame: Frame) -> list[Markup]:
+def _bands(starts: Longs, ends: Longs, frame: Frame, first: int) -> list[Markup]:
     """A shade behind each alarmed stretch; overlapping ones are one, and so are those a column apart."""
     least = (frame.high - frame.low) / MOST_POINTS
     merged: list[list[int]] = []
@@ -256,7 +258,10 @@ def _bands(starts: Longs, ends: Longs, frame: Frame) -> list[Markup]:
             merged.append([start, end])
     shade = Markup('<rect class="band" x="{}" y="{}" width="{:.1f}" height="{}" data-tip="alarm {:,}-{:,}"/>')
     height = HEIGHT - TOP - BOTTOM
-    return [shade.format(frame.x(a), TOP, max(frame.x(b) - frame.x(a), 2.0), height, a, b) for a, b in merged]
+    return [
+        shade.format(frame.x(a), TOP, max(frame.x(b) - frame.x(a), 2.0), height, a, b - first)
+        for a, b in merged
+    ]
 
 
 def _line(frame: Frame, threshold: float | None) -> list[Markup]:

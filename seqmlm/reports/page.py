@@ -147,10 +147,11 @@ class Page:
         x_label: str = "position",
         y_label: str = "score, bits",
         note: str = "",
+        first: int = 0,
     ) -> None:
         """Add a value along a sequence, alarmed stretches shaded; see `drawing.track`."""
         drawn = drawing.track(
-            starts, ends, values, alarms, threshold=threshold, x_label=x_label, y_label=y_label
+            starts, ends, values, alarms, threshold=threshold, x_label=x_label, y_label=y_label, first=first
         )
         self._figure(heading, drawn, note, len(starts))
 

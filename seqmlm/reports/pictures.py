@@ -81,7 +81,7 @@ class Coloured(Picture):
         if len(text) > _LONG:
             low = max(0, min(one.row.start for one in shown.rows) - _AROUND)
             high = min(len(text), max(one.row.end for one in shown.rows) + _AROUND)
-            note = f"characters {low:,} to {high:,} of {len(text):,}; {note}"
+            note = f"characters {low + 1:,} to {high:,} of {len(text):,}; {note}"
         spans = scored.spans
         units = np.flatnonzero((spans[:, 0] >= low) & (spans[:, 1] <= high))
         units = units[np.argsort(spans[units, 0], kind="stable")]
@@ -97,21 +97,22 @@ class Coloured(Picture):
 
 
 class UnitTrack(Picture):
-    """The surprisal of every unit of a record, as a line of heat and as a curve."""
+    """The surprisal of every unit of a record, as a line of heat and as a curve; units count from 1."""
 
     def draw_record(self, page: Page, shown: Shown) -> None:
         scored = shown.scored
         if not len(scored):
             return
-        titles = [shown.tell(unit) for unit in range(len(scored))]
+        places = scored.places + 1
+        titles = [f"{place}: {shown.tell(unit)}" for unit, place in enumerate(places.tolist())]
         note = f"{shown.unit} by {shown.unit}"
         page.heat("", scored.surprisal, titles, scale=shown.scale, note=note)
-        places = np.arange(len(scored))
         alarms = np.zeros(len(scored), dtype=np.bool_)
         for one in shown.rows:
             if one.alarm and len(one.row.units) < len(scored):
                 alarms[one.row.units] = True
-        page.track("", places, places + 1, scored.surprisal, alarms, x_label=shown.unit, y_label="bits")
+        ends, bits = places + 1, scored.surprisal
+        page.track("", places, ends, bits, alarms, x_label=shown.unit, y_label="bits", first=1)
 
 
 class Timeline(Picture):

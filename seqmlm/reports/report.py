@@ -65,6 +65,7 @@ class ScoreReport:
         statistics: what rows were judged by, and what each means.
         unit: what the field counts.
         surface: spelling of a letter of `Scored.top_ids`; None for one that is not to be named.
+        first: number of the first place, 0 or 1; from 1 on, the last place of a stretch is told.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class ScoreReport:
         statistics: Mapping[str, str] | None = None,
         unit: str = "unit",
         surface: Callable[[int], str | None] = str,
+        first: int = 0,
     ) -> None:
+        self._first = first
         self._title, self._subtitle, self._pictures = title, subtitle, tuple(pictures)
         self._statistics = statistics or {}
         self._unit, self._surface = unit, surface
@@ -180,7 +183,7 @@ class ScoreReport:
         return [
             row.id,
             f"{row.source}:{row.line}",
-            f"{start:,}-{end:,}",
+            f"{start + self._first:,}-{end:,}",
             len(row.units),
             row.score,
             judged.p_value,
@@ -195,7 +198,14 @@ class ScoreReport:
         statistics = {name: self._statistics.get(name, "") for name in found}
         calibrated = any(one.p_value is not None for one in worst)
         extrapolated = any(one.extrapolated for one in worst)
-        told = reading(self._unit, self.rows, statistics, calibrated=calibrated, extrapolated=extrapolated)
+        told = reading(
+            self._unit,
+            self.rows,
+            statistics,
+            calibrated=calibrated,
+            extrapolated=extrapolated,
+            first=self._first,
+        )
         page.section("How to read this", "\n\n".join(told))
 
     def _draw_records(self, page: Page, worst: Sequence[Judged]) -> None:
@@ -301,6 +311,7 @@ def reading(
     *,
     calibrated: bool,
     extrapolated: bool = False,
+    first: int = 0,
 ) -> list[str]:
     """Sentences that explain a report.
 
@@ -310,12 +321,13 @@ def reading(
         statistics: whose p-values the report has, and what each means; without a meaning it goes unexplained.
         calibrated: whether rows have p-values.
         extrapolated: whether some of these lie below all that normal rows can show.
+        first: number of the first place, 0 or 1.
     """
     told = [
         "Higher scores are more unusual. "
         f"Surprisal is -log2 of the probability that the model gave the {unit}: "
         "1 bit is one in two, 10 bits are one in 1,000. Entropy is how uncertain the place is in any case.",
-        "Places count from 0; their end is not included.",
+        f"Places count from {first}; their end is {'' if first else 'not '}included.",
     ]
     if not calibrated:
         return [

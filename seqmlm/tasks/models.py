@@ -37,6 +37,7 @@ CHAMPION = "champion"
 _HUGGING_FACE = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "log_templates.json")
+_REWRITTEN = ("config.json", "generation_config.json", "model*.safetensors*", "channels.safetensors")
 _EXPORTED = (*_HUGGING_FACE, *_TOKENIZER, *_VOCABULARY, "one_pass*.json", "seqmlm*.json")
 
 
@@ -213,8 +214,10 @@ def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> Mode
 def export_model(reference: str, out: Path, notify: Callable[[str], None] = lambda text: None) -> list[Path]:
     """Copy a model as a plain Hugging Face folder, with our card beside it.
 
-    `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm. It appears whole or not at all.
-    Counts stay behind, for only seqmlm could read them; so do calibrations that rest on them.
+    `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does seqmlm; both give the same probabilities,
+    for what ours excludes has none there either (a folder without our card excludes nothing and is copied as
+    it is). It appears whole or not at all. Counts stay behind, for only seqmlm could read them; so do
+    calibrations that rest on them.
 
     Args:
         reference: a registered model or a model folder.
@@ -246,11 +249,14 @@ def export_model(reference: str, out: Path, notify: Callable[[str], None] = lamb
         raise StateError(f"{found.path} has no weights in safetensors; train or copy the model again")
     target = out.expanduser().absolute()
     with owner_only(card is not None and card.sensitive), new_folder(target) as building:
+        if card is not None:
+            files = [path for path in files if not any(fnmatch(path.name, p) for p in _REWRITTEN)]
+            model_folder.write_plain(building, found.path, card)
         for path in files:
             shutil.copyfile(path, building / path.name)
         if card is not None:
             model_folder.seal(building, card)
-    return [target / path.name for path in files]
+    return sorted(target.iterdir())
 
 
 def _parent(registry: Registry, home: Workspace, init: str | None) -> ModelEntry | None:

@@ -287,8 +287,11 @@ class ScoreSummary:
         )
 
 
+UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
+
+
 class ScoreCounts(Counts):
-    """Counts rows as they are judged: units, alarms, and incidents.
+    """Counts rows as they are judged: units, those without a score, alarms, and incidents.
 
     Attributes:
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
@@ -314,6 +317,7 @@ class ScoreCounts(Counts):
         self.alarms = int(counts.get("alarms", 0))
         for name in self._NUMBERS:
             setattr(self, name, int(counts.get(name, 0)))
+        self.unscored, self.first = int(counts.get("unscored", 0)), str(counts.get("first_unscored", ""))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
         for one in counts.get("incidents_open", ()):
@@ -330,6 +334,9 @@ class ScoreCounts(Counts):
             self.with_p += 1
             self.low_p += judged.p_value <= 0.5
         self.unfamiliar += judged.unfamiliar
+        if judged.row.score is None:
+            self.unscored += 1
+            self.first = self.first or f"{judged.row.source}:{judged.row.line}"
         if judged.alarm:
             self.alarms += 1
             self._over += len(self._incidents.add(_alarm(judged)))
@@ -346,6 +353,8 @@ class ScoreCounts(Counts):
             "units": self.units,
             "alarms": self.alarms,
             **{name: getattr(self, name) for name in self._NUMBERS},
+            "unscored": self.unscored,
+            "first_unscored": self.first,
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],
         }
@@ -371,6 +380,7 @@ def summarized(
         run: name of the tracked run, if there is one.
     """
     problems = runner.problems
+    unscored, first = ({UNSCORED: counts.unscored}, {UNSCORED: counts.first}) if counts.unscored else ({}, {})
 
     def count(number: int) -> int | str | None:
         if plan.alpha is None:
@@ -382,8 +392,8 @@ def summarized(
         rows=counts.rows,
         units=counts.units,
         bad=problems.bad_count,
-        problems=redact_small_counts(problems.counts, plan.sensitive),
-        places=problems.places,
+        problems=redact_small_counts({**problems.counts, **unscored}, plan.sensitive),
+        places={**problems.places, **first},
         seconds=runner.seconds,
         rate=runner.rate,
         unit=plan.session.tokenizer.unit,

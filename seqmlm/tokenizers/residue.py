@@ -2,12 +2,13 @@
 
 The order is that of facebookresearch/esm `esm/data.py` (Alphabet "ESM-1b"), which ESM-2's Hugging Face
 checkpoints share, so their embeddings fit. Only the 25 letters are ordinary: gaps (`.`, `-`) and `<null_1>`
-are special, and therefore never masked, inserted or predicted.
+are special, and therefore never masked, inserted or predicted. Scored are the 20 standard ones
+(`ResidueUnits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.engine.query import Query
+from seqmlm.engine.types import SPECIAL_GROUP, Bools, Encoding, Ids, TokenSpace
+from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.tokenizers.base import Tokenizer, Unknown, UnknownUnit, read_card
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ def _byte_table() -> NDArray[np.int32]:
     table = np.full(256, -1, dtype=np.int32)
     for letter in RESIDUES + GAPS:
         table[ord(letter)] = _ID[letter]
+    table[ord("J")] = _ID["X"]  # I or L, for which ESM has no letter
     return table
 
 
@@ -52,11 +56,30 @@ def _byte_table() -> NDArray[np.int32]:
 _TABLE = _byte_table()
 
 
+# Any residue (X), two of them (B, Z), selenocysteine and pyrrolysine: rare in every corpus, so that a model
+# prices the letter and not the residue.
+_NOT_SCORED = np.isin(np.array(TOKENS), list(set(RESIDUES) - set(STANDARD)))
+
+
+class ResidueUnits(Units):
+    """Residues, of which only the 20 standard ones are scored.
+
+    The other letters are trained on, seen and hidden as any, but never asked about in a scoring: that a
+    residue is not known, or is one of the two rare ones, is no evidence that it is unusual.
+    """
+
+    def questions(
+        self, encoding: Encoding, owned: Bools | None = None, mode: Mode = EXACT
+    ) -> Iterator[Query]:
+        standard = ~_NOT_SCORED[encoding.ids]
+        yield from super().questions(encoding, standard if owned is None else standard & owned, mode)
+
+
 class ResidueTokenizer(Tokenizer):
     """One token per residue, `<cls>` at the start and `<eos>` at the end.
 
-    Letters are upper case (readers ensure that); anything else is an error with its place, because a silent
-    `<unk>` would make every score of that sequence meaningless.
+    Letters are upper case (readers ensure that), and J is read as X; anything else is an error with its
+    place, because a silent `<unk>` would make every score of that sequence meaningless.
 
     >>> ResidueTokenizer().encode("MKV").ids.tolist()
     [0, 20, 15, 7, 2]
@@ -69,6 +92,10 @@ class ResidueTokenizer(Tokenizer):
     @property
     def space(self) -> TokenSpace:
         return SPACE
+
+    @property
+    def units(self) -> Units:
+        return ResidueUnits(SPACE)
 
     @property
     def single_tokens(self) -> bool:

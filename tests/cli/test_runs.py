@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import protein_model
 
+from seqmlm.inference import model_folder
 from seqmlm.registry import DatasetEntry, TokenizerEntry
 from seqmlm.tasks.models import register_model
 from seqmlm.tracking import Tracker
@@ -20,18 +22,14 @@ Cli = Callable[..., Any]
 @pytest.fixture
 def two_runs(tracked_workspace: Path) -> Path:
     """Runs `one` and `two`, both FINISHED, with a model each."""
-    home = Workspace.locate()
+    home, tiny = Workspace.locate(), protein_model()
     for name, loss in (("one", 2.0), ("two", 1.5)):
         params = {"learning_rate": loss, "seed": 0}
         with Tracker(home).start(name, experiment="e", params=params) as run:
             run.log_metrics(1, {"train/loss": loss})
             model = run.directory / "model"
-            model.mkdir()
-            (model / "config.json").write_text("{}")
-            (model / "model.safetensors").write_bytes(b"x")
-            card = {"domain": "protein", "unit": "residue", "tokenizer": "residue.v1", "max_length": 22}
-            card |= {"probability": "ordinary", "metrics": {"eval/bits_per_unit": loss + 1}}
-            (model / "seqmlm.json").write_text(json.dumps(card))
+            card = replace(tiny.card, metrics={"eval/bits_per_unit": loss + 1})
+            model_folder.write(model, tiny.rows, tiny.tokenizer, card)
             register_model(
                 run,
                 model,
@@ -108,8 +106,14 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
     assert seqmlm("models", "alias", "one:1", "latest").code == 2
     assert seqmlm("models", "show", "one@bad").code == 4
     exported = seqmlm("models", "export", "one@good", "--out", tmp_path / "out", "--json").json
-    assert exported["files"] == ["config.json", "model.safetensors", "seqmlm.json"]
+    assert {"config.json", "model.safetensors", "seqmlm.json", "tokenizer.json"} <= set(exported["files"])
     assert seqmlm("models", "export", "one", "--out", tmp_path / "out").code == 4
+    given = seqmlm("models", "export", "one@good", tmp_path / "placed", "--json").json
+    assert given == {"out": str(tmp_path / "placed"), "files": exported["files"]}
+    for wrong in ((), (tmp_path / "a", "--out", tmp_path / "b")):
+        refused = seqmlm("models", "export", "one", *wrong)
+        assert (refused.code, refused.out) == (2, "")
+        assert "to write to" in refused.err
 
 
 def test_db(seqmlm: Cli, workspace: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from encoders import encoder
+from encoders import ARCHITECTURES, encoder, modernbert
 from throughput_arms import flops_per_token
 from torch import nn
 from transformers import (
@@ -29,6 +29,7 @@ from seqmlm.engine.backbones import (
     body_parameter_count,
     build,
     load,
+    never_predict,
     padded_vocabulary,
     parameter_count,
     position_capacity,
@@ -184,6 +185,25 @@ def test_a_saved_model_is_plain_transformers(tmp_path: Path) -> None:
     for name, tensor in rows.model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
         assert torch.equal(tensor, plain.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "modernbert without a bias"])
+def test_what_is_never_predicted_has_no_probability_in_plain_transformers(tmp_path: Path, name: str) -> None:
+    model = encoder(name) if name in ARCHITECTURES else modernbert(decoder_bias=False)
+    model.set_attn_implementation("eager")
+    ids = torch.arange(1, 39)[None]
+    never = torch.tensor([0, 2, 3, 39])
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        expected = before.index_fill(-1, never, float("-inf")).log_softmax(-1)
+        never_predict(model, never)
+        model.save_pretrained(tmp_path)
+        plain = AutoModelForMaskedLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+        found = plain(input_ids=ids).logits.log_softmax(-1)
+        assert not found.exp()[..., never].any()
+        left = np.setdiff1d(np.arange(40), never)
+        assert torch.allclose(found[..., left], expected[..., left], atol=1e-5)
+        assert torch.allclose(load(tmp_path)(input_ids=ids).logits[..., left], before[..., left], atol=1e-5)
 
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from seqmlm.anomaly.levels import part_row, record_row
 from seqmlm.anomaly.values import Place, Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.protein import PROTEIN
 from seqmlm.reports import pictures
 from seqmlm.reports import report as module
 from seqmlm.reports.pictures import Coloured, Timeline, Tracks, UnitTrack
@@ -91,7 +92,7 @@ def test_parts_of_a_long_record_are_shown_with_what_is_around(monkeypatch: pytes
     html = report.page().html()
     shown = html.split('class="coloured"')[1].split("</div>")[0]
     assert re.sub("<[^>]*>", "", shown).partition(">")[2] == raw[7:16]
-    assert "characters 7 to 16 of 40" in html
+    assert "characters 8 to 16 of 40" in html
 
 
 def test_rows_with_a_place_are_drawn_along_what_they_lie_in() -> None:
@@ -140,6 +141,25 @@ def test_units_of_a_record_are_a_line_of_heat_and_a_curve() -> None:
     assert '<rect class="h6"' in html
     assert "residue by residue" in html
     assert '<polyline class="curve"' in html
+
+
+def test_places_of_a_field_that_counts_from_one() -> None:
+    html = {}
+    for first in (0, 1):
+        report = ScoreReport("t", pictures=[UnitTrack()], unit="residue", first=first)
+        one = scored("p", "ACXEF", [1.0, 2.0, 0.0, 9.0, 1.0])
+        one = replace(one, number=np.array([0, 1, 3, 4]), surprisal=one.surprisal[[0, 1, 3, 4]], values={})
+        row = part_row(one, np.array([2]), "4", {"surprisal": 9.0})
+        report.add(Judged(row, one, 1e-3, True))
+        html[first] = report.page().html()
+    assert ">3-4<" in html[0]
+    assert "Places count from 0; their end is not included." in html[0]
+    assert ">4-4<" in html[1]
+    assert "Places count from 1; their end is included." in html[1]
+    # The picture of a record, where the third residue has no score.
+    assert 'data-tip="alarm 4-4"' in html[1]
+    assert [int(n) for n in re.findall(r'data-tip="(\d+): ', html[1])] == [1, 2, 4, 5]
+    assert [level.counted_from for level in PROTEIN.levels] == [1, 1]
 
 
 def test_nothing_to_score_is_said_and_data_are_escaped(tmp_path: Path) -> None:

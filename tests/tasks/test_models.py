@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
@@ -15,7 +16,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig, 
 
 from seqmlm import plugins
 from seqmlm.domains.ehr.readers.histories import Event, History
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import Candidates
 from seqmlm.errors import StateError, UsageError
+from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import COUNTS, load_tokenizer, put_file
 from seqmlm.registry import DatasetEntry, ModelEntry, Registry, TokenizerEntry, UnreachableError
 from seqmlm.tasks.models import (
@@ -42,7 +47,7 @@ def _write_model(folder: Path) -> None:
     tokenizer = plugins.tokenizer_class("residue")()
     torch.manual_seed(0)
     config = ModernBertConfig(
-        vocab_size=40,
+        vocab_size=256,
         hidden_size=16,
         intermediate_size=16,
         num_hidden_layers=1,
@@ -183,20 +188,51 @@ def test_an_exported_folder_loads_in_plain_transformers(home: Workspace, make: M
     assert sorted(path.name for path in files) == sorted(path.name for path in out.iterdir())
     assert not (out / "pytorch_model.bin").exists()
     assert {"config.json", "model.safetensors", "seqmlm.json"} <= {path.name for path in files}
-    source = home.run_dir("a") / "model"
     tokenizer = AutoTokenizer.from_pretrained(out)
-    model = AutoModelForMaskedLM.from_pretrained(out, attn_implementation="eager").eval()
-    again = AutoModelForMaskedLM.from_pretrained(source, attn_implementation="eager").eval()
     inputs = tokenizer("MKTAYIAK", return_tensors="pt")
-    assert (
-        inputs["input_ids"][0].tolist()
-        == plugins.tokenizer_class("residue")().encode("MKTAYIAK").ids.tolist()
-    )
-    with torch.inference_mode():
-        ids = {"input_ids": inputs["input_ids"]}
-        assert torch.equal(model(**ids).logits, again(**ids).logits)
+    ids = plugins.tokenizer_class("residue")().encode("MKTAYIAK").ids.tolist()
+    assert inputs["input_ids"][0].tolist() == ids
+    assert AutoModelForMaskedLM.from_pretrained(out).config.vocab_size == 256
     # The folder is one of ours too.
     assert resolve_model(str(out)).path == out.resolve()
+
+
+def test_an_exported_model_answers_alike_in_plain_transformers(
+    home: Workspace, make: Make, tmp_path: Path
+) -> None:
+    make("a")
+    source, out = home.run_dir("a") / "model", tmp_path / "out"
+    export_model("a", out)
+    ours = model_folder.load(source)
+    space = ours.tokenizer.space
+    encoding = ours.tokenizer.encode("MKTAYIAKXQRLS")
+    places = [2, 5, 9]
+    log_probs = Candidates(tuple(space.ordinary.tolist()))
+
+    def asked(folder: Path, **options: str) -> torch.Tensor:
+        """(3, R) log-probabilities of all ordinary tokens where those places are hidden."""
+        query = Query(
+            encoding=encoding,
+            masked=np.array(places, dtype=np.int32),
+            asked=np.array(places, dtype=np.int32),
+        )
+        rows = model_folder.load(folder, **options).rows
+        [answer] = Conditionals(rows).ask([query], (log_probs,))
+        return torch.from_numpy(answer.values[log_probs.name])
+
+    ids = torch.from_numpy(encoding.ids.astype(np.int64))[None]
+    ids[0, places] = space.mask
+    with torch.inference_mode():
+        logits = AutoModelForMaskedLM.from_pretrained(out, attn_implementation="eager").eval()(ids).logits
+        unchanged = AutoModelForMaskedLM.from_pretrained(source, attn_implementation="eager")(ids).logits
+    expected = asked(source)
+    outside = np.setdiff1d(np.arange(256), space.ordinary)
+    assert torch.allclose(logits[0, places].log_softmax(-1)[:, space.ordinary], expected, atol=1e-4)
+    assert not logits.softmax(-1)[..., outside].any()
+    assert unchanged.softmax(-1)[..., outside].any(), "and the product's own folder is as it was"
+    assert torch.allclose(asked(out), expected, atol=1e-6)
+    (out / "seqmlm.json").unlink()
+    assert torch.allclose(asked(out, domain="protein"), expected, atol=1e-5), "as an imported model"
 
 
 def test_counts_stay_behind(home: Workspace, make: Make, tmp_path: Path) -> None:

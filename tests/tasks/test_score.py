@@ -23,7 +23,7 @@ from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.score import opened, score_files
-from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
+from seqmlm.tasks.score_output import UNSCORED, ScoreCounts, ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
 
 
@@ -327,6 +327,17 @@ def test_whether_counts_are_mixed_in_reaches_the_model(model: str, fasta: Path) 
         assert opened(ScoreConfig(model=model, paths=(str(fasta),), expert=expert)).expert is None
     with pytest.raises(StateError, match="no counts"):
         _ = opened(ScoreConfig(model=model, paths=(str(fasta),), expert="counts")).expert
+
+
+def test_rows_without_a_score_are_counted_and_told(model: str, tmp_path: Path) -> None:
+    short = tmp_path / "short.fasta"
+    short.write_text(">a\nMKVLAA\n>b\nM\n>c\nXXXX\n")
+    summary = _score(model, short, out=tmp_path / "scores.jsonl")
+    assert (summary.records, summary.rows, summary.units) == (3, 3, 7)
+    assert summary.problems == {UNSCORED: 2}
+    assert f"2 x {UNSCORED} (first: {short}:3)" in summary.sentence()
+    rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows if row["score"] is None] == ["b", "c"]
 
 
 def test_rows_without_p_values_are_told_with_the_command_that_gives_them(model: str, fasta: Path) -> None:

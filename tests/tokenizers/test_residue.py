@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import protein_model
 from transformers import AutoTokenizer, EsmConfig, EsmTokenizer
 
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.units import Mode, Units
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tokenizers.base import UnknownUnit
-from seqmlm.tokenizers.residue import GAPS, RESIDUES, TOKENS, ResidueTokenizer
+from seqmlm.tokenizers.residue import GAPS, RESIDUES, STANDARD, TOKENS, ResidueTokenizer
 
 # As facebookresearch/esm lists them.
 ESM = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
@@ -66,10 +71,10 @@ def test_batch_equals_a_loop_over_letters(raws):
         assert (encoding.ids.dtype, encoding.groups.dtype, encoding.spans.dtype) == (np.int32,) * 3
 
 
-@pytest.mark.parametrize("bad", ["k", "J", "*", " ", "?", "\0", "ÿ", "Ω", "😀", "<"])
+@pytest.mark.parametrize("bad", ["k", "1", "*", " ", "?", "\0", "ÿ", "Ω", "😀", "<"])
 def test_unknown_letters_are_named_with_their_place(bad):
     tokenizer = ResidueTokenizer()
-    raws = ["MKV"] * 100 + ["MK" + bad + "V" + bad] + ["J"]
+    raws = ["MKV"] * 100 + ["MK" + bad + "V" + bad] + ["1"]
     with pytest.raises(UnknownUnit) as caught:
         tokenizer.encode_batch(raws)
     assert (caught.value.index, caught.value.found) == (100, (2, bad))
@@ -80,11 +85,36 @@ def test_unknown_letters_are_named_with_their_place(bad):
     assert placed.exit_code == 3
 
 
+def test_j_is_read_as_any_residue():
+    tokenizer = ResidueTokenizer()
+    assert tokenizer.encode("MJKJ").ids.tolist() == tokenizer.encode("MXKX").ids.tolist()
+    assert tokenizer.unknown("MJKJ") == []
+
+
+@pytest.mark.parametrize("mode", ["exact", "whole-unit", "partition:3", "one-pass"])
+def test_residues_that_are_not_known_are_seen_and_not_scored(mode):
+    tokenizer, rows = ResidueTokenizer(), protein_model(max_length=40).rows
+    raw = "MKXXBLAZGUVOJSERTX"
+    standard = [place for place, letter in enumerate(raw) if letter in STANDARD]
+    found, every = (
+        next(
+            Scorer(Conditionals(rows), units, mode=Mode.parse(mode), correction=Correction()).windows(
+                [(tokenizer.encode(raw), None)]
+            )
+        )
+        for units in (tokenizer.units, Units(tokenizer.space))
+    )
+    assert found.groups.tolist() == standard
+    assert every.groups.tolist() == list(range(len(raw)))
+    np.testing.assert_allclose(found.log_probs, every.log_probs[standard], atol=1e-6)
+    assert list(tokenizer.units.questions(tokenizer.encode("XXBZUO"), None, Mode.parse(mode))) == []
+
+
 @given(raw=st.text(max_size=30))
 @settings(max_examples=60)
 def test_unknown_is_empty_exactly_where_encode_works(raw):
     tokenizer = ResidueTokenizer()
-    assert tokenizer.unknown(raw) == [(i, c) for i, c in enumerate(raw) if c not in RESIDUES + GAPS]
+    assert tokenizer.unknown(raw) == [(i, c) for i, c in enumerate(raw) if c not in RESIDUES + GAPS + "J"]
     if tokenizer.unknown(raw):
         with pytest.raises(UnknownUnit):
             tokenizer.encode(raw)

@@ -7,6 +7,7 @@ hide; a further field `z` sets those against normal proteins of the same length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -35,6 +36,7 @@ SEGMENT = 20
 """Residues of the stretch whose highest mean is a statistic: a few turns of a helix, a short exon."""
 
 _BINS, _FEWEST = 10, 30
+_CONTEXT = 2  # scored residues of a protein, below which none has a known neighbour
 
 
 class LengthReference(Background):
@@ -93,6 +95,8 @@ class ProteinLevel(Level):
             that length.
         unexpected: mean surprisal above entropy: a chain that is not what the model takes it to be.
         segment: highest mean of that over `SEGMENT` neighbours: a foreign piece in a normal chain.
+
+    Of fewer than two residues that can be scored nothing is said: without context a model knows frequencies.
     """
 
     name = "protein"
@@ -103,12 +107,15 @@ class ProteinLevel(Level):
     }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference
+    counted_from = 1  # wherever proteins are
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         statistics = {"bits_per_unit": mean(scored)}
         above = excess(scored)
         if above is not None and len(above):
             statistics |= {"unexpected": float(above.mean()), "segment": highest_mean(above, SEGMENT)}
+        if len(scored) < _CONTEXT:
+            statistics = dict.fromkeys(statistics, math.nan)
         row = record_row(scored, statistics)
         if isinstance(background, LengthReference) and row.score is not None:
             row = replace(row, extra={"z": background.z(len(scored), row.score)})
@@ -119,5 +126,11 @@ class ResidueLevel(UnitLevel):
     """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
 
     statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL}
-    counted_from = 1  # wherever proteins are
+    counted_from = 1
     want = (Entropy(),)
+
+    def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        rows = super().rows(scored, background)
+        if len(scored) >= _CONTEXT:
+            return rows
+        return [replace(one, score=None, statistics=dict.fromkeys(one.statistics, math.nan)) for one in rows]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny_models import protein_model, residues
 
-from seqmlm.anomaly.levels import highest_mean
+from seqmlm.anomaly.levels import Level, highest_mean
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -15,6 +17,7 @@ from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.residue import ResidueTokenizer
 
 TOKENIZER = ResidueTokenizer()
@@ -112,6 +115,32 @@ def test_residues_are_counted_from_one() -> None:
             "surprisal": bits,
         }
         assert one.row.score == one.row.statistics["unexpected"]
+
+
+def test_residues_that_are_not_known_change_no_score_of_others_and_no_length() -> None:
+    raw = "MKXXLAVGSERTXBZUOJIDPKQ"
+    one = Record(id="p", raw=raw, source="a.fasta", line=1)
+    for level in (ProteinLevel(), ResidueLevel("residue")):
+        detector = Detector(RecordScorer(Session(protein_model(40))), level)
+        scored = next(detector.judged([one], Problems())).scored
+        assert [scored.text(unit) for unit in range(len(scored))] == [c for c in raw if c not in "XBZUOJ"]
+    [row] = Detector(RecordScorer(Session(protein_model(40))), ProteinLevel()).judged([one], Problems())
+    assert row.row.length == 23 - 8
+    assert (row.row.start, row.row.end) == (0, 23)
+
+
+@pytest.mark.parametrize(("raw", "known"), [("M", False), ("XMX", False), ("XXX", False), ("MK", True)])
+@pytest.mark.parametrize("level", [ProteinLevel(), ResidueLevel("residue")])
+def test_a_residue_without_context_has_no_score(level: Level, raw: str, known: bool) -> None:
+    detector = Detector(RecordScorer(Session(protein_model())), level)
+    rows = list(detector.judged([Record(id="p", raw=raw, source="a.fasta", line=1)], Problems()))
+    assert len(rows) == (1 if isinstance(level, ProteinLevel) else sum(c != "X" for c in raw))
+    for one in rows:
+        assert (one.row.score is not None) == known
+        assert all(np.isfinite(value) == known for value in one.row.statistics.values())
+        fields = line(replace(one, p_value=1.0, alarm=False), TOKENIZER)
+        assert (fields["p_value"] == 1.0) == known
+        assert (fields["p_value"] is None) != known
 
 
 @pytest.mark.parametrize("width", [1, 3, 50])
