@@ -35,6 +35,7 @@ def line(
     per_unit: bool = False,
     top: bool = True,
     sensitive: bool = False,
+    calibrated: bool | None = None,
 ) -> dict[str, Any]:
     """The fields of a row; those that do not apply are left out, those without a value are None.
 
@@ -44,6 +45,7 @@ def line(
         per_unit: every unit with its surprisal, entropy and rank.
         top: the most surprising units, with what was expected instead.
         sensitive: the row says that it is of sensitive data, for whoever reads it.
+        calibrated: rows have p-values, and one without a score has None; default: if this one has.
     """
     row, scored = judged.row, judged.scored
     bits = scored.surprisal[row.units]
@@ -56,12 +58,14 @@ def line(
         fields["sensitive"] = True
     if judged.unfamiliar:
         fields["unfamiliar"] = True
-    if judged.p_value is not None:
-        fields["p_value"] = judged.p_value
-        fields["extrapolated"] = judged.extrapolated
+    calibrated = judged.p_value is not None if calibrated is None else calibrated
+    if calibrated:
+        # Of a row without a score it is not known whether it is normal.
+        p_value = None if row.score is None else judged.p_value
+        fields |= {"p_value": p_value, "extrapolated": judged.extrapolated}
     if judged.alarm is not None:
         fields["alarm"] = judged.alarm
-    if judged.p_value is not None:
+    if calibrated:
         fields["channels"] = dict(judged.p_values)
     if top:
         worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
@@ -96,7 +100,16 @@ def lines(
             if wanted(row) and (row.alarm or not config.alarms_only):
                 kept.append(row)
             before = row.scored
-        return [line(row, tokenizer, per_unit=config.per_unit, sensitive=plan.sensitive) for row in kept]
+        return [
+            line(
+                row,
+                tokenizer,
+                per_unit=config.per_unit,
+                sensitive=plan.sensitive,
+                calibrated=plan.calibrated,
+            )
+            for row in kept
+        ]
 
     return made
 

@@ -156,6 +156,7 @@ def test_a_row_of_which_nothing_is_known_is_an_alarm_of_its_own(
         told = line(one, detector.scorer.session.tokenizer)
         assert (told["alarm"], told["unfamiliar"], told["score"]) == (True, True, None)
         assert "p_value" not in told
+        assert line(one, detector.scorer.session.tokenizer, calibrated=True)["p_value"] is None
     counts = ScoreCounts()
     counts.unfamiliar_ids = detector.scorer.session.tokenizer.unfamiliar
     for number, one in enumerate(judged):
