@@ -219,13 +219,16 @@ class Evaluator:
         ).report()
         values = {
             "eval/loss": report.loss,
-            "eval/bits_per_unit": report.bits_per_unit,
+            _BITS: report.bits_per_unit,
             "eval/unigram_bits_per_unit": report.unigram_bits_per_unit,
         }
         if not self.corruptor.config.dynamic:
             seen = sequence_indices(self.train, records)
             values["train/memorization_gap"] = memorization_gap(ask, self.train, seen, self.corruptor)
         return values
+
+
+_BITS = "eval/bits_per_unit"
 
 
 class Best:
@@ -252,9 +255,8 @@ class Best:
         values = self._evaluator(rows)
         if values[_BITS] < self.bits:
             self.bits = values[_BITS]
-            tensors = {name: one.clone() for name, one in module_tensors(rows).items()}
             try:
-                replace_file(self._file, save(tensors, {"bits": repr(self.bits)}))
+                replace_file(self._file, save(module_tensors(rows), {"bits": repr(self.bits)}))
             except OSError as error:
                 raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
         return values
@@ -276,6 +278,3 @@ class Best:
             return None
         restore_module(rows, load(self._file.read_bytes()))
         return last
-
-
-_BITS = "eval/bits_per_unit"

@@ -466,7 +466,10 @@ class Calibrator:
     ) -> Stored | None:
         scorer = self._scorer()
         again, judged = self._cost(EXACT), list[JudgedRow]()
-        cost = lambda n: again(n) * ESCALATE  # noqa: E731
+
+        def cost(tokens: int) -> float:
+            return again(tokens) * ESCALATE
+
         taken = _Taken(self._paid(normal.records, _CASCADE_SHARE, cost, lambda: len(judged)))
         stage = Recorder()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)

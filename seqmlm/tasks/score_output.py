@@ -206,7 +206,9 @@ def schema(plan: ScoringPlan) -> Schema:
 
 
 SHIFTED, FEWEST_TOLD = 0.75, 100
-"""Share of rows with p-values of at most .5 that is said to be too large, of so many rows at least."""
+"""Share of rows with p-values of at most .5 that is said to be too large, of so many rows at least.
+
+With as many rows in the calibration the share is .5 of normal data but for .05: of few it says little."""
 
 _FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line
 
@@ -231,7 +233,7 @@ class ScoreSummary:
         unknown: units outside the model's vocabulary, which no score counts.
         trained_on: records that the model was trained on.
         low_p: share of rows with p-values of at most .5, which is half of rows like those the model was
-            calibrated with; None of fewer than `FEWEST_TOLD` rows.
+            calibrated with; None of fewer than `FEWEST_TOLD` rows, here or there.
         stopped: the signal that ended it early, or None.
         quarantine: where bad records went, or None.
         notes: what happened on the way that a person should know.
@@ -263,7 +265,7 @@ class ScoreSummary:
         """What a person should know before believing the scores, a sentence each."""
         found = []
         if self.unfamiliar:
-            found.append(f"{self.unfamiliar} rows are unfamiliar: the model knows nothing of what they hold")
+            found.append(f"unfamiliar rows, of which the model knows nothing: {self.unfamiliar}")
         if isinstance(self.unknown, int) and self.unknown > _FEW_UNKNOWN * (self.unknown + self.units):
             share = self.unknown / (self.unknown + self.units)
             found.append(f"{share:.0%} of the {plural(self.unit)} are unknown to the model, and not scored")
@@ -275,8 +277,8 @@ class ScoreSummary:
         if self.low_p is not None and self.low_p > SHIFTED:
             found.append(
                 f"{self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal data "
-                "do: these data are not like those the model was calibrated with, and raise more alarms than "
-                "were asked for; calibrate it with normal data like these ('seqmlm calibrate')"
+                "do: these data are not like those the model was calibrated with, and their p-values are too "
+                "low; calibrate it with normal data like these ('seqmlm calibrate')"
             )
         return found
 
@@ -314,23 +316,33 @@ class ScoreCounts(Counts):
     unfamiliar_ids: Sequence[int] = ()
     is_known: Callable[[Record], bool] | None = None
 
+    units: int
+    alarms: int
+    unscored: int
     unfamiliar: int
     unknown: int
     trained_on: int
     with_p: int
     low_p: int
-    _NUMBERS: ClassVar[tuple[str, ...]] = ("unfamiliar", "unknown", "trained_on", "with_p", "low_p")
+    _NUMBERS: ClassVar[Sequence[str]] = [
+        "units",
+        "alarms",
+        "unscored",
+        "unfamiliar",
+        "unknown",
+        "trained_on",
+        "with_p",
+        "low_p",
+    ]
 
     def __init__(self) -> None:
         self.restore({})
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         super().restore(counts)
-        self.units = int(counts.get("units", 0))
-        self.alarms = int(counts.get("alarms", 0))
         for name in self._NUMBERS:
             setattr(self, name, int(counts.get(name, 0)))
-        self.unscored, self.first = int(counts.get("unscored", 0)), str(counts.get("first_unscored", ""))
+        self.first = str(counts.get("first_unscored", ""))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
         for one in counts.get("incidents_open", ()):
@@ -363,10 +375,7 @@ class ScoreCounts(Counts):
             self._incidents.add(one)
         return {
             **super().snapshot(),
-            "units": self.units,
-            "alarms": self.alarms,
             **{name: getattr(self, name) for name in self._NUMBERS},
-            "unscored": self.unscored,
             "first_unscored": self.first,
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],
@@ -418,7 +427,9 @@ def summarized(
         unfamiliar=redacted_count(counts.unfamiliar) if plan.sensitive else counts.unfamiliar,
         unknown=redacted_count(counts.unknown) if plan.sensitive else counts.unknown,
         trained_on=redacted_count(counts.trained_on) if plan.sensitive else counts.trained_on,
-        low_p=counts.share_of_low_p(),
+        low_p=counts.share_of_low_p()
+        if plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
+        else None,
         stopped=runner.stopped,
         quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
         run=run,

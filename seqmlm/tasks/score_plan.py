@@ -55,7 +55,8 @@ from seqmlm.streams.sinks import format_of
 from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
-_DECIDES_NOTHING = ("model", "paths", "out", "on_error", "resume", "report", "track", "sarif", "max_latency")
+_SHOWS = ("out", "report", "track", "sarif")
+_DECIDES_NOTHING = ("model", "paths", "on_error", "resume", "max_latency", "extrapolate", *_SHOWS)
 
 
 @dataclass(frozen=True, kw_only=True)
