@@ -15,7 +15,7 @@ from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.evaluation.conformal import FUSIONS, Calibration, Fusion, Judgement
+from seqmlm.evaluation.conformal import Calibration, Choice, Fusion, Judgement
 from seqmlm.inference import model_folder
 from seqmlm.inference.batches import batches
 from seqmlm.inference.detector import Detector as ModelDetector
@@ -147,7 +147,7 @@ class Fused:
         """Learn what is normal in these channels."""
         sizes = lengths if by_length else np.zeros_like(lengths)
         chosen = {n: statistics[n] for n in channels}
-        return cls(Calibration.fit(chosen, sizes, seed=0, fuse=True, fusion=fusion), by_length)
+        return cls(Calibration.fit(chosen, sizes, seed=0, fuse=True, choice=Choice(fusion=fusion)), by_length)
 
     def judge(self, statistics: Statistics, lengths: Longs) -> Judgement:
         """p-values of rows."""
@@ -156,7 +156,7 @@ class Fused:
 
     def scores(self, statistics: Statistics, lengths: Longs) -> Doubles:
         """(M,) the fused statistic before it is ranked among normal rows: higher is more unusual."""
-        return FUSIONS[self.calibration.fusion](self.judge(statistics, lengths).p_values)
+        return self.calibration.choice.fused(self.judge(statistics, lengths).p_values)
 
 
 def _text(record: Record) -> str:

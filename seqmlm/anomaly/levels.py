@@ -24,7 +24,7 @@ from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Mode, Units
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
-from seqmlm.evaluation.conformal import Fusion
+from seqmlm.evaluation.conformal import ALL, Choice
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -85,6 +85,46 @@ class Background(ABC):
         """Back from `arrays`."""
 
 
+_TOKENS_COUNTED = 4_000_000
+
+
+class Frequencies(Background):
+    """How frequent each token is in the training split.
+
+    Args:
+        log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
+    """
+
+    def __init__(self, log_probs: Doubles) -> None:
+        self.log_probs = log_probs
+
+    @classmethod
+    def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
+        """Count tokens of sequences in a drawn order, until there are four million."""
+        counts = np.zeros(tokenizer.space.size, dtype=np.int64)
+        for index in np.random.default_rng(seed).permutation(len(train)).tolist():
+            counts += np.bincount(train[index].ids, minlength=len(counts))
+            if counts.sum() >= _TOKENS_COUNTED:
+                break
+        with np.errstate(divide="ignore"):
+            return cls(np.log(tokenizer.units.frequencies(counts)))
+
+    def bits(self, scored: Scored) -> Doubles:
+        """(U,) surprisal of each unit by its tokens' frequencies alone."""
+        rule = scored.rule
+        spelled = rule.spelled(scored.encoding)
+        at = np.searchsorted(rule.numbers(scored.encoding), scored.number).tolist()
+        nats = [-sum(self.log_probs[token] for token in spelled[unit]) for unit in at]
+        return np.asarray(np.array(nats, dtype=np.float64) / np.log(2))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"log_probs": self.log_probs}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
+        return cls(arrays["log_probs"])
+
+
 class SecondReading(ABC):
     """Another way to read a record, such as the other strand of DNA; scores of both ways are combined."""
 
@@ -142,8 +182,8 @@ class Level(ABC):
     Attributes:
         name: what `--level` takes.
         statistics: what rows are judged by, name to meaning in a few words; the first is their `score`, and
-            the p-values of all are fused.
-        fusion: how.
+            p-values are fused.
+        choice: which of them, and how, where planted faults have not shown better.
         screen: those of them that need no further pass, for the first stage of a cascade.
         also: further modes whose scores its statistics read (`Scored.also`).
         want: what it reads of every unit beside the surprisal (`Scored.values`).
@@ -157,7 +197,7 @@ class Level(ABC):
 
     name: str
     statistics: ClassVar[Mapping[str, str]]
-    fusion: Fusion = "fisher"
+    choice: Choice = ALL
     also: tuple[Mode, ...] = ()
     want: tuple[Reduction, ...] = ()
     also_want: tuple[Reduction, ...] = ()
@@ -196,6 +236,7 @@ class Level(ABC):
 
 BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
 SURPRISAL = {"surprisal": "surprisal of this unit"}
+LIFT = {"lift": "surprisal beyond what the frequency of the unit explains"}
 UNEXPECTED = {"unexpected": "surprisal above what its place is uncertain by (entropy)"}
 
 
@@ -228,8 +269,13 @@ class UnitLevel(Level):
         self.name = name
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        """The statistics are `SURPRISAL` and, in a level that wants entropies, `UNEXPECTED`."""
-        values = {"surprisal": scored.surprisal, "unexpected": excess(scored)}
+        """The statistics are `SURPRISAL`, with a background of `Frequencies` `LIFT`, and, in a level that
+        wants entropies, `UNEXPECTED`."""
+        values = {
+            "surprisal": scored.surprisal,
+            "lift": lift(scored, background),
+            "unexpected": excess(scored),
+        }
         told = [(name, value.tolist()) for name in self.statistics if (value := values[name]) is not None]
         found = []
         for unit, number in enumerate(scored.number.tolist()):
@@ -289,6 +335,15 @@ def _row(
         statistics=statistics,
         score=None if np.isnan(first) else first,
     )
+
+
+def lift(scored: Scored, background: Background | None) -> Doubles | None:
+    """(U,) surprisal above that of the units' frequencies, in bits; None where these are not known.
+
+    What a unit's neighbours say against it, however rare it is (as in the SLOR of Lau et al. 2017, their sign
+    turned).
+    """
+    return scored.surprisal - background.bits(scored) if isinstance(background, Frequencies) else None
 
 
 def excess(scored: Scored) -> Doubles | None:

@@ -13,10 +13,10 @@ counts. That keeps alpha as the split does (the minmax of Barber, Candes, Ramdas
 conservative. A single statistic needs no fusion and no division: it is ranked among all rows of its length
 bin.
 
-The fusion of each level was chosen on faults planted in normal records, without labels. Fisher's sum suits a
-few statistics that measure different things. Ten correlated statistics, of which a fault moves two or three,
-dilute it; the harmonic mean is dominated by the smallest p-values, as their minimum is, but distinguishes one
-small p-value from several.
+Which statistics are fused, and how, is chosen on faults planted in normal records (`Choice`,
+`seqmlm.evaluation.evidence`), without labels. Fisher's sum suits a few statistics that measure different
+things. Ten correlated statistics, of which a fault moves two or three, dilute it; the harmonic mean is
+dominated by the smallest p-values, as their minimum is, but distinguishes one small p-value from several.
 
 A cascade ranks lexicographically: every escalated row ranks above every other row; among themselves escalated
 rows rank by the exact statistic, the others by the screening statistic. With n normal rows,
@@ -66,11 +66,54 @@ FUSIONS: Mapping[Fusion, Callable[[Mapping[str, Doubles]], Doubles]] = {
 
 Statistics = Mapping[str, Doubles]
 
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which statistics are fused, and how.
+
+    Args:
+        fusion: how p-values become the fused statistic.
+        used: statistics that are fused; None for all. The p-values of the others are only told.
+    """
+
+    fusion: Fusion = "fisher"
+    used: tuple[str, ...] | None = None
+
+    def fused(self, p_values: Mapping[str, Doubles]) -> Doubles:
+        """(M,) the fused statistic of (M,) p-values by name; higher is more unusual.
+
+        Raises:
+            StateError: a statistic that is to be fused is not there.
+        """
+        used = p_values if self.used is None else self.used
+        if missing := set(used) - set(p_values):
+            raise StateError(
+                f"calibrated for the statistics {', '.join(sorted(missing))} too, which are missing"
+            )
+        return FUSIONS[self.fusion]({name: p_values[name] for name in used})
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"fusion": self.fusion, **({} if self.used is None else {"used": list(self.used)})}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Choice:
+        """Restore what `to_state` gave."""
+        fusion: Fusion = state["fusion"]
+        if fusion not in FUSIONS:
+            raise ValueError(f"no fusion {fusion!r}")
+        used = state.get("used")
+        return cls(fusion=fusion, used=None if used is None else tuple(map(str, used)))
+
+
+ALL = Choice()
+
 FORMAT = 3
 
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
-_FEW, _FOLDS, _FEWEST_TEACHING = 200, 5, 12
+FEW, _FOLDS, _FEWEST_TEACHING = 200, 5, 12
+"""Rows below which they are cross-fitted, folds, and rows that estimate the marginals at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +185,13 @@ class Calibration:
         fused: ranks of the fused statistic among rows not used for the statistics' ranks; None for one
             statistic, whose own ranks are the result.
         rows: normal rows it was fitted to.
-        fusion: how the statistics' p-values become the fused statistic.
+        choice: how the statistics' p-values become the fused statistic.
     """
 
     turns: tuple[Marginals, ...]
     fused: Ranks | None
     rows: int
-    fusion: Fusion = "fisher"
+    choice: Choice = ALL
 
     @classmethod
     def fit(
@@ -158,7 +201,7 @@ class Calibration:
         *,
         seed: int,
         fuse: bool | None = None,
-        fusion: Fusion = "fisher",
+        choice: Choice = ALL,
         turns: bool = True,
     ) -> Calibration:
         """Estimate the distribution of normal rows.
@@ -169,7 +212,8 @@ class Calibration:
             lengths: (N,) units of the rows.
             seed: of the division into halves or folds.
             fuse: rank the fused statistic of the other rows; default: if there are several statistics.
-            fusion: how p-values become the fused statistic.
+            choice: how p-values become the fused statistic; for validity not made by the rows that
+                `teaching_part` leaves to be ranked.
             turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the marginals.
 
         Raises:
@@ -183,17 +227,17 @@ class Calibration:
             # the bin, a new row would rank one place too high.
             kept[[np.flatnonzero(sizes == edge)[0] for edge in edges.tolist()]] = False
             own = {name: one[kept] for name, one in values.items()}
-            return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), fusion)
-        if turns and len(sizes) < _FEW:
+            return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), choice)
+        if turns and len(sizes) < FEW:
             fold = np.random.default_rng(seed).permutation(len(sizes)) % _FOLDS
             edges = length_edges(sizes, _FEWEST_FUSED)
-            parts = [_fused(values, sizes, fold != turn, edges, fusion) for turn in np.unique(fold)]
+            parts = [_fused(values, sizes, fold != turn, edges, choice) for turn in np.unique(fold)]
         else:
             teaches = teaching_part(len(sizes), seed)
             edges = length_edges(sizes[teaches], _FEWEST_FUSED)
-            parts = [_fused(values, sizes, teaches, edges, fusion)]
+            parts = [_fused(values, sizes, teaches, edges, choice)]
         scores = np.concatenate([own for _, own in parts])
-        return cls(tuple(marginals for marginals, _ in parts), Ranks.of(scores), len(sizes), fusion)
+        return cls(tuple(marginals for marginals, _ in parts), Ranks.of(scores), len(sizes), choice)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -235,7 +279,7 @@ class Calibration:
         if self.fused is None:
             (p_value,), beyond = p_values.values(), each[0][1]
         else:
-            p_value, beyond = self.fused.p_values(FUSIONS[self.fusion](p_values))
+            p_value, beyond = self.fused.p_values(self.choice.fused(p_values))
         return Judgement(p_value, p_values, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
@@ -243,7 +287,7 @@ class Calibration:
         arrays: Arrays = {}
         fused = None if self.fused is None else self.fused.to_state("fused", arrays)
         turns = [one.to_state(f"channel/{turn}", arrays) for turn, one in enumerate(self.turns)]
-        state = {"format": FORMAT, "rows": self.rows, "fusion": self.fusion}
+        state = {"format": FORMAT, "rows": self.rows, **self.choice.to_state()}
         return {**state, "turns": turns, "fused": fused}, arrays
 
     @classmethod
@@ -257,10 +301,7 @@ class Calibration:
         try:
             turns = [Marginals.from_state(o, f"channel/{k}", arrays) for k, o in enumerate(state["turns"])]
             fused = None if state["fused"] is None else Ranks.from_state(state["fused"], "fused", arrays)
-            fusion: Fusion = state["fusion"]
-            if fusion not in FUSIONS:
-                raise ValueError(f"no fusion {fusion!r}")
-            return cls(tuple(turns), fused, int(state["rows"]), fusion)
+            return cls(tuple(turns), fused, int(state["rows"]), Choice.from_state(state))
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 
@@ -272,7 +313,7 @@ def teaching_part(rows: int, seed: int) -> Bools:
     Half of few rows would leave too few to rank a new one among: with a quarter, 132 rows guarantee a rate of
     .01. At least a dozen estimate the statistics if possible: fewer show no tail.
     """
-    count = rows // 2 if rows >= _FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
+    count = rows // 2 if rows >= FEW else min(rows // 2, max(-(-rows // 4), _FEWEST_TEACHING))
     teaches = np.zeros(rows, dtype=np.bool_)
     teaches[np.random.default_rng(seed).permutation(rows)[:count]] = True
     return teaches
@@ -293,13 +334,13 @@ def broken(error: Exception) -> StateError:
 
 
 def _fused(
-    values: Statistics, sizes: Longs, teaches: Bools, edges: Longs, fusion: Fusion
+    values: Statistics, sizes: Longs, teaches: Bools, edges: Longs, choice: Choice
 ) -> tuple[Marginals, Doubles]:
     """The statistics' ranks estimated on some rows, and the fused statistic of the others."""
     taught = {name: one[teaches] for name, one in values.items()}
     marginals = Marginals.fit(taught, sizes[teaches], edges)
     others = {name: one[~teaches] for name, one in values.items()}
-    return marginals, FUSIONS[fusion](marginals.p_values(others, sizes[~teaches])[0])
+    return marginals, choice.fused(marginals.p_values(others, sizes[~teaches])[0])
 
 
 def _arrays(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, Doubles], Longs]:
@@ -344,7 +385,7 @@ class Screening:
         *,
         escalate: float,
         seed: int,
-        fusion: Fusion = "fisher",
+        choice: Choice = ALL,
     ) -> Screening:
         """Estimate from normal rows, as `Calibration.fit` without cross-fitting; both stages fuse alike.
 
@@ -355,7 +396,7 @@ class Screening:
         if not 0 < escalate < 1:
             raise UsageError(f"the escalated share must be between 0 and 1, not {escalate}")
         # No cross-fitting: both stages must rank among the same rows.
-        fitted = Calibration.fit(statistics, lengths, seed=seed, fuse=True, fusion=fusion, turns=False)
+        fitted = Calibration.fit(statistics, lengths, seed=seed, fuse=True, choice=choice, turns=False)
         return cls(fitted, escalate)
 
     def judge(self, statistics: Statistics, lengths: NDArray[Any]) -> tuple[Judgement, Bools]:
@@ -384,11 +425,13 @@ class CascadeCalibration:
         screening: selects the rows to escalate, and ranks the others.
         exact: the exact statistics' own ranks, estimated on escalated rows.
         ranks: of the fused exact statistic among the escalated normal rows; its total counts all rows.
+        choice: how the exact statistics' p-values become the fused one.
     """
 
     screening: Screening
     exact: Marginals
     ranks: Ranks
+    choice: Choice = ALL
 
     @classmethod
     def fit(
@@ -399,6 +442,7 @@ class CascadeCalibration:
         lengths: NDArray[Any],
         *,
         seed: int,
+        choice: Choice = ALL,
     ) -> CascadeCalibration:
         """Complete a screening with the exact statistics of the rows it escalates.
 
@@ -408,6 +452,7 @@ class CascadeCalibration:
             exact: name -> (N,) exact statistics; read only where `screening.judge` escalates.
             lengths: (N,) units of the rows.
             seed: the screening's.
+            choice: how the exact statistics' p-values become the fused one.
         """
         _, escalated = screening.judge(screen, lengths)
         sizes = np.asarray(lengths, dtype=np.int64)
@@ -416,9 +461,8 @@ class CascadeCalibration:
         values = {name: np.asarray(one, dtype=np.float64) for name, one in exact.items()}
         edges = length_edges(sizes[taught], _FEWEST_EXACT)
         marginals = Marginals.fit(_rows(values, taught), sizes[taught], edges)
-        fused = FUSIONS[screening.calibration.fusion]
-        scores = fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[0])
-        return cls(screening, marginals, Ranks.of(scores, total=int(np.count_nonzero(~teaches))))
+        scores = choice.fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[0])
+        return cls(screening, marginals, Ranks.of(scores, total=int(np.count_nonzero(~teaches))), choice)
 
     @property
     def rows(self) -> int:
@@ -460,9 +504,8 @@ class CascadeCalibration:
         values = {name: np.asarray(one, dtype=np.float64)[near] for name, one in exact.items()}
         marginal, _ = self.exact.p_values(values, sizes[near])
         # Rows that were not escalated have the screening's own rank, which counts all those above them.
-        fused = FUSIONS[self.screening.calibration.fusion]
         p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
-        p_value[near], beyond[near] = self.ranks.p_values(fused(marginal))
+        p_value[near], beyond[near] = self.ranks.p_values(self.choice.fused(marginal))
         p_values = {}
         for name, own in marginal.items():
             p_values[name] = screened.p_values.get(name, np.ones(len(sizes))).copy()
@@ -476,7 +519,7 @@ class CascadeCalibration:
         ranks = self.ranks.to_state("exact", arrays)
         exact = self.exact.to_state("exact_channel", arrays)
         state = {"format": FORMAT, "escalate": self.screening.escalate, "screen": screen}
-        return {**state, "exact": exact, "ranks": ranks}, arrays
+        return {**state, "exact": exact, "ranks": ranks, **self.choice.to_state()}, arrays
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> CascadeCalibration:
@@ -491,7 +534,9 @@ class CascadeCalibration:
             own = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             screening = Screening(Calibration.from_state(state["screen"], own), float(state["escalate"]))
             exact = Marginals.from_state(state["exact"], "exact_channel", arrays)
-            return cls(screening, exact, Ranks.from_state(state["ranks"], "exact", arrays))
+            # Older ones fuse both stages alike.
+            choice = Choice.from_state(state) if "fusion" in state else screening.calibration.choice
+            return cls(screening, exact, Ranks.from_state(state["ranks"], "exact", arrays), choice)
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 

@@ -27,6 +27,7 @@ from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
+from seqmlm.evaluation.evidence import Evidence
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.inference.one_pass import correction_for, correction_identity
@@ -57,6 +58,8 @@ class Stored:
         created: when, ISO 8601.
         correction: what corrected the answers (`correction_identity`); None where the file does not say.
         counts: what counts were mixed into the scores (`seqmlm.inference.expert`), "none" for none.
+        evidence: by which planted faults the statistics that judge (of a cascade, those of its first stage)
+            were chosen; None where rows were too few, or there is one statistic.
     """
 
     calibration: Calibration | None = None
@@ -68,6 +71,7 @@ class Stored:
     created: str = ""
     correction: str | None = None
     counts: str = "none"
+    evidence: Evidence | None = None
 
     @property
     def fitted(self) -> Calibration | CascadeCalibration:
@@ -101,6 +105,8 @@ class Stored:
             "rows_per_day": self.rows_per_day,
             "precision": self.precision,
         }
+        if self.evidence is not None:
+            found["evidence"] = self.evidence.to_state()
         if self.asked(mode) == ONE_PASS:
             found["correction"] = correction_for(model).kind
         if alpha is not None:
@@ -273,6 +279,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
                 "source": one.source,
                 "correction": one.correction,
                 "counts": one.counts,
+                "evidence": None if one.evidence is None else one.evidence.to_state(),
                 "created": one.created or datetime.now(UTC).isoformat(timespec="seconds"),
                 "state": state,
             }
@@ -317,6 +324,7 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         created=facts["created"],
         correction=facts.get("correction"),
         counts=str(facts.get("counts", "none")),
+        evidence=Evidence.from_state(facts["evidence"]) if facts.get("evidence") else None,
     )
 
 

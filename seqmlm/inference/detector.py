@@ -6,11 +6,13 @@ near the threshold; rows it lets pass rank below all others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from seqmlm.anomaly.faults import Given, Planted, plant, touched
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored, refined
 from seqmlm.data.problems import Problems
@@ -18,12 +20,23 @@ from seqmlm.data.record import Record
 from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError
-from seqmlm.evaluation.conformal import Calibration, Judgement, Screening, Stages, Statistics
+from seqmlm.evaluation.conformal import (
+    FEW,
+    Calibration,
+    Judgement,
+    Screening,
+    Stages,
+    Statistics,
+    teaching_part,
+)
+from seqmlm.evaluation.evidence import Evidence, choose
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
 
 ESCALATE = 0.05
 """Share of normal rows that a cascade asks exactly about."""
+
+_MOST_FAULTY = 400  # copies with planted faults; half as many as there are normal records, if these are fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +125,48 @@ class Detector:
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
         return [list(self.level.rows(one, self.background)) for one in found]
+
+    def evidence(
+        self, judged: Sequence[JudgedRow], statistics: Mapping[str, Doubles], lengths: Longs, *, seed: int
+    ) -> Evidence | None:
+        """Which statistics find faults planted in normal records; None where rows are too few to tell.
+
+        Rows that the fused statistic will be ranked among take no part in it (`teaching_part`).
+
+        Args:
+            judged: normal rows with a score.
+            statistics: name -> (N,) of these.
+            lengths: (N,) their units.
+            seed: of the calibration.
+        """
+        if len(statistics) < 2 or len(lengths) < FEW:
+            return None
+        teaches = teaching_part(len(lengths), seed)
+        count = Counter(id(one.scored) for one in judged)
+        teachers = {id(judged[at].scored): judged[at].scored for at in np.flatnonzero(teaches).tolist()}
+        given = [Given(one.record, one.spans, one.classes, count[number]) for number, one in teachers.items()]
+        copies = min(_MOST_FAULTY, max(len(count) // 2, 1))
+        planted = list(plant(self.scorer.session.domain.faults, given, copies, seed=seed))
+        return choose(
+            self.level.choice,
+            {name: values[teaches] for name, values in statistics.items()},
+            lengths[teaches],
+            {kind: table(rows, statistics) for kind, rows in self.faulty(planted).items()},
+            seed=seed,
+        )
+
+    def faulty(self, planted: Sequence[tuple[str, Planted]]) -> dict[str, list[Row]]:
+        """Kind of fault -> the rows that have one, of copies of records, in the detector's mode."""
+        found: dict[str, list[Row]] = {kind: [] for kind, _ in planted}
+        problems = Problems("skip")
+        for batch in batches(one.record for _, one in planted):
+            encoded = self.scorer.encoded(batch, problems)
+            scored = self.scored(encoded, further=self.cascade is None)
+            here = {id(one.record): (kind, one.spans) for kind, one in planted}
+            for one, rows in zip(scored, self.rows(scored), strict=True):
+                kind, spans = here[id(one.record)]
+                found[kind] += touched(rows, spans)
+        return found
 
     def refine(
         self, batch: Sequence[Encoded], found: Sequence[Scored], units: Sequence[Longs]

@@ -30,7 +30,7 @@ from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
-from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Screening
+from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Choice, Screening
 from seqmlm.evaluation.incidents import rows_per_day
 from seqmlm.inference.batches import Encoded, batches, encoded, forward_tokens
 from seqmlm.inference.calibrations import (
@@ -355,6 +355,7 @@ class Calibrator:
     budget: int | None = None
     notify: Callable[[str], None] = field(default=lambda text: None)
     _fit: Fit | None = field(default=None, init=False)
+    _exact: dict[str, Choice] = field(default_factory=dict, init=False)
 
     def background(
         self, level: Level, normal: Normal, train: Sequences | None
@@ -458,8 +459,13 @@ class Calibrator:
             return None
         rows = [one.row for one in judged]
         statistics, lengths = table(rows, level.statistics)
-        calibration = Calibration.fit(statistics, lengths, seed=self.seed, fusion=level.fusion)
-        return Stored(calibration=calibration, **self._facts(rows, len(records.records), normal))
+        evidence = detector.evidence(judged, statistics, lengths, seed=self.seed)
+        choice = level.choice if evidence is None else evidence.choice
+        if mode == EXACT:
+            self._exact[level.name] = choice
+        calibration = Calibration.fit(statistics, lengths, seed=self.seed, choice=choice)
+        facts = self._facts(rows, len(records.records), normal)
+        return Stored(calibration=calibration, evidence=evidence, **facts)
 
     def _cascade(
         self, level: Level, name: str, normal: Normal, background: Background | None
@@ -478,7 +484,10 @@ class Calibrator:
         records = taken.records
         seen = np.array([one.row.score is not None for one in judged], dtype=np.bool_)
         screen, _, lengths = stage.shown(seen)
-        screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, fusion=level.fusion)
+        judged = [one for one in judged if one.row.score is not None]
+        evidence = detector.evidence(judged, screen, lengths, seed=self.seed)
+        choice = level.choice if evidence is None else evidence.choice
+        screening = Screening.fit(screen, lengths, escalate=ESCALATE, seed=self.seed, choice=choice)
         stage = Recorder(screening)
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
@@ -486,8 +495,10 @@ class Calibrator:
             return None
         rows = [one.row for one in judged]
         screen, exact, lengths = stage.shown(seen)
-        cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed)
-        return Stored(cascade=cascade, screen=ONE_PASS, **self._facts(rows, len(records), normal))
+        choice = self._exact.get(level.name, level.choice)
+        cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed, choice=choice)
+        facts = self._facts(rows, len(records), normal)
+        return Stored(cascade=cascade, screen=ONE_PASS, evidence=evidence, **facts)
 
     def _too_few(self, judged: Sequence[JudgedRow]) -> bool:
         """Whether sensitive rows are of so few records that what is kept would tell of single ones."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from seqmlm.errors import DataError, StateError
-from seqmlm.evaluation.conformal import Calibration, Fusion, teaching_part
+from seqmlm.evaluation.conformal import Calibration, Choice, Fusion, teaching_part
 from seqmlm.evaluation.ranks import LEAST_P, Ranks, Tail, length_edges
 
 NAN = float("nan")
@@ -52,7 +52,9 @@ def test_fresh_normals_are_super_uniform(
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         statistics, lengths = rows(rng, 401)
-        calibration = Calibration.fit(some(statistics, names), lengths, seed=seed, fusion=fusion)
+        calibration = Calibration.fit(
+            some(statistics, names), lengths, seed=seed, choice=Choice(fusion=fusion)
+        )
         new, sizes = rows(rng, fresh)
         below[seed] = (calibration.judge(some(new, names), sizes).p_value[:, None] <= alphas).mean(axis=0)
     error = below.std(axis=0) / np.sqrt(draws)
@@ -174,7 +176,7 @@ def test_few_fresh_normals_are_super_uniform(
     below = np.zeros((250, len(alphas)))
     for seed in range(len(below)):
         rng = np.random.default_rng(seed)
-        calibration = Calibration.fit(*drawn(rng, count), seed=seed, fusion=fusion)
+        calibration = Calibration.fit(*drawn(rng, count), seed=seed, choice=Choice(fusion=fusion))
         assert calibration.smallest_rate == 1 / (count + 1)
         new, sizes = drawn(rng, 60)
         p_values = calibration.judge(new, sizes).p_value
@@ -186,7 +188,7 @@ def test_few_rows_take_turns() -> None:
     """Against the definition: each row's fused statistic by statistics that it did not teach."""
     rng = np.random.default_rng(0)
     normal = {"a": rng.normal(size=23), "b": rng.normal(size=23)}
-    calibration = Calibration.fit(normal, np.ones(23), seed=0, fusion="fisher")
+    calibration = Calibration.fit(normal, np.ones(23), seed=0)
     folds = np.random.default_rng(0).permutation(23) % 5
 
     def p_value(name: str, turn: int, values: np.ndarray) -> float:
@@ -229,14 +231,14 @@ def test_every_length_bin_has_enough_rows(lengths: list[int], fewest: int) -> No
 def test_to_disk_and_back_to_the_last_bit(names: list[str], fusion: Fusion, count: int) -> None:
     rng = np.random.default_rng(5)
     statistics, lengths = rows(rng, count)
-    calibration = Calibration.fit(some(statistics, names), lengths, seed=2, fusion=fusion)
+    calibration = Calibration.fit(some(statistics, names), lengths, seed=2, choice=Choice(fusion=fusion))
     state, arrays = calibration.to_state()
     back = Calibration.from_state(json.loads(json.dumps(state)), arrays)
     new, sizes = rows(rng, 500)
     ours, theirs = (one.judge(some(new, names), sizes) for one in (calibration, back))
     assert (ours.p_value == theirs.p_value).all()
     assert (ours.extrapolated == theirs.extrapolated).all()
-    assert (back.statistics, back.fusion) == (tuple(names), fusion)
+    assert (back.statistics, back.choice) == (tuple(names), Choice(fusion=fusion))
     assert (back.rows, back.smallest_rate) == (calibration.rows, calibration.smallest_rate)
 
 

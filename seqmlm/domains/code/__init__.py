@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from seqmlm.anomaly.faults import Fault, edits, substituted, swapped
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, Sample, dataset_format
@@ -62,6 +63,20 @@ class CodeDomain(Domain):
     def levels(self) -> tuple[Level, ...]:
         """Line (what a reviewer reads), token, function, file."""
         return LEVELS
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        """A token of the same class from another file, one from this file, and two in the wrong order."""
+
+        def spell(raw: Any, text: str) -> Any:
+            return SourceText(text, getattr(raw, "language", ""))
+
+        misused = substituted(own=True)
+        return {
+            "substituted": edits(substituted(), spell),
+            "misused": edits(misused, spell),
+            "swapped": edits(swapped, spell),
+        }
 
     def pictures(self, level: Level) -> Sequence[Picture]:
         """Numbered lines with their surprisal in a gutter."""

@@ -4,7 +4,9 @@ Rare names are always surprising, so a token is compared with its like:
 
     z = (s - mean of its class) / (standard deviation of its class)
 
-with s in bits; a class is the lexer's (operator, call, string ...) and how many sub-words the unit takes.
+with s in bits by the model alone: with counts of this file mixed in, which stand beside as a statistic, what
+a file repeats is no longer seen, and buggy lines are found worse (QuixBugs). A class is the lexer's
+(operator, call, string ...) and how many sub-words the unit takes.
 The norms are learnt from scored normal files without labels, so these levels need a calibration; the level
 `file` does not.
 
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.findings import Fingerprints
 from seqmlm.anomaly.levels import Background, Level, RecordLevel, part_row
-from seqmlm.anomaly.values import Doubles, Longs, Row, Scored
+from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, Scored
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
@@ -61,14 +63,15 @@ class ClassNorms(Background):
     Args:
         moments: (C + 1, S, 3) count, sum and sum of squares of surprisals in bits; the last class is that of
             units of none.
+        alone: the same of surprisals by the model alone, where counts are mixed in; None for the same ones.
     """
 
     needs_scores: ClassVar[bool] = True
 
-    def __init__(self, moments: Doubles) -> None:
-        self._moments = moments
+    def __init__(self, moments: Doubles, alone: Doubles | None = None) -> None:
+        self._moments, self._alone = moments, moments if alone is None else alone
         self._learnt = bool(moments[..., 0].sum())
-        self._mean, self._spread = _shrunk(moments)
+        self._norms, self._norms_alone = _shrunk(moments), _shrunk(self._alone)
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
@@ -76,15 +79,16 @@ class ClassNorms(Background):
         return cls(np.zeros((len(CLASSES) + 1, SUBWORDS, 3)))
 
     def learn(self, normal: Iterable[Scored]) -> Self:
-        moments = np.zeros_like(self._moments)
+        both = np.zeros((2, *self._moments.shape))
         for scored in normal:
-            kind, subwords = cells(scored)
-            bits = scored.surprisal
-            np.add.at(moments, (kind, subwords), np.stack([np.ones_like(bits), bits, bits**2], axis=1))
-        return type(self)(moments)
+            at = cells(scored)
+            for moments, bits in zip(both, (scored.surprisal, _alone(scored)), strict=True):
+                np.add.at(moments, at, np.stack([np.ones_like(bits), bits, bits**2], axis=1))
+        return type(self)(*both)
 
-    def z(self, scored: Scored) -> Doubles:
-        """(U,) by how many standard deviations each unit is more surprising than its class.
+    def z(self, scored: Scored) -> tuple[Doubles, Doubles]:
+        """(U,) by how many standard deviations each unit is more surprising than its class; and the same by
+        the model alone.
 
         Raises:
             StateError: nothing was learnt yet.
@@ -94,16 +98,28 @@ class ClassNorms(Background):
                 "this model does not know how surprising normal code is: run seqmlm calibrate on it, or ask "
                 "for the level 'file'"
             )
-        kind, subwords = cells(scored)
-        z: Doubles = (scored.surprisal - self._mean[kind, subwords]) / self._spread[kind, subwords]
-        return z
+        at = cells(scored)
+        mixed, alone = (
+            (bits - means[at]) / spreads[at]
+            for bits, (means, spreads) in (
+                (scored.surprisal, self._norms),
+                (_alone(scored), self._norms_alone),
+            )
+        )
+        return mixed, alone
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"moments": self._moments}
+        return {"moments": self._moments, "alone": self._alone}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        return cls(np.asarray(arrays["moments"], dtype=np.float64))
+        alone = arrays.get("alone")
+        own = None if alone is None else np.asarray(alone, dtype=np.float64)
+        return cls(np.asarray(arrays["moments"], dtype=np.float64), own)
+
+
+def _alone(scored: Scored) -> Doubles:
+    return np.asarray(scored.values.get(ALONE, scored.surprisal))
 
 
 def cells(scored: Scored) -> tuple[Longs, Longs]:
@@ -275,6 +291,7 @@ def _named(words: list[str], classes: list[int]) -> tuple[str, Kind] | None:
 TOP_TOKENS = 3
 PERCENTILE = 90.0
 PEAK = {"peak": "the largest z of a token"}
+COUNTED = {"counted": "the score with counts of training and of this file mixed in"}
 
 
 class SourceUnits:
@@ -355,20 +372,31 @@ class CodeLevel(Level):
             )
         if not len(scored):
             return []
-        return self.of(SourceUnits(scored), background.z(scored))
+        mixed, alone = background.z(scored)
+        return self.of(SourceUnits(scored), alone, mixed)
 
     @abstractmethod
-    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
-        """The rows of a file whose units are by z standard deviations (U,) more surprising than usual."""
+    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
+        """The rows of a file.
+
+        Args:
+            source: the file.
+            z: (U,) by how many standard deviations its units are more surprising than usual to the model.
+            mixed: (U,) the same with counts mixed in, where the model has some.
+        """
 
 
 class LineLevel(CodeLevel):
     """Lines: the mean of a line's three largest z; a line break belongs to the line it ends."""
 
     name = "line"
-    statistics: ClassVar[Mapping[str, str]] = {"line": "mean of the line's three largest z", **PEAK}
+    statistics: ClassVar[Mapping[str, str]] = {
+        "line": "mean of the line's three largest z",
+        **PEAK,
+        **COUNTED,
+    }
 
-    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
         bounds = np.flatnonzero(np.diff(source.lines, prepend=0, append=0))
         for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -376,7 +404,11 @@ class LineLevel(CodeLevel):
             order = np.argsort(-z[units], kind="stable")[:TOP_TOKENS]
             number, peak = int(source.lines[first]), first + int(order[0])
             scope = source.scopes[int(source.owners[first])]
-            statistics = {"line": float(z[units][order].mean()), "peak": float(z[peak])}
+            statistics = {
+                "line": float(z[units][order].mean()),
+                "peak": float(z[peak]),
+                "counted": float(np.sort(mixed[units])[-TOP_TOKENS:].mean()),
+            }
             made = source.row(units, f"L{number}", statistics, peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, source.line(number))
             rows.append(_marked(replace(made, end=min(made.end, source.end(number))), marks))
@@ -387,15 +419,19 @@ class TokenLevel(CodeLevel):
     """Lexer tokens (words, in strings and comments): the z of each."""
 
     name = "token"
-    statistics: ClassVar[Mapping[str, str]] = {"token": "surprisal against tokens of the same class, as z"}
+    statistics: ClassVar[Mapping[str, str]] = {
+        "token": "surprisal against tokens of the same class, as z",
+        **COUNTED,
+    }
 
-    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
         kinds = source.scored.classes
-        for unit, value in enumerate(z.tolist()):
+        for unit, (value, counted) in enumerate(zip(z.tolist(), mixed.tolist(), strict=True)):
             scope = source.scopes[int(source.owners[unit])]
             name = str(int(source.scored.number[unit]))
-            made = source.row(np.array([unit]), name, {"token": value}, unit, scope)
+            both = {"token": value, "counted": counted}
+            made = source.row(np.array([unit]), name, both, unit, scope)
             text = f"{source.line(int(source.lines[unit]))}\0{source.scored.text(unit)}"
             kind = -1 if kinds is None else int(kinds[unit])
             more: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
@@ -407,16 +443,24 @@ class FunctionLevel(CodeLevel):
     """Functions, classes and what stands outside of them: the 90th percentile of their own tokens' z."""
 
     name = "function"
-    statistics: ClassVar[Mapping[str, str]] = {"function": "90th percentile of its tokens' z", **PEAK}
+    statistics: ClassVar[Mapping[str, str]] = {
+        "function": "90th percentile of its tokens' z",
+        **PEAK,
+        **COUNTED,
+    }
 
-    def of(self, source: SourceUnits, z: Doubles) -> list[Row]:
+    def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
         rows = []
         for index, scope in enumerate(source.scopes):
             units = np.flatnonzero(source.owners == index)
             if not len(units):
                 continue
             peak = int(units[np.argmax(z[units])])
-            statistics = {"function": float(np.percentile(z[units], PERCENTILE)), "peak": float(z[peak])}
+            statistics = {
+                "function": float(np.percentile(z[units], PERCENTILE)),
+                "peak": float(z[peak]),
+                "counted": float(np.percentile(mixed[units], PERCENTILE)),
+            }
             made = source.row(units, scope.name, statistics, peak, scope)
             marks = source.fingerprints.of(self.name, scope.name, "")
             first = source.scored.record.line - 1

@@ -93,7 +93,7 @@ def _endless(text: str) -> int:
         elif piece[0] != "\\":
             ends |= {piece, piece[0]}
         elif (mark := piece[1]) in "\"'`":
-            three = text.startswith(mark * 3, match.start() + 1)
+            three = mark != "`" and text.startswith(mark * 3, match.start() + 1)
             found += mark not in ends or (three and mark * 3 not in ends)
     return found
 

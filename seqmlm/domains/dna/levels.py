@@ -270,18 +270,22 @@ def place(record: Record, start: int, end: int) -> Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
-    """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, or None."""
+    """(U,) surprisal of each unit in bits, that by its own composition, and by the training's, of bases with
+    their neighbours and of bases alone, or None."""
 
     bits: Doubles
     own: Doubles
     usual: Doubles | None
+    alone: Doubles | None
 
     def statistics(self, units: Longs | slice) -> dict[str, float]:
         if not len(self.bits[units]):
             return {"excess": float("nan")}
-        found = {"excess": float((self.bits[units] - self.own[units]).mean())}
-        if self.usual is not None:
+        bits = float(self.bits[units].mean())
+        found = {"excess": bits - float(self.own[units].mean()), "bits": bits}
+        if self.usual is not None and self.alone is not None:
             found["composition"] = float(self.usual[units].mean())
+            found["bases"] = float(self.alone[units].mean())
         return found
 
 
@@ -291,12 +295,16 @@ class DnaLevel(Level):
     Statistics:
         excess: bits per base of the model above those of the place's own composition
             (`Composition.own_bits`): the score.
+        bits: bits per base of the model: a stretch of another composition is one of another origin, too.
         composition: bits per base of the training data's composition alone, a Markov chain: what k-mers say.
+        bases: those of the chain of order 0: what the share of GC says.
     """
 
     statistics: ClassVar[Mapping[str, str]] = {
         "excess": "surprisal beyond what the composition explains",
-        "composition": "surprisal by composition alone",
+        "bits": "surprisal of the bases",
+        "composition": "surprisal by the frequency of words of bases alone",
+        "bases": "surprisal by the frequency of bases alone",
     }
     background: ClassVar[type[Background] | None] = GenomeBackground
     second = BothStrands()
@@ -305,12 +313,13 @@ class DnaLevel(Level):
         return GenomeTrack(path, name=name, private=private)
 
     def values(self, scored: Scored, background: Background | None) -> _Values:
-        """The three scores of every unit; a unit of several bases has their sum."""
+        """The scores of every unit; a unit of several bases has their sum."""
         text, spans = str(scored.record.raw), scored.spans
         known = background.composition if isinstance(background, GenomeBackground) else None
         own = _per_unit((known or Composition.uniform()).own_bits(text), spans)
         usual = None if known is None else _per_unit(known.bits(text), spans)
-        return _Values(scored.surprisal, own, usual)
+        alone = None if known is None else _per_unit(Composition(known.tables[:1]).bits(text), spans)
+        return _Values(scored.surprisal, own, usual, alone)
 
 
 class WindowLevel(DnaLevel):

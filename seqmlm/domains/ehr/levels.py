@@ -10,7 +10,8 @@ out by.
 
 A visit's score is the largest surprisal of its codes: one wrong code among ten hardly moves the mean.
 Beside it stand the mean, the largest that a code has by its frequency alone, which a history of few visits
-says little beyond, and the codes too rare to be in the vocabulary, of which a model can say nothing.
+says little beyond, two codes that patients rarely have both (a woman's and a man's), and the codes too rare
+to be in the vocabulary, of which a model can say nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
+from seqmlm.anomaly.faults import Fault, Given, Planted, Random
 from seqmlm.anomaly.levels import SURPRISAL, WHOLE, Background, Level, View, named_row, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.privacy import SMALLEST
+from seqmlm.domains.ehr.readers.histories import is_birth, is_death
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import TopIds, TopLogProbs, top
 from seqmlm.engine.types import Encoding, Sequences
@@ -37,6 +41,7 @@ from seqmlm.engine.units import EXACT, Mode, Units
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.events_layout import CLS, SEP, UNK, visit_starts
+from seqmlm.tokenizers.events_vocabulary import vocabulary_of
 
 
 class CodeCounts(Background):
@@ -48,10 +53,13 @@ class CodeCounts(Background):
         counts: (V,) occurrences, 5 for 1 to 10, 0 for what is no event.
         special: (V,) True at special tokens.
         names: (V,) the codes as the data has them.
+        met: in how many patients codes occur, and meet; None of a model that was not shown.
     """
 
-    def __init__(self, counts: Longs, special: NDArray[np.bool_], names: Sequence[str]) -> None:
-        self._counts, self._special, self.names = counts, special, names
+    def __init__(
+        self, counts: Longs, special: NDArray[np.bool_], names: Sequence[str], met: Met | None = None
+    ) -> None:
+        self._counts, self._special, self.names, self.met = counts, special, names, met
         smoothed = np.where(special, 0.0, counts + 1.0)
         with np.errstate(divide="ignore"):
             self._bits = -np.log2(smoothed / smoothed.sum())
@@ -59,29 +67,95 @@ class CodeCounts(Background):
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
         counts = np.zeros(tokenizer.space.size, dtype=np.int64)
+        own: list[NDArray[Any]] = []
         for index in range(len(train)):
             encoding = train[index]
             places = np.flatnonzero(encoding.groups >= 0)
-            counts += np.bincount(encoding.ids[_lasts(encoding.groups, places)], minlength=len(counts))
+            tokens = encoding.ids[_lasts(encoding.groups, places)]
+            counts += np.bincount(tokens, minlength=len(counts))
+            if len(own) < _PATIENTS_MET:
+                own.append(np.unique(tokens))
+        met = Met.of(own, counts)
         counts[(counts > 0) & (counts < SMALLEST)] = SMALLEST // 2
-        return cls._of(counts, tokenizer)
+        return cls._of(counts, tokenizer, met)
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        return cls._of(np.asarray(arrays["counts"], dtype=np.int64), tokenizer)
+        met = Met(**{name: arrays[name] for name in Met._fields}) if Met._fields[0] in arrays else None
+        return cls._of(np.asarray(arrays["counts"], dtype=np.int64), tokenizer, met)
 
     @classmethod
-    def _of(cls, counts: Longs, tokenizer: Tokenizer) -> Self:
+    def _of(cls, counts: Longs, tokenizer: Tokenizer, met: Met | None) -> Self:
         names = [tokenizer.surface(token) for token in range(tokenizer.space.size)]
-        return cls(counts, tokenizer.space.is_special, names)
+        return cls(counts, tokenizer.space.is_special, names, met)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"counts": self._counts}
+        return {"counts": self._counts, **({} if self.met is None else self.met._asdict())}
 
     def surprisal(self, scored: Scored) -> Doubles:
         """(U,) bits of each event by how common its code is, whatever the history."""
         bits: Doubles = self._bits[scored.encoding.ids[codes(scored)]]
         return bits
+
+
+_MOST_CODES, _PATIENTS_MET = 1_000, 20_000
+
+
+class Met(NamedTuple):
+    """In how many patients the most frequent codes occur, and in how many two of them meet.
+
+    What fewer than 11 patients have is counted as 5, so that no number tells of single people; codes are then
+    known to avoid each other only where more patients would be expected to have both.
+
+    known: (K,) tokens, ascending.
+    alone: (K,) patients.
+    together: (K, K) patients.
+    patients: (1,) of all.
+    """
+
+    known: Longs
+    alone: NDArray[np.int32]
+    together: NDArray[np.int32]
+    patients: Longs
+
+    @classmethod
+    def of(cls, own: Sequence[NDArray[Any]], counts: Longs) -> Met:
+        """Count the codes (each once) of patients.
+
+        Args:
+            own: the codes of each.
+            counts: (V,) by which the most frequent ones are known.
+        """
+        known = np.sort(np.argsort(-counts, kind="stable")[: min(_MOST_CODES, int((counts > 0).sum()))])
+        has = np.zeros(len(counts), dtype=np.bool_)
+        has[known] = True
+        kept = [np.searchsorted(known, one[has[one]]) for one in own]
+        rows = csr_array(
+            (
+                np.ones(sum(map(len, kept)), dtype=np.float64),
+                np.concatenate([*kept, np.zeros(0, dtype=np.int64)]).astype(np.int64),
+                np.cumsum([0, *map(len, kept)]),
+            ),
+            shape=(len(kept), len(known)),
+        )
+        together = np.asarray((rows.T @ rows).todense()).astype(np.int32)
+        np.maximum(together, SMALLEST // 2, out=together, where=together < SMALLEST)
+        return cls(known, np.diagonal(together).copy(), together, np.array([len(kept)]))
+
+    def bits(self, tokens: Longs) -> Doubles:
+        """(N, N) how much rarer each two of (N,) codes meet than they would by chance: -PMI, in bits; 0 for a
+        code and itself, and for codes that are not known."""
+        place = np.minimum(np.searchsorted(self.known, tokens), max(len(self.known) - 1, 0))
+        if not len(self.known):
+            return np.zeros((len(tokens), len(tokens)))
+        alone = self.alone[place].astype(np.float64)
+        found = np.log2(
+            np.outer(alone, alone) / float(self.patients[0]) / self.together[np.ix_(place, place)]
+        )
+        unknown = self.known[place] != tokens
+        found[unknown, :] = found[:, unknown] = 0.0
+        found[tokens[:, None] == tokens[None, :]] = 0.0
+        return np.asarray(found, dtype=np.float64)
 
 
 def codes(scored: Scored) -> Longs:
@@ -237,6 +311,7 @@ _EPOCH = datetime(1970, 1, 1)
 _MEAN = {"mean": "mean surprisal of the codes"}
 _MAX = {"max": "largest surprisal of a code"}
 _RARITY = {"rarity": "the rarest code, by frequency alone"}
+_PAIR = {"pair": "codes of which patients with one rarely have the other"}
 _UNKNOWN = {"unknown": "codes that the vocabulary does not have"}
 
 
@@ -281,6 +356,17 @@ class PatientUnits:
             times = [event.time for event in self._of_visits.get(visit, ()) if event.time is not None]
             begun.append(min(times, default=None))
         return begun
+
+    def pair(self, counts: CodeCounts) -> Doubles:
+        """(U,) of each event, the largest -PMI of its code with one that is known at its visit, in bits."""
+        if counts.met is None or not len(self.visits):
+            return np.full(len(self.visits), np.nan)
+        tokens, place = np.unique(self.scored.encoding.ids[codes(self.scored)], return_inverse=True)
+        bits = counts.met.bits(tokens.astype(np.int64))
+        first = np.full(len(tokens), np.iinfo(np.int64).max)
+        np.minimum.at(first, place, self.visits)
+        known = first[None, :] <= self.visits[:, None]
+        return np.asarray(np.where(known, bits[place], 0.0).max(axis=1))
 
     def named(self, visit: int) -> dict[str, Any]:
         """What a row says of where it is: visit from 1 (0: background), its id in the source, its date."""
@@ -343,19 +429,21 @@ class PatientLevel(Level):
 
 
 class VisitLevel(PatientLevel):
-    """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes not known."""
+    """Visits: largest and mean surprisal of the codes, the largest by frequency alone, codes that rarely
+    meet, codes not known."""
 
     kind = "visit"
-    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_UNKNOWN}
+    statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_PAIR, **_UNKNOWN}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
-        rarity = counts.surprisal(scored)
+        rarity, pair = counts.surprisal(scored), patient.pair(counts)
         unknown = patient.unknown
         for visit in np.unique(np.concatenate([patient.visits, unknown])).tolist():
             units = np.flatnonzero(patient.visits == visit)
             found = _statistics(scored.surprisal, rarity, units)
             statistics = {name: found[name] for name in ("max", "mean", "rarity")}
+            statistics["pair"] = float(pair[units].max()) if len(units) else float("nan")
             statistics["unknown"] = float((unknown == visit).sum())
             made = _visit_row(patient, visit, units, statistics)
             extra = patient.named(visit) | {"missing": patient.missing(units, counts.names)}
@@ -364,16 +452,20 @@ class VisitLevel(PatientLevel):
 
 
 class EventLevel(PatientLevel):
-    """Events: the surprisal of each, and what it would be by the code's frequency alone."""
+    """Events: the surprisal of each, by the code's frequency alone, and whether its code avoids another."""
 
     kind = "event"
-    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_RARITY}
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **_RARITY, **_PAIR}
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
-        rarity = counts.surprisal(scored)
+        rarity, pair = counts.surprisal(scored), patient.pair(counts)
         for unit, visit in enumerate(patient.visits.tolist()):
-            statistics = {"surprisal": float(scored.surprisal[unit]), "rarity": float(rarity[unit])}
+            statistics = {
+                "surprisal": float(scored.surprisal[unit]),
+                "rarity": float(rarity[unit]),
+                "pair": float(pair[unit]),
+            }
             name = str(int(scored.number[unit]))
             made = part_row(scored, np.array([unit]), name, statistics, length=1)
             rows.append(replace(made, time=patient.times[visit + 1], extra=patient.named(visit)))
@@ -389,13 +481,16 @@ class HistoryLevel(PatientLevel):
         **_MAX,
         "worst_visit": "the most unusual visit",
         **_RARITY,
+        **_PAIR,
         **_UNKNOWN,
     }
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored = patient.scored
         statistics = _statistics(scored.surprisal, counts.surprisal(scored), np.arange(len(scored)))
+        pair = patient.pair(counts)
         statistics |= {"unknown": float(len(patient.unknown)), "worst_visit": float("nan")}
+        statistics["pair"] = float(pair.max()) if len(pair) else float("nan")
         extra: dict[str, Any] = {}
         if len(scored):
             numbers, place = np.unique(patient.visits, return_inverse=True)
@@ -424,6 +519,37 @@ def _statistics(bits: Doubles, rarity: Doubles, units: Longs) -> dict[str, float
         "rarity": float(rarity[units].max()),
     }
 
+
+def _wrong_code(given: Given, other: Given, random: Random) -> Planted | None:
+    """One code is another of its vocabulary that the patient never has, as the other patient has it.
+
+    The first visit is left alone where there are others: little is known of a patient there.
+    """
+    history: Any = given.record.raw
+    timed = [i for i, event in enumerate(history.events) if _is_clinical(event)]
+    timed = [i for i in timed if history.events[i].time > history.events[timed[0]].time] or timed
+    own = {event.code for event in history.events}
+    strange = [
+        event.code for event in other.record.raw.events if _is_clinical(event) and event.code not in own
+    ]
+    for place in random.permutation(np.array(timed, dtype=np.int64)).tolist():
+        event = history.events[place]
+        codes = [code for code in strange if vocabulary_of(code) == vocabulary_of(event.code)]
+        if not codes:
+            continue
+        events = list(history.events)
+        events[place] = replace(event, code=codes[int(random.integers(len(codes)))], value=None, text=None)
+        changed = replace(history, events=tuple(events))
+        span = changed.code_spans()[place]
+        return Planted(replace(given.record, raw=changed), np.array([span], dtype=np.int64))
+    return None
+
+
+def _is_clinical(event: Any) -> bool:
+    return event.time is not None and not is_birth(event.code) and not is_death(event.code)
+
+
+FAULTS: Mapping[str, Fault] = {"wrong code": _wrong_code}
 
 LEVELS: tuple[Level, ...] = tuple(
     kind(past=past) for past in (True, False) for kind in (VisitLevel, EventLevel, HistoryLevel)

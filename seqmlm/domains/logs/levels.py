@@ -7,13 +7,14 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.anomaly.faults import Fault, Given, Planted, Random
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
@@ -21,6 +22,7 @@ from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
+from seqmlm.evaluation.conformal import Choice
 from seqmlm.tokenizers.base import Tokenizer
 
 # Statistics
@@ -275,7 +277,7 @@ class SessionLevel(Level):
         MISSES: "lines that are not among the most probable ones of their place",
         **COUNTED,
     }
-    fusion = "harmonic"
+    choice = Choice(fusion="harmonic")
     also, also_want = (PARTITION,), (Rank(),)
     background = LogBackground
 
@@ -387,3 +389,64 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
 def _time(scored: Scored, line: int) -> float | None:
     times = getattr(scored.record.raw, "times", None)
     return float(times[line]) if times else None
+
+
+# Faults
+
+Change = Callable[[list[str], Sequence[str], Random], list[int]]
+"""Changes a list of lines in place, perhaps with lines of another record, and says which are wrong then."""
+
+
+def _lines_changed(change: Change) -> Fault:
+    """The fault of a record of lines that `change` makes; nothing where it says that nothing is wrong."""
+
+    def fault(given: Given, other: Given, random: Random) -> Planted | None:
+        raw = given.record.raw
+        lines = list(raw.lines)
+        wrong = change(lines, other.record.raw.lines, random)
+        if not wrong or not lines:
+            return None
+        times = raw.times and (*raw.times, raw.times[-1])[: len(lines)]
+        changed = replace(raw, lines=tuple(lines), times=times or None)
+        ends = np.cumsum([len(line) + 1 for line in lines]) - 1
+        spans = np.stack([ends - [len(line) for line in lines], ends], axis=1)
+        meta = {name: value for name, value in given.record.meta.items() if name != "lines"}
+        return Planted(replace(given.record, raw=changed, meta=meta), spans[wrong])
+
+    return fault
+
+
+def _swapped(lines: list[str], others: Sequence[str], random: Random) -> list[int]:
+    apart = [at for at in range(len(lines) - 1) if lines[at] != lines[at + 1]]
+    if not apart:
+        return []
+    at = int(random.choice(apart))
+    lines[at : at + 2] = lines[at + 1], lines[at]
+    return [at, at + 1]
+
+
+def _substituted(lines: list[str], others: Sequence[str], random: Random) -> list[int]:
+    at, new = int(random.integers(len(lines))), others[int(random.integers(len(others)))]
+    found = [] if new == lines[at] else [at]
+    lines[at] = new
+    return found
+
+
+def _deleted(lines: list[str], others: Sequence[str], random: Random) -> list[int]:
+    at = int(random.integers(len(lines)))
+    del lines[at]
+    return [one for one in (at - 1, at) if 0 <= one < len(lines)]
+
+
+def _doubled(lines: list[str], others: Sequence[str], random: Random) -> list[int]:
+    at = int(random.integers(len(lines) + 1))
+    lines.insert(at, lines[int(random.integers(len(lines)))])
+    return [at]
+
+
+FAULTS: Mapping[str, Fault] = {
+    "swapped": _lines_changed(_swapped),
+    "substituted": _lines_changed(_substituted),
+    "deleted": _lines_changed(_deleted),
+    "doubled": _lines_changed(_doubled),
+}

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.levels import (
     BITS_PER_UNIT,
+    LIFT,
     SURPRISAL,
     UNEXPECTED,
     Background,
+    Frequencies,
     Level,
     UnitLevel,
     excess,
@@ -125,9 +127,10 @@ class ProteinLevel(Level):
 class ResidueLevel(UnitLevel):
     """Each residue of a protein, by its surprisal above what the place lets expect (`unexpected`)."""
 
-    statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL}
+    statistics: ClassVar[Mapping[str, str]] = {**UNEXPECTED, **SURPRISAL, **LIFT}
     counted_from = 1
     want = (Entropy(),)
+    background: ClassVar[type[Background] | None] = Frequencies
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         rows = super().rows(scored, background)

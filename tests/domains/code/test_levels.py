@@ -10,7 +10,7 @@ import pytest
 from tiny_domain_models import MODULE, code_model, source
 
 from seqmlm.anomaly.findings import CONTENT, PLACE, Fingerprints
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import ALONE, Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import (
@@ -61,19 +61,38 @@ def test_norms_are_means_and_deviations_of_well_known_classes(model, norms):
     assert cell.sum() > 5
     many = ClassNorms(np.zeros((17, 4, 3))).learn([one] * 2000)
     own = one.surprisal[cell]
-    assert many.z(one)[cell] == pytest.approx((own - own.mean()) / max(own.std(), 0.1), abs=0.02)
+    assert many.z(one)[0][cell] == pytest.approx((own - own.mean()) / max(own.std(), 0.1), abs=0.02)
     again = ClassNorms.load(norms.arrays(), model.tokenizer)
-    assert again.z(one).tolist() == norms.z(one).tolist()
+    assert again.z(one)[0].tolist() == norms.z(one)[0].tolist()
+
+
+def test_scores_are_the_models_own_beside_those_with_counts(model):
+    [one] = scored(model, source())
+    rng = np.random.default_rng(0)
+    both = replace(one, values={**one.values, ALONE: one.surprisal + rng.uniform(0, 9, len(one))})
+    known = ClassNorms(np.zeros((17, 4, 3))).learn([both] * 10)
+    again = ClassNorms.load(known.arrays(), model.tokenizer)
+    plain, swapped = ClassNorms(np.zeros((17, 4, 3))), replace(one, surprisal=both.values[ALONE])
+    mixed, alone = again.z(both)
+    np.testing.assert_allclose(mixed, plain.learn([one] * 10).z(one)[0])
+    np.testing.assert_allclose(alone, plain.learn([swapped] * 10).z(swapped)[0])
+    for level in (LineLevel(), TokenLevel(), FunctionLevel()):
+        [own] = [list(level.rows(swapped, plain.learn([swapped] * 10)))]
+        for found, expected in zip(level.rows(both, known), own, strict=True):
+            assert found.score == pytest.approx(expected.score)
+            assert found.statistics["counted"] != found.score
+    units = np.arange(len(one))
+    assert [row.statistics["counted"] for row in TokenLevel().rows(both, known)] == mixed[units].tolist()
 
 
 def test_a_class_never_met_leans_on_all(model, norms):
     [one] = scored(model, source("x = 0x1F if y else 3.25j\n"))
-    assert np.isfinite(norms.z(one)).all()
+    assert np.isfinite(norms.z(one)[0]).all()
 
 
 def test_lines_cover_all_units_and_are_the_mean_of_their_three_largest(model, norms):
     [one] = scored(model, source())
-    z = norms.z(one)
+    _, z = norms.z(one)
     found = rows(model, norms, LineLevel())
     assert sorted(np.concatenate([row.units for row in found]).tolist()) == list(range(len(one)))
     texts = MODULE.split("\n")
@@ -92,7 +111,7 @@ def test_lines_cover_all_units_and_are_the_mean_of_their_three_largest(model, no
 def test_tokens(model, norms):
     [one] = scored(model, source())
     found = rows(model, norms, TokenLevel())
-    assert [row.score for row in found] == norms.z(one).tolist()
+    assert [row.score for row in found] == norms.z(one)[1].tolist()
     plus = next(row for row in found if MODULE[row.start : row.end] == "+")
     assert (plus.extra["class"], plus.extra["function"]) == ("operator", "Stack.push")
     line = MODULE.split("\n")[plus.line - 1]
@@ -102,7 +121,7 @@ def test_tokens(model, norms):
 def test_functions_have_their_own_tokens_alone(model, norms):
     text = "def f(a):\n    def g(b):\n        return b\n    return g(a)\n"
     [one] = scored(model, source(text))
-    z = norms.z(one)
+    _, z = norms.z(one)
     found = {row.extra["function"]: row for row in rows(model, norms, FunctionLevel(), text)}
     assert {"f", "f.g"} <= set(found) <= {"f", "f.g", "<module>"}
     assert (found["f.g"].line, found["f.g"].extra["last_line"]) == (2, 3)

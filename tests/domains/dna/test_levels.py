@@ -92,7 +92,7 @@ def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
     assert len(forward) == len(backward)
     for one, other in zip(forward, reversed(backward), strict=True):
         assert (one.start, one.end) == (len(TEXT) - other.end, len(TEXT) - other.start)
-        assert one.statistics.keys() == {"excess", "composition"}
+        assert one.statistics.keys() == {"excess", "bits", "composition", "bases"}
         assert one.statistics == pytest.approx(other.statistics, abs=1e-5)
     # One strand alone does not have that.
     scorer = RecordScorer(Session(random_model("dna", tokenizer)))
@@ -166,4 +166,4 @@ def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTo
 def test_without_a_background_the_training_composition_says_nothing() -> None:
     detector = Detector(RecordScorer(Session(random_model("dna", TOKENIZERS[0]))), RecordLevel())
     [row] = detector.judged([record(TEXT)], Problems())
-    assert row.row.statistics.keys() == {"excess"}
+    assert row.row.statistics.keys() == {"excess", "bits"}

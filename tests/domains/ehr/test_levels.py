@@ -10,15 +10,19 @@ import pytest
 from histories import histories
 from tiny_domain_models import patients, patients_model
 
+from seqmlm.anomaly.faults import Given, plant
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.levels import (
+    FAULTS,
     LEVELS,
     CodeCounts,
     EventLevel,
     HistoryLevel,
+    Met,
     PatientLevel,
+    PatientUnits,
     VisitLevel,
     codes,
 )
@@ -170,3 +174,53 @@ def test_no_background_is_said(model):
 def test_names():
     names = ["visit", "event", "patient", "visit-whole", "event-whole", "patient-whole"]
     assert [level.name for level in LEVELS] == names
+
+
+def test_codes_that_rarely_meet_are_rarer_together_than_by_chance() -> None:
+    own = [np.array([1, 3])] * 60 + [np.array([2, 4])] * 60 + [np.array([1, 4])] * 3 + [np.array([5])]
+    counts = np.bincount(np.concatenate(own), minlength=7)
+    met = Met.of(own, counts)
+    bits = met.bits(np.array([1, 4, 2, 3, 6]))
+    assert bits[0, 0] == 0.0
+    assert bits[0, 1] == pytest.approx(np.log2(63 * 63 / 124 / 5))  # 3 patients count as 5
+    assert bits[1, 3] == pytest.approx(np.log2(63 * 60 / 124 / 5))  # and so do none
+    assert bits[0, 3] == pytest.approx(np.log2(63 * 60 / 124 / 60))
+    assert not bits[4].any()  # not known
+    np.testing.assert_array_equal(bits, bits.T)
+    assert not (set(range(5)) | set(range(6, 11))) & set(met.together.ravel().tolist())
+
+
+def test_a_code_is_judged_by_those_known_at_its_visit(model: LoadedModel) -> None:
+    background = counts(model)
+    assert background.met is not None
+    again = CodeCounts.load(background.arrays(), model.tokenizer)
+    scorer = RecordScorer(Session(model))
+    records = [Record(id=str(i), raw=one, source="s", line=1) for i, one in enumerate(histories(5))]
+    for one in scorer.scored(scorer.encoded(records, Problems())):
+        patient = PatientUnits(one)
+        tokens = one.encoding.ids[codes(one)].astype(np.int64)
+        bits = background.met.bits(tokens)
+        expected = [
+            max(max(bits[u, o], 0.0) for o in range(len(tokens)) if patient.visits[o] <= patient.visits[u])
+            for u in range(len(tokens))
+        ]
+        assert patient.pair(again) == pytest.approx(np.array(expected))
+
+
+def test_a_wrong_code_is_one_that_the_patient_never_has(model: LoadedModel) -> None:
+    scorer = RecordScorer(Session(model))
+    records = [Record(id=str(i), raw=one, source="s", line=1) for i, one in enumerate(histories(8))]
+    found = scorer.scored(scorer.encoded(records, Problems()))
+    given = [Given(one.record, one.spans, one.classes, 1) for one in found]
+    planted = list(plant(FAULTS, given, 40, seed=0))
+    assert len(planted) > 20
+    for _, one in planted:
+        before = next(r.raw for r in records if r.id == one.record.id)
+        after = one.record.raw
+        [at] = [
+            i for i, pair in enumerate(zip(before.events, after.events, strict=True)) if pair[0] != pair[1]
+        ]
+        code = after.events[at].code
+        assert code not in {event.code for event in before.events}
+        assert str(after)[slice(*one.spans[0].tolist())] == code
+        assert code.partition("//")[0] == before.events[at].code.partition("//")[0]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tiny_fields import random_model
 
+from seqmlm.anomaly.levels import Frequencies
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.text.levels import Frequencies, SentenceLevel, WordLevel
+from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
@@ -57,6 +58,7 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
     expected = {
         "bits_per_unit": scored.surprisal.mean(),
         "slor": np.mean(scored.surprisal - np.array(frequency)),
+        "lift": max(scored.surprisal - np.array(frequency)),
         "unexpected": max(scored.surprisal - scored.values["entropy"]),
     }
     assert found.row.statistics == pytest.approx(expected, abs=1e-9)
@@ -83,6 +85,9 @@ def test_words_are_rows_of_their_own() -> None:
             "surprisal": bits,
             "unexpected": bits - one.scored.values["entropy"][unit],
         }
+    known = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    lifts = [one.statistics["lift"] for one in WordLevel("word").rows(rows[0].scored, known)]
+    assert lifts == (rows[0].scored.surprisal - known.bits(rows[0].scored)).tolist()
 
 
 def test_an_empty_sentence_has_no_score() -> None:

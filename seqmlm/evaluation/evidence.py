@@ -1,0 +1,210 @@
+"""Which statistics judge: those that find most of the faults planted in normal rows.
+
+Fusing dilutes: a statistic that says nothing of a fault takes from those that do, so a fused score can find
+less than one of its parts. Labels would tell, and nobody has them; faults of the field's own kinds, planted
+in copies of normal records, are the next best. A choice is worth
+
+    mean over kinds of (AUROC + share found at a false positive rate of `RATE`) / 2
+
+beside normal rows. Compared are each statistic alone, statistics added one by one while each is clearly worth
+more (by `WORTH`, and by two standard errors), all of them, and what the level declares, which stays unless
+another is clearly worth more: a gain within the noise may be paid by kinds of faults that nobody thought of.
+
+The rows that the fused statistic is ranked among may not take part in the choice: p-values are valid because
+those rows are like any new ones. So only the rows that estimate the marginals do (`teaching_part`), one half
+of them giving ranks to the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from seqmlm.evaluation.conformal import FUSIONS, Choice, Doubles, Fusion, Marginals, Statistics
+from seqmlm.evaluation.ranks import Bools, Longs, length_edges
+
+RATE, WORTH = 0.05, 0.01
+FEWEST, FEWEST_FAULTY = 100, 20
+"""Normal rows, and rows of one kind of fault, below which nothing is chosen."""
+
+_FEWEST_OF_LENGTH = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A choice, and what it rests on.
+
+    Args:
+        choice: which statistics are fused, and how.
+        normal: rows without a fault that it was compared on.
+        kinds: of faults, by name: rows, auroc, found (the share at a false positive rate of `RATE`).
+        parts: the mean AUROC over kinds of each statistic alone.
+    """
+
+    choice: Choice
+    normal: int
+    kinds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON values."""
+        kinds = {kind: dict(found) for kind, found in self.kinds.items()}
+        return {
+            "choice": self.choice.to_state(),
+            "normal": self.normal,
+            "kinds": kinds,
+            "parts": dict(self.parts),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Evidence:
+        """Restore what `to_state` gave."""
+        return cls(
+            choice=Choice.from_state(state["choice"]),
+            normal=int(state["normal"]),
+            kinds={str(kind): dict(found) for kind, found in state["kinds"].items()},
+            parts={str(name): float(value) for name, value in state["parts"].items()},
+        )
+
+
+def choose(
+    declared: Choice,
+    normal: Statistics,
+    lengths: Longs,
+    faulty: Mapping[str, tuple[Statistics, Longs]],
+    *,
+    seed: int,
+) -> Evidence | None:
+    """The best choice among the statistics, or None where rows are too few to tell.
+
+    Args:
+        declared: what a level says.
+        normal: statistic -> (N,) of normal rows, higher = more unusual.
+        lengths: (N,) units of the rows.
+        faulty: kind of fault -> the same of (M,) rows that have one, and their lengths.
+        seed: of the division of the normal rows.
+    """
+    kinds = {kind: rows for kind, rows in faulty.items() if len(rows[1]) >= FEWEST_FAULTY}
+    if len(lengths) < FEWEST or not kinds:
+        return None
+    ranks = np.zeros(len(lengths), dtype=np.bool_)
+    ranks[np.random.default_rng(seed).permutation(len(lengths))[: len(lengths) // 2]] = True
+    marginals = Marginals.fit(
+        {name: values[ranks] for name, values in normal.items()},
+        lengths[ranks],
+        length_edges(lengths[ranks], _FEWEST_OF_LENGTH),
+    )
+    beside = marginals.p_values({n: v[~ranks] for n, v in normal.items()}, lengths[~ranks])[0]
+    contest = _Contest(beside, {kind: marginals.p_values(*rows)[0] for kind, rows in kinds.items()})
+    found = contest.winner(declared)
+    places = contest.places(found)
+    return Evidence(
+        choice=found,
+        normal=int(np.count_nonzero(~ranks)),
+        kinds={
+            kind: {
+                "rows": len(above),
+                "auroc": float(above.mean()),
+                "found": float(places.found[kind].mean()),
+            }
+            for kind, above in places.above.items()
+        },
+        parts={name: contest.places(Choice(used=(name,))).auroc for name in normal},
+    )
+
+
+class _Contest:
+    """Choices compared on normal rows and rows with faults.
+
+    Args:
+        normal: statistic -> (N,) p-values of normal rows.
+        faulty: kind -> statistic -> (M,) those of rows with that fault.
+    """
+
+    def __init__(self, normal: Mapping[str, Doubles], faulty: Mapping[str, Mapping[str, Doubles]]) -> None:
+        self._normal, self._faulty = normal, faulty
+        self._known: dict[Choice, _Places] = {}
+
+    def places(self, choice: Choice) -> _Places:
+        """Where faulty rows rank among normal ones."""
+        if choice not in self._known:
+            normal = np.sort(choice.fused(self._normal))
+            threshold = normal[len(normal) - 1 - int(RATE * len(normal))]
+            above, found, below = {}, {}, np.zeros(len(normal))
+            for kind, p_values in self._faulty.items():
+                faulty = np.sort(choice.fused(p_values))
+                above[kind] = _share_below(normal, choice.fused(p_values))
+                found[kind] = choice.fused(p_values) > threshold
+                below += 1 - _share_below(faulty, choice.fused(self._normal))
+            self._known[choice] = _Places(above, found, below / len(self._faulty))
+        return self._known[choice]
+
+    def winner(self, declared: Choice) -> Choice:
+        """The best choice; `declared` unless one is worth clearly more."""
+        alone = [Choice(used=(name,)) for name in self._normal]
+        every = [Choice(fusion=fusion) for fusion in FUSIONS]
+        first = max(alone, key=self._worth)
+        best = max([*alone, *every, *(self._grown(first, fusion) for fusion in FUSIONS)], key=self._worth)
+        return best if self._is_better(best, declared) else declared
+
+    def _worth(self, choice: Choice) -> float:
+        return self.places(choice).worth
+
+    def _is_better(self, one: Choice, other: Choice) -> bool:
+        return self.places(one).clearly_above(self.places(other))
+
+    def _grown(self, first: Choice, fusion: Fusion) -> Choice:
+        """`first` with further statistics, as long as the best of them is worth more."""
+        best = first
+        while others := list(self._others(best, fusion)):
+            next_one = max(others, key=self._worth)
+            if not self._is_better(next_one, best):
+                break
+            best = next_one
+        return Choice(fusion=fusion) if len(best.used or ()) == len(self._normal) else best
+
+    def _others(self, choice: Choice, fusion: Fusion) -> Iterable[Choice]:
+        used = choice.used or ()
+        return (Choice(fusion=fusion, used=(*used, name)) for name in self._normal if name not in used)
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where rows with faults rank among normal rows, and these among them.
+
+    Args:
+        above: kind -> (M,) share of normal rows below each faulty one, a tie being half.
+        found: kind -> (M,) True above all but `RATE` of the normal rows.
+        below: (N,) share of faulty rows above each normal one, the mean over kinds.
+    """
+
+    above: Mapping[str, Doubles]
+    found: Mapping[str, Bools]
+    below: Doubles
+
+    @property
+    def auroc(self) -> float:
+        return float(np.mean([one.mean() for one in self.above.values()]))
+
+    @property
+    def worth(self) -> float:
+        """What choices are compared by."""
+        return (self.auroc + float(np.mean([one.mean() for one in self.found.values()]))) / 2
+
+    def clearly_above(self, other: _Places) -> bool:
+        """By more than `WORTH`, and than two standard errors of the difference (as DeLong et al. 1988)."""
+        variance = float(np.var((self.below - other.below) / 2)) / len(self.below)
+        for kind, above in self.above.items():
+            own, its = (one.above[kind] + one.found[kind] for one in (self, other))
+            variance += float(np.var((own - its) / 2)) / len(above) / len(self.above) ** 2
+        return self.worth - other.worth > max(WORTH, 2 * math.sqrt(variance))
+
+
+def _share_below(reference: Doubles, values: Doubles) -> Doubles:
+    """(M,) share of a sorted (N,) reference that is below each value, ties being half."""
+    first, last = (np.searchsorted(reference, values, side=side) for side in ("left", "right"))
+    return np.asarray((first + last) / 2 / len(reference))
