@@ -184,6 +184,8 @@ class Level(ABC):
         statistics: what rows are judged by, name to meaning in a few words; the first is their `score`, and
             p-values are fused.
         choice: which of them, and how, where planted faults have not shown better.
+        always: those that are fused whatever planted faults show: they tell what no fault is planted of, such
+            as units that the model does not know.
         screen: those of them that need no further pass, for the first stage of a cascade.
         also: further modes whose scores its statistics read (`Scored.also`).
         want: what it reads of every unit beside the surprisal (`Scored.values`).
@@ -198,6 +200,7 @@ class Level(ABC):
     name: str
     statistics: ClassVar[Mapping[str, str]]
     choice: Choice = ALL
+    always: tuple[str, ...] = ()
     also: tuple[Mode, ...] = ()
     want: tuple[Reduction, ...] = ()
     also_want: tuple[Reduction, ...] = ()

@@ -66,7 +66,7 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
     if result.left_out:
         tell(f"left out: {result.left_out} records the model was trained on")
     print_table(
-        ["level", "mode", "rows", "smallest rate", "below it", "rows a day"],
+        ["level", "mode", "rows", "smallest rate", "below it", "rows a day", "judged by"],
         [
             [
                 result.level,
@@ -75,11 +75,17 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
                 f"{facts['smallest_rate']:.3g}",
                 "extrapolated" if facts["tail"] else "no alarms",
                 number(facts["rows_per_day"]),
+                facts.get("judged_by", "all statistics"),
             ]
             for name, facts in result.modes.items()
         ],
     )
     for name, facts in result.modes.items():
+        if "evidence" in facts:
+            kinds = ", ".join(
+                f"{kind} {one['found']:.0%}" for kind, one in facts["evidence"]["kinds"].items()
+            )
+            tell(f"planted faults that mode {name} finds at a false positive rate of 0.05: {kinds}")
         if facts.get("correction") == "fitted":
             tell(f"mode {name} is an approximation: its correction is fitted to normal data")
         if "alpha" in facts:

@@ -50,6 +50,16 @@ class Evidence:
     kinds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def judges(self) -> str:
+        """The statistics that judge, for people."""
+        return "all statistics" if self.choice.used is None else ", ".join(self.choice.used)
+
+    @property
+    def found(self) -> float:
+        """The share of planted faults that is found at a rate of `RATE`, the mean over kinds."""
+        return float(np.mean([one["found"] for one in self.kinds.values()]))
+
     def to_state(self) -> dict[str, Any]:
         """JSON values."""
         kinds = {kind: dict(found) for kind, found in self.kinds.items()}
@@ -77,6 +87,7 @@ def choose(
     lengths: Longs,
     faulty: Mapping[str, tuple[Statistics, Longs]],
     *,
+    always: tuple[str, ...] = (),
     seed: int,
 ) -> Evidence | None:
     """The best choice among the statistics, or None where rows are too few to tell.
@@ -86,6 +97,7 @@ def choose(
         normal: statistic -> (N,) of normal rows, higher = more unusual.
         lengths: (N,) units of the rows.
         faulty: kind of fault -> the same of (M,) rows that have one, and their lengths.
+        always: statistics that every choice has.
         seed: of the division of the normal rows.
     """
     kinds = {kind: rows for kind, rows in faulty.items() if len(rows[1]) >= FEWEST_FAULTY}
@@ -99,7 +111,8 @@ def choose(
         length_edges(lengths[ranks], _FEWEST_OF_LENGTH),
     )
     beside = marginals.p_values({n: v[~ranks] for n, v in normal.items()}, lengths[~ranks])[0]
-    contest = _Contest(beside, {kind: marginals.p_values(*rows)[0] for kind, rows in kinds.items()})
+    faults = {kind: marginals.p_values(*rows)[0] for kind, rows in kinds.items()}
+    contest = _Contest(beside, faults, always)
     found = contest.winner(declared)
     places = contest.places(found)
     return Evidence(
@@ -123,10 +136,16 @@ class _Contest:
     Args:
         normal: statistic -> (N,) p-values of normal rows.
         faulty: kind -> statistic -> (M,) those of rows with that fault.
+        always: statistics that every choice has.
     """
 
-    def __init__(self, normal: Mapping[str, Doubles], faulty: Mapping[str, Mapping[str, Doubles]]) -> None:
-        self._normal, self._faulty = normal, faulty
+    def __init__(
+        self,
+        normal: Mapping[str, Doubles],
+        faulty: Mapping[str, Mapping[str, Doubles]],
+        always: tuple[str, ...],
+    ) -> None:
+        self._normal, self._faulty, self._always = normal, faulty, always
         self._known: dict[Choice, _Places] = {}
 
     def places(self, choice: Choice) -> _Places:
@@ -145,7 +164,9 @@ class _Contest:
 
     def winner(self, declared: Choice) -> Choice:
         """The best choice; `declared` unless one is worth clearly more."""
-        alone = [Choice(used=(name,)) for name in self._normal]
+        alone = list(self._others(Choice(used=self._always), declared.fusion))
+        if not alone:
+            return declared
         every = [Choice(fusion=fusion) for fusion in FUSIONS]
         first = max(alone, key=self._worth)
         best = max([*alone, *every, *(self._grown(first, fusion) for fusion in FUSIONS)], key=self._worth)

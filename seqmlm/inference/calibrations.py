@@ -27,7 +27,7 @@ from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
-from seqmlm.evaluation.evidence import Evidence
+from seqmlm.evaluation.evidence import RATE, Evidence
 from seqmlm.inference.model_folder import CALIBRATION as CALIBRATION
 from seqmlm.inference.model_folder import LoadedModel, changing, put_file
 from seqmlm.inference.one_pass import correction_for, correction_identity
@@ -106,7 +106,8 @@ class Stored:
             "precision": self.precision,
         }
         if self.evidence is not None:
-            found["evidence"] = self.evidence.to_state()
+            found["evidence"] = {**self.evidence.to_state(), "found": self.evidence.found}
+            found["judged_by"] = self.evidence.judges
         if self.asked(mode) == ONE_PASS:
             found["correction"] = correction_for(model).kind
         if alpha is not None:
@@ -131,13 +132,20 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
     parts = [
         f"level {level}: "
         + ", ".join(
-            f"{mode} {one.rows:,} rows (rates from {rate_above(one.fitted.smallest_rate)})"
+            f"{mode} {one.rows:,} rows (rates from {rate_above(one.fitted.smallest_rate)}{_judged(one)})"
             for (own, mode), one in made.items()
             if own == level
         )
         for level in levels
     ]
     return f"calibrated {'; '.join(parts)}"
+
+
+def _judged(one: Stored) -> str:
+    found = one.evidence
+    return (
+        "" if found is None else f"; {found.found:.0%} of planted faults found at {RATE:g} by {found.judges}"
+    )
 
 
 def stored_calibrations(folder: Path) -> dict[tuple[str, str], Stored]:

@@ -152,6 +152,7 @@ class Detector:
             {name: values[teaches] for name, values in statistics.items()},
             lengths[teaches],
             {kind: table(rows, statistics) for kind, rows in self.faulty(planted).items()},
+            always=tuple(name for name in self.level.always if name in statistics),
             seed=seed,
         )
 

@@ -105,8 +105,9 @@ class CalibrateResult:
         level: judged at.
         records: normal records that were used; left_out: those the model was trained on.
         modes: for each mode rows, smallest_rate (of false alarms that is guaranteed), tail (whether smaller
-            ones are extrapolated), rows_per_day, precision, of one-pass modes the correction ("derived", or
-            "fitted": an approximation) and, where a rate was asked for, what it rests on.
+            ones are extrapolated), judged_by and evidence (`seqmlm.evaluation.evidence`), rows_per_day,
+            precision, of one-pass modes the correction ("derived", or "fitted": an approximation) and, where
+            a rate was asked for, what it rests on.
         problems: by reason.
     """
 

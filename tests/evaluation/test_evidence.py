@@ -83,3 +83,15 @@ def test_few_rows_tell_nothing():
 def test_evidence_survives_json():
     found = chosen(Choice(), ["one", "two"], fault={"one": 2.0})
     assert Evidence.from_state(json.loads(json.dumps(found.to_state()))) == found
+
+
+def test_what_always_judges_is_part_of_every_choice():
+    rng = np.random.default_rng(3)
+    names = ["one", "rare", "noise"]
+    normal = noise(rng, names) | {"rare": np.zeros(1000)}
+    faulty = {"fault": (noise(rng, names, 200, one=2.0) | {"rare": np.zeros(200)}, LENGTHS[:200])}
+    found = choose(Choice(), normal, LENGTHS, faulty, always=("rare",), seed=1)
+    assert found.choice.used == ("rare", "one")
+    assert (found.judges, found.found) == ("rare, one", found.kinds["fault"]["found"])
+    alone = choose(Choice(), normal, LENGTHS, faulty, seed=1)
+    assert alone.kinds["fault"]["auroc"] == pytest.approx(found.kinds["fault"]["auroc"], abs=1e-9)

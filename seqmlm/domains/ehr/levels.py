@@ -434,6 +434,7 @@ class VisitLevel(PatientLevel):
 
     kind = "visit"
     statistics: ClassVar[Mapping[str, str]] = {**_MAX, **_MEAN, **_RARITY, **_PAIR, **_UNKNOWN}
+    always = tuple(_UNKNOWN)
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored, rows = patient.scored, []
@@ -484,6 +485,7 @@ class HistoryLevel(PatientLevel):
         **_PAIR,
         **_UNKNOWN,
     }
+    always = tuple(_UNKNOWN)
 
     def of(self, patient: PatientUnits, counts: CodeCounts) -> list[Row]:
         scored = patient.scored

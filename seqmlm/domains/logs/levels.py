@@ -278,6 +278,7 @@ class SessionLevel(Level):
         **COUNTED,
     }
     choice = Choice(fusion="harmonic")
+    always = ("unseen",)
     also, also_want = (PARTITION,), (Rank(),)
     background = LogBackground
 
@@ -318,6 +319,7 @@ class LineLevel(Level):
         "unseen": UNSEEN,
         "bigram": "how rarely training had this line after the one before it",
     }
+    always = ("unseen",)
     background = LogBackground
 
     def __init__(self, name: str) -> None:
