@@ -6,6 +6,10 @@ original? Floors see the same units: an add-one unigram, a 5-gram with tuned smo
 the model, which read both sides and the rest of the record. "Mixed" is what a scoring gives: the model with
 these counts, where they helped on validation records.
 
+"Judged" is the product: the level's statistics of units, those that find planted faults on other held-out
+records, calibrated on these; the faults that chose are not those that are judged. Each statistic alone
+stands beside it.
+
 What an unusual neighbourhood adds to an unusual unit is its lift: bits beyond those of the unigram (as in the
 SLOR of Lau et al. 2017). Floors have theirs too, and the best floor is chosen among all.
 """
@@ -31,19 +35,24 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
 from seqmlm.inference.batches import Encoded
+from seqmlm.inference.calibrations import stored_background
+from seqmlm.inference.detector import Detector
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tasks.calibrate import Calibrator, Normal
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Row = dict[str, Any]
 
 ARMS = ("model", "mixed")
+JUDGED = "judged"
 LIFT = " lift"
 LIFTED = ("mixed", "5-gram", "counts")
-RECORDS = 150
+LEVELS = {"text": "word", "protein": "residue", "dna": "base", "code": "token"}
+RECORDS, CALIBRATION = 150, 250
 NGRAM_UNITS = 2_000_000
 LONGEST = 250  # tokens of a record that is judged
 
@@ -70,12 +79,46 @@ def field_rows(
     found = FIELDS[name](data, out)
     model = trained(out, name, found.domain, found.files, found.flags, seed, minutes)
     baselines = Baselines(model, spelled(model, found))
+    texts = chosen(found.texts, len(found.texts), seed)
+    judges = Judges(model, LEVELS[name], texts[-CALIBRATION:])
     rows = []
     for fault, plant in found.faults.items():
-        texts = chosen(found.texts, len(found.texts), seed)
-        pairs = list(islice(_pairs(model, texts, plant, seed), records))
-        rows += compared(f"{name}: {fault}", model, baselines, pairs)
+        pairs = list(islice(_pairs(model, texts[:-CALIBRATION], plant, seed), records))
+        rows += compared(f"{name}: {fault}", model, baselines, pairs, judges)
     return rows
+
+
+class Judges:
+    """The product's detector of units.
+
+    Args:
+        model: asked.
+        level: whose rows are units.
+        normal: texts it is calibrated on.
+    """
+
+    def __init__(self, model: LoadedModel, level: str, normal: Sequence[str]) -> None:
+        self.level = model.domain.level(level)
+        calibrator = Calibrator(session=Session(model, tokens_per_batch=8192), problems=Problems("skip"))
+        records = [_record(text, number) for number, text in enumerate(normal)]
+        of = Normal(records=records, of=len(records), source="")
+        background, rest = stored_background(model, self.level), of
+        if background is None or background.needs_scores:
+            background, rest = calibrator.background(self.level, of, None)
+        [stored] = calibrator.calibrate(self.level, ["exact"], rest, background).values()
+        self.detector = Detector(
+            RecordScorer(calibrator.session),
+            self.level,
+            background=background,
+            calibration=stored.calibration,
+        )
+        self.choice = "none" if stored.evidence is None else stored.evidence.judges
+
+    def found(self, encoded: Sequence[Encoded]) -> dict[str, Doubles]:
+        """-log p of units that are judged together, and each statistic alone."""
+        rows = self.detector.encoded(encoded)
+        parts = {name: np.array([one.row.statistics[name] for one in rows]) for name in self.level.statistics}
+        return {JUDGED: -np.log([one.p_value or 1.0 for one in rows]), **parts}
 
 
 class Baselines:
@@ -110,7 +153,13 @@ class Baselines:
         }
 
 
-def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequence[Pair]) -> list[Row]:
+def compared(
+    name: str,
+    model: LoadedModel,
+    baselines: Baselines,
+    pairs: Sequence[Pair],
+    judges: Judges | None = None,
+) -> list[Row]:
     """The model beside its baselines on pairs; a record is ranked by the mean and the largest of its bits.
 
     `pairs_won` is the share of pairs whose faulty copy has more than its original; ties are lost.
@@ -129,12 +178,29 @@ def compared(name: str, model: LoadedModel, baselines: Baselines, pairs: Sequenc
     labels = np.repeat([False, True], half)
     twice = np.tile(np.arange(half), 2)
     rows = [_row(f"{name}, unit", changed, by_unit, owner, len(pairs))]
+    if judges is not None:
+        rows[0] |= _judged(changed, judges, both[half:], by_unit[rows[0]["floor"]], owner)
     for way, reduce in (("mean", np.mean), ("max", np.max)):
         whole = {arm: np.array([float(reduce(v)) for v in values]) for arm, values in bits.items()}
         row = _row(f"{name}, record by {way}", labels, whole, twice, len(pairs))
         won = {arm: float((values[half:] > values[:half]).mean()) for arm, values in whole.items()}
         rows.append({**row, "pairs_won": won["mixed"], "floor_won": won[row["floor"]]})
     return rows
+
+
+def _judged(labels: Bools, judges: Judges, faulty: Sequence[Encoded], floor: Doubles, groups: Any) -> Row:
+    """The product beside the best floor and beside the best of its own statistics."""
+    found = judges.found(faulty)
+    areas = {name: ranking(labels, values)["auroc"] for name, values in found.items()}
+    part = max((name for name in areas if name != JUDGED), key=lambda name: areas[name])
+    return {
+        JUDGED: areas.pop(JUDGED),
+        "judged_by": judges.choice,
+        "parts": areas,
+        "part": part,
+        **{f"judged_{key}": value for key, value in gain(labels, found[JUDGED], floor, groups).items()},
+        **{f"part_{key}": v for key, v in gain(labels, found[JUDGED], found[part], groups).items()},
+    }
 
 
 def _surprisals(model: LoadedModel, records: Sequence[Encoded]) -> dict[str, list[Doubles]]:

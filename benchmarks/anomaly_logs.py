@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from anomaly_floors import floors
 from anomaly_metrics import alarmed, gain, ranking, threshold_on
-from anomaly_models import COUNTING, Detector, Fused, trained
+from anomaly_models import COUNTING, HARMONIC, Detector, Fused, trained
 from anomaly_sessions import (
     RawTask,
     SessionTask,
@@ -24,6 +24,7 @@ from anomaly_sessions import (
 from numpy.typing import NDArray
 
 from seqmlm.data.record import Record
+from seqmlm.evaluation.conformal import Choice
 
 Doubles = NDArray[np.float64]
 Row = dict[str, Any]
@@ -77,13 +78,16 @@ def sessions(
     task = hdfs(data) if name == "hdfs" else openstack(data, name.removeprefix("openstack_"))
     detector = session_detector(task, out, seed, minutes)
     known, lengths = detector.statistics(records_of(task.calibration))
+    every = detector.level.statistics
     detectors = {
-        "fused": Fused.fit(known, lengths, detector.level.statistics),
-        "fused by Fisher": Fused.fit(known, lengths, detector.level.statistics, fusion="fisher"),
-        "fused, counting alone": Fused.fit(known, lengths, COUNTING),
+        "fused": Fused.fit(known, lengths, every, choice=detector.choice(records_of(task.calibration))),
+        "fused, all by harmonic mean": Fused.fit(known, lengths, every, choice=HARMONIC),
+        "fused, all by Fisher": Fused.fit(known, lengths, every, choice=Choice()),
+        "fused, counting alone": Fused.fit(known, lengths, COUNTING, choice=HARMONIC),
     }
     counted = floors(task.train)["unseen event"]
-    graded = Fused.fit({**known, "unseen": counted(task.calibration)}, lengths, detector.level.statistics)
+    unseen = {**known, "unseen": counted(task.calibration)}
+    graded = Fused.fit(unseen, lengths, every, choice=HARMONIC)
     rows: list[Row] = []
     for one in [task, distinct(task)] if name == "hdfs" else [task]:
         found, sizes = detector.statistics(records_of(one.test))
@@ -167,9 +171,10 @@ def raw(name: str, data: Path, out: Path, seed: int, minutes: float, records: in
         found, sizes = detector.statistics(task.test)
         every = detector.level.statistics
         detectors = {
-            "fused": Fused.fit(known, lengths, every),
-            "fused by Fisher": Fused.fit(known, lengths, every, fusion="fisher"),
-            "fused, counting alone": Fused.fit(known, lengths, COUNTING),
+            "fused": Fused.fit(known, lengths, every, choice=detector.choice(calibration)),
+            "fused, all by harmonic mean": Fused.fit(known, lengths, every, choice=HARMONIC),
+            "fused, all by Fisher": Fused.fit(known, lengths, every, choice=Choice()),
+            "fused, counting alone": Fused.fit(known, lengths, COUNTING, choice=HARMONIC),
         }
         for detects, fused in detectors.items():
             rows += fused_rows(task, f"{detects}; trained on {arm}", fused, found, sizes)

@@ -69,6 +69,13 @@ SHOWN_FIELDS = (
     "lift_gain",
     "lift_low",
     "lift_high",
+    "judged",
+    "judged_gain",
+    "judged_low",
+    "judged_high",
+    "part_gain",
+    "part_low",
+    "part_high",
     "top1",
     "top5",
     "pairs_won",
@@ -112,7 +119,7 @@ def _cell(rows: list[Row], name: str) -> str:
     values = [row[name] for row in rows if row.get(name) is not None]
     if not values:
         return ""
-    reduce = {"low": min, "high": max}.get(name.removeprefix("lift_"), np.mean)
+    reduce = {"low": min, "high": max}.get(name.rpartition("_")[2], np.mean)
     return f"{float(reduce(values)):.4f}"
 
 
