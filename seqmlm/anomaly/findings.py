@@ -82,14 +82,25 @@ def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message:
     )
 
 
-def told(rule: str, row: Row, scored: Scored, p_value: float | None) -> str:
-    """A sentence on a row: how unusual, and its most surprising unit."""
+def told(
+    rule: str, row: Row, scored: Scored, p_value: float | None, fired: tuple[str, float] | None = None
+) -> str:
+    """Why a row is unusual: how unusual it is, what says so, and its most surprising unit.
+
+    Args:
+        rule: name of the level.
+        p_value: share of normal rows that are at least as unusual; None where that is not known.
+        fired: what the most telling statistic means, and its p-value.
+    """
     rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
+    why = "" if fired is None else f" Most telling: {fired[0]} (p {fired[1]:.2g})."
     bits = scored.surprisal[row.units]
-    if not len(bits):
+    if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
+    if not len(bits):
+        return f"An unusual {rule}{rate}.{why}"
     unit = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
-    return f"An unusual {rule}{rate}. Least expected: {unit!r} ({bits.max():.1f} bits)."
+    return f"An unusual {rule}{rate}.{why} Least expected: {unit!r} ({bits.max():.1f} bits)."
 
 
 def uri_of(scored: Scored) -> str:

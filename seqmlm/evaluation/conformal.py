@@ -146,6 +146,11 @@ class Marginals:
         """Estimate from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
         return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
 
+    @property
+    def rows(self) -> int:
+        """Rows that one of them ranks among."""
+        return max(one.total for ranks in self.by_statistic.values() for one in ranks.bins)
+
     def p_values(self, statistics: Statistics, lengths: Longs) -> tuple[dict[str, Doubles], Bools]:
         """Name -> (M,) p-values, and (M,) True where any of them is extrapolated.
 
@@ -406,7 +411,10 @@ class Screening:
 
 
 class Stages(Protocol):
-    """Scores rows in two stages."""
+    """Scores rows in two stages; `choice` is that of the exact statistics."""
+
+    @property
+    def choice(self) -> Choice: ...
 
     def near(self, screen: Statistics, lengths: NDArray[Any]) -> Bools:
         """(M,) True where a row's screening statistics require the exact ones."""
@@ -509,7 +517,8 @@ class CascadeCalibration:
         p_values = {}
         for name, own in marginal.items():
             p_values[name] = screened.p_values.get(name, np.ones(len(sizes))).copy()
-            p_values[name][near] = own
+            if self.exact.rows:  # of no escalated rows nothing exact is known, and the screening has decided
+                p_values[name][near] = own
         return Judgement(p_value, p_values, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:

@@ -21,6 +21,7 @@ from seqmlm.engine.reductions import Reduction, union
 from seqmlm.engine.units import EXACT, Mode
 from seqmlm.errors import DataError
 from seqmlm.evaluation.conformal import (
+    ALL,
     FEW,
     Calibration,
     Judgement,
@@ -50,6 +51,7 @@ class JudgedRow:
         extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
         p_values: of each statistic alone.
+        fired: the statistic with the smallest of these among those that judge; None where none is below 1.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
     """
@@ -60,6 +62,7 @@ class JudgedRow:
     extrapolated: bool = False
     alarm: bool | None = None
     p_values: Mapping[str, float] = field(default_factory=dict)
+    fired: str | None = None
     unfamiliar: bool = False
 
 
@@ -263,7 +266,9 @@ class Detector:
     ) -> list[JudgedRow]:
         names = list(judgement.p_values)
         columns = np.array([judgement.p_values[name] for name in names]).reshape(len(names), len(rows))
-        alpha = self.alpha
+        alpha, chosen = self.alpha, self.cascade or self.calibration
+        assert chosen is not None
+        judging = [names.index(name) for name in chosen.choice.used or names if name in names]
 
         def judged(row: Row, one: Scored, p: float, beyond: bool, own: list[float]) -> JudgedRow:
             if row.score is None:
@@ -277,6 +282,9 @@ class Detector:
                 extrapolated=beyond,
                 alarm=None if alpha is None else p <= alpha,
                 p_values=dict(zip(names, own, strict=True)),
+                fired=names[least]
+                if judging and own[least := min(judging, key=own.__getitem__)] < 1
+                else None,
             )
 
         return [
@@ -316,7 +324,7 @@ class Recorder:
     """
 
     def __init__(self, screening: Screening | None = None) -> None:
-        self._screening = screening
+        self._screening, self.choice = screening, ALL
         self._screen: list[Mapping[str, Doubles]] = []
         self._exact: list[Mapping[str, Doubles]] = []
         self._lengths: list[Longs] = []

@@ -43,7 +43,7 @@ def score_changes(config: ScoreConfig, stdout: TextIO) -> ScoreSummary:
         wanted = f"only at the level {domain.changes_level!r}" if domain.changes_level else "not at all"
         raise UsageError(f"changes of a folder are scored {wanted} by models of the domain {domain.name}")
     with problems_of(config, plan) as problems:
-        findings = Findings(RULE, config.baseline, config.sarif, private=plan.sensitive)
+        findings = Findings(RULE, plan.level, config.baseline, config.sarif, private=plan.sensitive)
         counts, detector = ScoreCounts(), plan.detector()
 
         def seen() -> Iterator[Changed]:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from seqmlm.anomaly.findings import told
+from seqmlm.anomaly.levels import Level
 from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.data.record import Record
@@ -36,6 +38,7 @@ def line(
     top: bool = True,
     sensitive: bool = False,
     calibrated: bool | None = None,
+    level: Level | None = None,
 ) -> dict[str, Any]:
     """The fields of a row; those that do not apply are left out, those without a value are None.
 
@@ -46,6 +49,7 @@ def line(
         top: the most surprising units, with what was expected instead.
         sensitive: the row says that it is of sensitive data, for whoever reads it.
         calibrated: rows have p-values, and one without a score has None; default: if this one has.
+        level: it was judged at; then an alarm says why it is one.
     """
     row, scored = judged.row, judged.scored
     bits = scored.surprisal[row.units]
@@ -65,6 +69,8 @@ def line(
         fields |= {"p_value": p_value, "extrapolated": judged.extrapolated}
     if judged.alarm is not None:
         fields["alarm"] = judged.alarm
+    if judged.alarm and level is not None:
+        fields["reason"] = reason(level.name, level, judged)
     if calibrated:
         fields["channels"] = dict(judged.p_values)
     if top:
@@ -73,6 +79,13 @@ def line(
     if per_unit:
         fields["per_unit"] = [unit_fields(scored, unit, tokenizer) for unit in row.units.tolist()]
     return fields
+
+
+def reason(rule: str, level: Level, judged: JudgedRow) -> str:
+    """Why a row raised an alarm, in a sentence or two; `rule` is what it is called."""
+    name = judged.fired
+    fired = None if name is None else (level.statistics[name], judged.p_values[name])
+    return told(rule, judged.row, judged.scored, judged.p_value, fired)
 
 
 def lines(
@@ -107,6 +120,7 @@ def lines(
                 per_unit=config.per_unit,
                 sensitive=plan.sensitive,
                 calibrated=plan.calibrated,
+                level=plan.level,
             )
             for row in kept
         ]
@@ -197,6 +211,7 @@ def schema(plan: ScoringPlan) -> Schema:
         columns["extrapolated"] = "flag"
         if plan.alpha is not None:
             columns["alarm"] = "flag"
+            columns["reason"] = "text"
             columns["unfamiliar"] = "flag"
         columns["channels"] = "p_values"
     columns["top"] = "units"

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 from seqmlm import __version__
-from seqmlm.anomaly.findings import Finding, finding, told, uri_of
-from seqmlm.anomaly.levels import Track
+from seqmlm.anomaly.findings import Finding, finding, uri_of
+from seqmlm.anomaly.levels import Level, Track
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
-from seqmlm.tasks.score_output import ScoreSummary
+from seqmlm.tasks.score_output import ScoreSummary, reason
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
@@ -27,7 +27,8 @@ class Findings:
     """Collects the alarms of one scoring; other rows pass.
 
     Args:
-        rule: name of the level.
+        rule: what is found, the name of the level or of its change.
+        level: that is judged.
         baseline: an earlier run's SARIF or JSON lines; None for none.
         out: SARIF file, or None.
         private: only the owner may read it.
@@ -36,8 +37,10 @@ class Findings:
         DataError: the baseline cannot be read.
     """
 
-    def __init__(self, rule: str, baseline: Path | None, out: Path | None, *, private: bool) -> None:
-        self._rule, self._out, self._private = rule, out, private
+    def __init__(
+        self, rule: str, level: Level, baseline: Path | None, out: Path | None, *, private: bool
+    ) -> None:
+        self._rule, self._level, self._out, self._private = rule, level, out, private
         self._baseline = None if baseline is None else Baseline.read(baseline)
         self._found: list[Finding] = []
         self._looked_at: set[str] = set()
@@ -50,8 +53,7 @@ class Findings:
         self._looked_at.add(uri_of(scored))
         if not judged.alarm:
             return self._baseline is None
-        sentence = told(self._rule, row, scored, judged.p_value)
-        one = finding(self._rule, row, scored, judged.p_value, sentence)
+        one = finding(self._rule, row, scored, judged.p_value, reason(self._rule, self._level, judged))
         if self._baseline is None:
             self._keep(one)
             return True
@@ -95,7 +97,7 @@ class ScoreReporter:
         self._config, self._plan, self._workspace, self._notify = config, plan, workspace, notify
         self._run: TrackedRun | None = None
         self._private = private = plan.sensitive
-        self._findings = Findings(plan.level.name, config.baseline, config.sarif, private=private)
+        self._findings = Findings(plan.level.name, plan.level, config.baseline, config.sarif, private=private)
         self._report: ScoreReport | None = None
         self._track: Track | None = None
 

@@ -109,3 +109,15 @@ def test_to_disk_and_back_to_the_last_bit() -> None:
 def test_a_share_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
         Screening.fit({"a": np.ones(3)}, np.ones(3), escalate=1.0, seed=0)
+
+
+@pytest.mark.parametrize("count", [12, 30])
+def test_few_rows_that_escalate_nothing_leave_the_screening_to_decide_and_say_so(count: int) -> None:
+    rng = np.random.default_rng(4)
+    screen, exact, lengths = rows(rng, count)
+    cascade = fitted(rng, count, escalate=0.05)
+    if cascade.exact.rows:
+        pytest.skip("some rows were escalated")
+    odd = {name: values + 50 for name, values in screen.items()}
+    found = judged(cascade, odd, {name: values + 50 for name, values in exact.items()}, lengths)
+    assert (found.p_values["mean"] < 1).all()  # type: ignore[attr-defined]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tiny_domain_models import code_model
+from tiny_fields import random_model
 from tiny_models import RESIDUES, protein_model
 
+from seqmlm import plugins
 from seqmlm.anomaly.levels import Background, Level, RecordLevel, UnitLevel, mean, record_row
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.data.identity import TrainedOn
@@ -20,7 +23,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.code.levels import ClassNorms
 from seqmlm.engine import durable
 from seqmlm.engine.types import Sequences
-from seqmlm.engine.units import EXACT, ONE_PASS
+from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import DataError, StateError
 from seqmlm.inference.batches import forward_tokens
 from seqmlm.inference.calibrations import (
@@ -44,6 +47,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks import calibrate as calibrate_module
 from seqmlm.tasks.calibrate import ENOUGH_ROWS, Calibrator, Normal
+from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.base import Tokenizer
 
 
@@ -310,3 +314,38 @@ def test_folders_without_calibration_and_broken_ones(model: LoadedModel, tmp_pat
 def _one(model: LoadedModel) -> Stored:
     found = calibrator(model).calibrate(RecordLevel("protein"), ["partition:2"], normal(20), None)
     return found["protein", "partition:2"]
+
+
+@pytest.mark.parametrize("field", plugins.names("domains"))
+def test_every_alarm_of_every_field_and_level_has_a_reason(field: str, tmp_path: Path) -> None:
+    domain = plugins.domain(field)
+    sample = domain.sample(tmp_path, n=60)
+    records = list(islice(domain.read([str(one) for one in sample.files], Problems("skip")), 18))
+    cut = len(records) * 2 // 3
+    kind = plugins.tokenizer_class(domain.defaults.tokenizer)
+    options = dict(domain.defaults.tokenizer_options)
+    texts = (one.raw for one in records)
+    known = random_model(
+        field, kind.train(texts, **options) if kind.trainable else kind(**options), max_length=256
+    )
+    alarms = 0
+    for level in domain.levels:
+        made = calibrator(known, notify=lambda text: None)
+        background, rest = made.background(level, replace(normal(0), records=records[:cut], of=cut), None)
+        [stored] = made.calibrate(level, ["partition:4"], rest, background).values()
+        detector = Detector(
+            RecordScorer(Session(known)),
+            level,
+            mode=Mode("partition", 4),
+            background=background,
+            calibration=stored.calibration,
+            alpha=max(0.5, stored.fitted.smallest_rate),
+        )
+        for one in detector.judged(records[cut:], Problems()):
+            told = line(one, known.tokenizer, level=level)
+            assert ("reason" in told) is bool(one.alarm)
+            if one.alarm:
+                alarms += 1
+                assert one.unfamiliar or one.fired in level.statistics
+                assert ("unfamiliar" if one.unfamiliar else level.statistics[one.fired]) in told["reason"]
+    assert alarms

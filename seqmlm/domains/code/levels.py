@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.findings import Fingerprints
-from seqmlm.anomaly.levels import Background, Level, RecordLevel, part_row
+from seqmlm.anomaly.levels import SURPRISAL, Background, Level, RecordLevel, part_row
 from seqmlm.anomaly.values import ALONE, Doubles, Longs, Row, Scored
 from seqmlm.engine.types import Sequences
 from seqmlm.errors import StateError
@@ -416,12 +416,13 @@ class LineLevel(CodeLevel):
 
 
 class TokenLevel(CodeLevel):
-    """Lexer tokens (words, in strings and comments): the z of each."""
+    """Lexer tokens (words, in strings and comments): the z of each, and its bits: a wrong name is a name."""
 
     name = "token"
     statistics: ClassVar[Mapping[str, str]] = {
         "token": "surprisal against tokens of the same class, as z",
         **COUNTED,
+        **SURPRISAL,
     }
 
     def of(self, source: SourceUnits, z: Doubles, mixed: Doubles) -> list[Row]:
@@ -430,8 +431,9 @@ class TokenLevel(CodeLevel):
         for unit, (value, counted) in enumerate(zip(z.tolist(), mixed.tolist(), strict=True)):
             scope = source.scopes[int(source.owners[unit])]
             name = str(int(source.scored.number[unit]))
-            both = {"token": value, "counted": counted}
-            made = source.row(np.array([unit]), name, both, unit, scope)
+            bits = float(source.scored.surprisal[unit])
+            statistics = {"token": value, "counted": counted, "surprisal": bits}
+            made = source.row(np.array([unit]), name, statistics, unit, scope)
             text = f"{source.line(int(source.lines[unit]))}\0{source.scored.text(unit)}"
             kind = -1 if kinds is None else int(kinds[unit])
             more: dict[str, Any] = {"class": CLASSES[kind]} if kind >= 0 else {}
