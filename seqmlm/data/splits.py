@@ -141,18 +141,53 @@ def _share(hashes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
-    """(N,) group hashes to (N,) parts: the lowest hashes validate, the next ones calibrate."""
+    """(N,) group hashes to (N,) parts: the lowest hashes validate, the next ones calibrate.
+
+    Where groups of several records, of different sizes, leave a part less than half or more than twice of
+    what is wanted, the groups are chosen by their sizes too.
+    """
     shares = _share(groups)
     ends = (wanted[0], wanted[0] + wanted[1])
     parts = _IN_ORDER[np.digitize(shares, ends)]
+    distinct, member, sizes = np.unique(shares, return_inverse=True, return_counts=True)
+    fair = all(
+        share / 2 <= (parts == part).mean() <= 2 * share
+        for part, share in ((VALIDATION, wanted[0]), (CALIBRATION, wanted[1]))
+        if share > 0
+    )
+    if not fair and _FEWEST_SIZED <= len(distinct) <= len(groups) // 2:
+        sized = _by_size(sizes, wanted)
+        if (sized == TRAIN).any():
+            return np.asarray(sized[member], dtype=np.int8)
     if all((parts == part).any() for part, share in enumerate((1.0, *wanted)) if share > 0):
         return parts
     # A part is empty: the nearest groups move to it, as long as there are enough of them.
-    distinct, member = np.unique(shares, return_inverse=True)
     first, second = np.searchsorted(distinct, ends).tolist()
     validate, calibrate = _enough(len(distinct), (first, second - first), wanted)
     place = np.digitize(np.arange(len(distinct)), (validate, validate + calibrate))
     return np.asarray(_IN_ORDER[place][member], dtype=np.int8)
+
+
+_FEWEST_SIZED = 4  # groups; of fewer each part gets one
+
+
+def _by_size(sizes: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
+    """(G,) records of each group, in order of their hashes, to (G,) parts.
+
+    A group is passed over where it would make a part half as large again as it should be, unless no other is
+    left.
+    """
+    parts = np.full(len(sizes), TRAIN, dtype=np.int8)
+    for part, share in ((VALIDATION, wanted[0]), (CALIBRATION, wanted[1])):
+        target, taken = share * sizes.sum(), 0
+        for group in range(len(sizes)) if share > 0 else ():
+            if parts[group] == TRAIN and taken + sizes[group] <= 1.5 * target and taken < 0.75 * target:
+                parts[group] = part
+                taken += int(sizes[group])
+        if share > 0 and not taken:
+            left = np.where(parts == TRAIN, sizes, sizes.sum() + 1)
+            parts[int(left.argmin())] = part
+    return parts
 
 
 def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) -> tuple[int, int]:

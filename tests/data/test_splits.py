@@ -194,3 +194,17 @@ def test_a_function_may_decide() -> None:
     assert parts(Labelled(key), records).tolist() == [False, True, False]
     with pytest.raises(ValueError, match="not 'test'"):
         Labelled(key).mark(record("test"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_of_different_sizes_give_each_part_its_share(seed: int) -> None:
+    """A repository: one package has a quarter of the files, many have two."""
+    names = ["big"] * 103 + [f"p{i}" for i in range(40) for _ in range(2 + i % 11)]
+    split = ByKey(key=key, seed=seed, share=0.05, calibration=0.05)
+    marks = np.array([split.mark(record(name)) for name in names])
+    found = split.parts(marks)
+    for part in (VALIDATION, CALIBRATION):
+        assert 0.025 <= (found == part).mean() <= 0.1
+    for name in set(names):
+        assert len({int(part) for part, one in zip(found, names, strict=True) if one == name}) == 1
+    assert found.tolist() == split.parts(marks).tolist()
