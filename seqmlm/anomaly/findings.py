@@ -18,6 +18,8 @@ from seqmlm.anomaly.values import Row, Scored
 
 PLACE, CONTENT = "seqmlmPlace/v1", "seqmlmContent/v1"
 
+_LEAST = 1e-4
+
 State = Literal["new", "unchanged", "absent"]
 
 
@@ -83,7 +85,13 @@ def finding(rule: str, row: Row, scored: Scored, p_value: float | None, message:
 
 
 def told(
-    rule: str, row: Row, scored: Scored, p_value: float | None, fired: tuple[str, float] | None = None
+    rule: str,
+    row: Row,
+    scored: Scored,
+    p_value: float | None,
+    fired: tuple[str, float] | None = None,
+    *,
+    beyond: bool = False,
 ) -> str:
     """Why a row is unusual: how unusual it is, what says so, and its most surprising unit.
 
@@ -91,9 +99,11 @@ def told(
         rule: name of the level.
         p_value: share of normal rows that are at least as unusual; None where that is not known.
         fired: what the most telling statistic means, and its p-value.
+        beyond: the row is beyond all normal rows, and its p-value extrapolated: no count to be told.
     """
     rate = "" if p_value is None else f": about 1 in {1 / p_value:,.0f} normal ones is as unusual"
-    why = "" if fired is None else f" Most telling: {fired[0]} (p {fired[1]:.2g})."
+    rate = ": no normal one it was calibrated with is as unusual" if beyond else rate
+    why = "" if fired is None else f" Most telling: {fired[0]} (p {small(fired[1])})."
     bits = scored.surprisal[row.units]
     if row.score is None:
         return f"An unfamiliar {rule}: the model knows nothing of what it holds."
@@ -101,6 +111,15 @@ def told(
         return f"An unusual {rule}{rate}.{why}"
     unit = scored.text(int(row.units[bits.argmax()])).strip() or "the line break"
     return f"An unusual {rule}{rate}.{why} Least expected: {unit!r} ({bits.max():.1f} bits)."
+
+
+def small(p_value: float) -> str:
+    """A p-value for people: how far below the smallest that rows can show it lies is no fact.
+
+    >>> small(0.0123), small(1e-12)
+    ('0.012', 'below 0.0001')
+    """
+    return f"{p_value:.2g}" if p_value >= _LEAST else f"below {_LEAST:.4f}"
 
 
 def uri_of(scored: Scored) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from seqmlm.anomaly.findings import small
 from seqmlm.anomaly.values import SEEN, Row, Scored
 from seqmlm.reports.bins import Counts
 from seqmlm.reports.page import Cell, Page
@@ -284,7 +285,7 @@ def firing(p_values: Mapping[str, float]) -> str:
     'pll 0.012, misses 0.5'
     """
     ordered = sorted(p_values.items(), key=lambda one: one[1])[:_SMALLEST]
-    return ", ".join(f"{name} {p:.2g}" for name, p in ordered if p < 1 or len(p_values) == 1)
+    return ", ".join(f"{name} {small(p)}" for name, p in ordered if p < 1 or len(p_values) == 1)
 
 
 def verdict(score: float | None, p_value: float | None, alarm: bool | None) -> str:

@@ -85,7 +85,7 @@ def reason(rule: str, level: Level, judged: JudgedRow) -> str:
     """Why a row raised an alarm, in a sentence or two; `rule` is what it is called."""
     name = judged.fired
     fired = None if name is None else (level.statistics[name], judged.p_values[name])
-    return told(rule, judged.row, judged.scored, judged.p_value, fired)
+    return told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
 
 
 def lines(
