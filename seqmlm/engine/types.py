@@ -121,6 +121,20 @@ class Sequences(Protocol):
     def __getitem__(self, index: int) -> Encoding: ...
 
 
+class InMemory:
+    """Encodings in memory, as `Sequences`."""
+
+    def __init__(self, encodings: list[Encoding]) -> None:
+        self._encodings = encodings
+        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._encodings)
+
+    def __getitem__(self, index: int) -> Encoding:
+        return self._encodings[index]
+
+
 class Windows(Sequences, Protocol):
     """Sequences that are windows of records."""
 

@@ -148,8 +148,8 @@ class Detector:
         count = Counter(id(one.scored) for one in judged)
         teachers = {id(judged[at].scored): judged[at].scored for at in np.flatnonzero(teaches).tolist()}
         given = [Given(one.record, one.spans, one.classes, count[number]) for number, one in teachers.items()]
-        copies = min(_MOST_FAULTY, max(len(count) // 2, 1))
-        planted = list(plant(self.scorer.session.domain.faults, given, copies, seed=seed))
+        faults = self.scorer.session.domain.faults
+        planted = list(plant(faults, given, copies(len(count)), seed=seed))
         return choose(
             self.level.choice,
             {name: values[teaches] for name, values in statistics.items()},
@@ -314,6 +314,11 @@ def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles]
         for name in names
     }
     return statistics, np.array([row.length for row in rows], dtype=np.int64)
+
+
+def copies(records: int) -> int:
+    """Copies with planted faults, of all kinds together, that so many normal records are judged beside."""
+    return min(_MOST_FAULTY, max(records // 2, 1))
 
 
 class Recorder:

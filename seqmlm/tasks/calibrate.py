@@ -26,7 +26,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import evenly, nested
 from seqmlm.engine.device import Precision
 from seqmlm.engine.one_pass import Fit
-from seqmlm.engine.types import Encoding, Sequences
+from seqmlm.engine.types import Encoding, InMemory, Sequences
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.engine.windows import windows
 from seqmlm.errors import DataError, UsageError
@@ -46,7 +46,7 @@ from seqmlm.inference.calibrations import (
     stored_trained_on,
     told,
 )
-from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, Recorder, table
+from seqmlm.inference.detector import ESCALATE, Detector, JudgedRow, Recorder, copies, table
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.one_pass import fitted, keep, nearer
@@ -451,7 +451,15 @@ class Calibrator:
         mode = Mode.parse(name)
         share = 1 - _EXACT_SHARE - _CASCADE_SHARE if mode == ONE_PASS else _EXACT_SHARE
         judged: list[JudgedRow] = []
-        records = _Taken(self._paid(normal.records, share, self._cost(mode), lambda: len(judged)))
+        records = _Taken(
+            self._paid(
+                normal.records,
+                share,
+                self._cost(mode),
+                lambda: len(judged),
+                statistics=len(level.statistics),
+            )
+        )
         detector = Detector(self._scorer(), level, mode=mode, background=background)
         for one in detector.judged(records, self.problems):
             if one.row.score is not None:
@@ -477,7 +485,15 @@ class Calibrator:
         def cost(tokens: int) -> float:
             return again(tokens) * ESCALATE
 
-        taken = _Taken(self._paid(normal.records, _CASCADE_SHARE, cost, lambda: len(judged)))
+        taken = _Taken(
+            self._paid(
+                normal.records,
+                _CASCADE_SHARE,
+                cost,
+                lambda: len(judged),
+                statistics=len(level.screen),
+            )
+        )
         stage = Recorder()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         for one in detector.judged(taken, self.problems):
@@ -541,9 +557,16 @@ class Calibrator:
         return forward_tokens(self.session.model, mode)
 
     def _paid(
-        self, records: Sequence[Record], share: float, cost: Callable[[int], float], rows: Callable[[], int]
+        self,
+        records: Sequence[Record],
+        share: float,
+        cost: Callable[[int], float],
+        rows: Callable[[], int],
+        *,
+        statistics: int = 1,
     ) -> Iterator[Record]:
-        """Records, spread evenly, until a share of the budget is spent and there are `ENOUGH_ROWS`.
+        """Records, spread evenly, until a share of the budget is spent, on copies with faults too, and there
+        are `ENOUGH_ROWS`.
 
         One at least. Where rows are few it goes on until the share of the most budget is spent.
 
@@ -551,6 +574,7 @@ class Calibrator:
             records: to take from; all without a budget.
             cost: forward tokens of a record by its tokens.
             rows: there are by now.
+            statistics: of several, copies with faults say which judge.
         """
         if self.budget is None or not records:
             yield from records
@@ -561,7 +585,8 @@ class Calibrator:
         usual = share * self.budget
         most = max(usual * MOST_SHARE / TRAINING_SHARE, _FLOOR)
         for number, place in enumerate(nested(len(records))):
-            if number and number * each >= (usual if rows() >= ENOUGH_ROWS else most):
+            spent = (number + (copies(number) if statistics > 1 else 0)) * each
+            if number and spent >= (usual if rows() >= ENOUGH_ROWS else most):
                 return
             yield records[place]
 
@@ -576,17 +601,3 @@ class _Taken:
         for record in self._left:
             self.records.append(record)
             yield record
-
-
-class InMemory:
-    """Encodings in memory, as `Sequences`."""
-
-    def __init__(self, encodings: list[Encoding]) -> None:
-        self._encodings = encodings
-        self.lengths = np.array([len(one) for one in encodings], dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self._encodings)
-
-    def __getitem__(self, index: int) -> Encoding:
-        return self._encodings[index]

@@ -18,6 +18,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.reductions import Block, Entropy, Rank, Reduction
 from seqmlm.engine.scoring import Scorer
+from seqmlm.engine.types import InMemory
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import one_pass
@@ -26,7 +27,6 @@ from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
-from seqmlm.tasks.calibrate import InMemory
 from seqmlm.tasks.score_output import ScoreCounts, line
 from seqmlm.tasks.score_plan import EXPECTED
 
