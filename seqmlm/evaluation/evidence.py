@@ -7,8 +7,9 @@ in copies of normal records, are the next best. A choice is worth
     mean over kinds of (AUROC + share found at a false positive rate of `RATE`) / 2
 
 beside normal rows. Compared are each statistic alone, statistics added one by one while each is clearly worth
-more (by `WORTH`, and by two standard errors), all of them, and what the level declares, which stays unless
-another is clearly worth more: a gain within the noise may be paid by kinds of faults that nobody thought of.
+more (by `WORTH`, and by two standard errors), all of them, and what the level declares. That stays unless
+another is clearly worth more, for a gain within the noise may be paid by kinds of faults that nobody thought
+of, or unless it is worth less than one of its own parts.
 
 The rows that the fused statistic is ranked among may not take part in the choice: p-values are valid because
 those rows are like any new ones. So only the rows that estimate the marginals do (`teaching_part`), one half
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.evaluation.conformal import FUSIONS, Choice, Doubles, Fusion, Marginals, Statistics
-from seqmlm.evaluation.ranks import Bools, Longs, length_edges
+from seqmlm.evaluation.ranks import Longs, length_edges
 
 RATE, WORTH = 0.05, 0.01
 FEWEST, FEWEST_FAULTY = 100, 20
@@ -157,20 +158,23 @@ class _Contest:
             for kind, p_values in self._faulty.items():
                 faulty = np.sort(choice.fused(p_values))
                 above[kind] = _share_below(normal, choice.fused(p_values))
-                found[kind] = choice.fused(p_values) > threshold
+                found[kind] = (choice.fused(p_values) > threshold).astype(np.float64)
                 below += 1 - _share_below(faulty, choice.fused(self._normal))
             self._known[choice] = _Places(above, found, below / len(self._faulty))
         return self._known[choice]
 
     def winner(self, declared: Choice) -> Choice:
-        """The best choice; `declared` unless one is worth clearly more."""
+        """The best choice; `declared` unless one is worth clearly more, or a part finds more than it."""
         alone = list(self._others(Choice(used=self._always), declared.fusion))
         if not alone:
             return declared
         every = [Choice(fusion=fusion) for fusion in FUSIONS]
         first = max(alone, key=self._worth)
         best = max([*alone, *every, *(self._grown(first, fusion) for fusion in FUSIONS)], key=self._worth)
-        return best if self._is_better(best, declared) else declared
+        if self._is_better(best, declared):
+            return best
+        diluted = self._worth(declared) < self._worth(first) and self.places(first).above_chance()
+        return best if diluted else declared
 
     def _worth(self, choice: Choice) -> float:
         return self.places(choice).worth
@@ -199,12 +203,12 @@ class _Places:
 
     Args:
         above: kind -> (M,) share of normal rows below each faulty one, a tie being half.
-        found: kind -> (M,) True above all but `RATE` of the normal rows.
+        found: kind -> (M,) 1 above all but `RATE` of the normal rows, else 0.
         below: (N,) share of faulty rows above each normal one, the mean over kinds.
     """
 
     above: Mapping[str, Doubles]
-    found: Mapping[str, Bools]
+    found: Mapping[str, Doubles]
     below: Doubles
 
     @property
@@ -218,11 +222,22 @@ class _Places:
 
     def clearly_above(self, other: _Places) -> bool:
         """By more than `WORTH`, and than two standard errors of the difference (as DeLong et al. 1988)."""
-        variance = float(np.var((self.below - other.below) / 2)) / len(self.below)
-        for kind, above in self.above.items():
-            own, its = (one.above[kind] + one.found[kind] for one in (self, other))
-            variance += float(np.var((own - its) / 2)) / len(above) / len(self.above) ** 2
-        return self.worth - other.worth > max(WORTH, 2 * math.sqrt(variance))
+        found = {kind: own - other.found[kind] for kind, own in self.found.items()}
+        above = {kind: own - other.above[kind] for kind, own in self.above.items()}
+        spread = 2 * _standard_error(above, found, self.below - other.below)
+        return self.worth - other.worth > max(WORTH, spread)
+
+    def above_chance(self) -> bool:
+        """Whether it finds clearly more than drawing lots would."""
+        return self.worth - (0.5 + RATE) / 2 > 2 * _standard_error(self.above, self.found, self.below)
+
+
+def _standard_error(above: Mapping[str, Doubles], found: Mapping[str, Doubles], below: Doubles) -> float:
+    """Of a worth, or of a difference of two, from its parts row by row."""
+    variance = float(np.var(below / 2)) / len(below)
+    for kind, own in above.items():
+        variance += float(np.var((own + found[kind]) / 2)) / len(own) / len(above) ** 2
+    return math.sqrt(variance)
 
 
 def _share_below(reference: Doubles, values: Doubles) -> Doubles:

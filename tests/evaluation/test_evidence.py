@@ -61,7 +61,14 @@ def test_a_choice_is_never_worse_than_its_parts_or_what_was_declared(seed, decla
 
 def test_what_was_declared_stays_where_others_are_hardly_better():
     declared = Choice(fusion="harmonic")
-    assert chosen(declared, ["one", "two"], fault={}).choice == declared
+    assert chosen(declared, ["one", "two"], fault={}).choice == declared  # nothing finds anything
+
+
+def test_a_part_judges_alone_where_fusing_finds_less():
+    declared = Choice()
+    found = chosen(declared, ["one", "two"], fault={"one": 1.0, "two": 0.2})
+    assert found.choice.used == ("one",)
+    assert found.kinds["fault"]["auroc"] == pytest.approx(max(found.parts.values()))
 
 
 def test_found_is_the_share_above_the_rate_among_normal_rows():
