@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.ehr.readers import cells, exports
+from seqmlm.domains.ehr.readers import exports
 from seqmlm.domains.ehr.readers.exports import (
     Concepts,
     is_mimic3,
@@ -19,7 +18,7 @@ from seqmlm.domains.ehr.readers.exports import (
 from seqmlm.domains.ehr.readers.fhir import is_fhir, read_fhir
 from seqmlm.domains.ehr.readers.flat import is_diabetes130, read_diabetes130, read_long, read_wide
 from seqmlm.domains.ehr.readers.meds import is_meds, read_meds, root_of
-from seqmlm.domains.ehr.readers.tables import scan, table_files
+from seqmlm.domains.ehr.readers.tables import described, table_files
 
 __all__ = [
     "descriptions",
@@ -55,7 +54,7 @@ def descriptions(path: str | Path) -> dict[str, str]:
     problems = Problems("skip", sensitive=True)
     codes = root_of(folder) / "metadata" / "codes.parquet"
     if codes.exists():
-        return dict(_described(codes, problems))
+        return dict(described(codes, problems))
     if exports.is_synthea(folder):
         return _of_synthea(folder, problems)
     if is_omop(folder) and not is_mimic3(folder):
@@ -68,13 +67,6 @@ def _of_synthea(folder: Path, problems: Problems) -> dict[str, str]:
     files = table_files(folder)
     for name, vocabulary in exports.VOCABULARIES.items():
         for path in files.get(name, ()):
-            for code, text in _described(path, problems):
+            for code, text in described(path, problems):
                 found.setdefault(f"{vocabulary}//{code}", text)
     return found
-
-
-def _described(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
-    columns = {"code": ("code",), "description": ("description",)}
-    for _, (code, text) in scan(path, problems, columns, list(columns)):
-        if code and text:
-            yield cells.words(code), cells.words(text)
