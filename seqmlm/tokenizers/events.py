@@ -239,6 +239,21 @@ class EventsTokenizer(Tokenizer):
         """The code as the data has it, with `//Q7` for a value's bin."""
         return unquote(self.tokens[token])
 
+    def alone(self, token: int) -> str | None:
+        """As `surface`; None for the frame of visits, which is no clinical event, unless it is asked too."""
+        options, before = self._options, FIRST_INTERVAL + len(INTERVALS)
+        if token < FIRST_INTERVAL:
+            return None
+        if token < before:
+            shown = options.mask_time
+        else:
+            shown = options.mask_background or token not in self._lexicon.frame
+        return self.surface(token) if shown else None
+
+    def meaning(self, text: str) -> str | None:
+        """The description of a code, also where the bin or words of its value follow."""
+        return self._lexicon.meanings.get(text)
+
     def hf(self) -> PreTrainedTokenizerFast:
         """A tokenizer of the vocabulary's own spelling: tokens between white space; adds `[CLS]` and `[SEP]`.
 
@@ -249,7 +264,10 @@ class EventsTokenizer(Tokenizer):
         return fast_events_tokenizer(self.tokens)
 
     def _content(self) -> Any:
-        return {name: own for name, own in self._vocabulary.to_dict().items() if name != "meanings"}
+        # Neither descriptions nor what is shown determine ids.
+        return {
+            name: own for name, own in self._vocabulary.to_dict().items() if name not in ("meanings", "frame")
+        }
 
     def save(self, directory: Path) -> None:
         """As `Tokenizer.save`, and the vocabulary with its value bins in a file of its own."""
@@ -364,6 +382,8 @@ class Lexicon:
         kinds: visit class to token.
         parent: (V,) the family token before each, -1 for none.
         symbol: (V,) number of the family a token is of, -1 for none.
+        frame: tokens of visit classes, background and what opens visits.
+        meanings: what users see of a code, or of one with a value, to its description.
     """
 
     def __init__(self, vocabulary: Vocabulary, prefixed: bool) -> None:
@@ -384,6 +404,9 @@ class Lexicon:
         self.texts: dict[tuple[str, str], int] = {}
         owners: dict[int, str] = {token: name for name, token in families.items()}
         self._first_bin: dict[tuple[str, str], int] = {}
+        self.frame = set(self.kinds.values())
+        self.meanings: dict[str, str] = dict(vocabulary.meanings)
+        frame = set(vocabulary.frame)
         for code in vocabulary.codes:
             home, spelling = f"code {vocabulary_of(code)}", spell(code)
             self.codes[code] = own = add(spelling, home)
@@ -399,6 +422,11 @@ class Lexicon:
                 self.texts[code, text] = add(f"{spelling}//={spell(text)}", home)
                 made.append(self.texts[code, text])
             owners.update(dict.fromkeys([*made, *bins], family(code)))
+            if code in frame:
+                self.frame.update(made, bins)
+            if code in vocabulary.meanings:
+                texts = (unquote(tokens[token]) for token in (*made, *bins))
+                self.meanings |= dict.fromkeys(texts, vocabulary.meanings[code])
         self.tokens = tuple(tokens)
         self._homes = homes
         numbers = {name: n for n, name in enumerate(dict.fromkeys(owners.values()))}

@@ -117,6 +117,7 @@ class Vocabulary:
         units: code to the units (`events_units.unit`) that its values were seen in and that cannot be
             converted into each other, each with edges as those of `edges`.
         meanings: code to its description, where the data had one.
+        frame: codes that are no clinical events: background, and those that open visits.
     """
 
     codes: tuple[str, ...]
@@ -126,11 +127,12 @@ class Vocabulary:
     edges: Mapping[str, tuple[float, ...]]
     units: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
+    frame: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; what data without units and descriptions lack is left out, as it always was."""
+        """JSON values, without `units` where there are none: vocabularies without are older than those."""
         found = asdict(self)
-        return {name: own for name, own in found.items() if own or name not in ("units", "meanings")}
+        return {name: own for name, own in found.items() if own or name != "units"}
 
     def bins(self, code: str) -> list[tuple[str, tuple[float, ...]]]:
         """(unit, edges) of each set of bins of a code, "" for values without unit; sorted."""
@@ -157,6 +159,7 @@ class Vocabulary:
                 for code, own in values.get("units", {}).items()
             },
             meanings=dict(values.get("meanings", {})),
+            frame=tuple(values.get("frame", ())),
         )
 
 
@@ -215,6 +218,7 @@ def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
         edges={code: values[code].edges for code in sorted(codes & values.keys()) if values[code].edges},
         units={code: values[code].units for code in sorted(codes & values.keys()) if values[code].units},
         meanings={code: counts.meanings[code] for code in sorted(codes & counts.meanings.keys())},
+        frame=tuple(sorted(codes & counts.opening | codes - counts.timed)),
     )
 
 
@@ -262,11 +266,12 @@ class _Counts:
         self.units = _People(enough)
         self.values: dict[str, _Sample] = {}
         self.meanings: dict[str, str] = {}
+        self.timed, self.opening = set[str](), set[str]()
         self._random = random.Random(0)
 
     def add(self, history: HistoryLike) -> None:
         subject = hash(history.subject)
-        codes, texts, kinds, units = set(), set(), set(), set()
+        codes, texts, kinds, units, timed = set(), set(), set(), set(), set()
         for event in history.events:
             code, value, text = event.code, event.value, event.text
             codes.add(code)
@@ -280,8 +285,12 @@ class _Counts:
                 if own:
                     units.add((code, own))
                 sample.add(value, subject, own)
+            if event.time is not None:
+                timed.add(code)
             if event.kind:
                 kinds.add(event.kind)
+                self.opening.add(code)
+        self.timed |= timed
         self.codes.add((code for code in codes if not is_birth(code)), subject)
         self.texts.add(texts, subject)
         self.kinds.add(kinds, subject)
@@ -295,6 +304,9 @@ class _Counts:
         self.codes.forget()
         self.texts.forget()
         self.units.forget()
+        self.timed &= self.codes.counts.keys()
+        self.opening &= self.codes.counts.keys()
+        self.meanings = {code: text for code, text in self.meanings.items() if code in self.codes.counts}
         self.values = {code: own for code, own in self.values.items() if code in self.codes.counts}
 
 
