@@ -171,7 +171,8 @@ def read_mimic3(
     Args:
         path: the folder.
         problems: receives rows without patient, code or time, and counts of what is odd.
-        date_format: as for `read_synthea`.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         until: the last day of events; later ones are left out.
     """
     files = table_files(Path(path))
@@ -239,7 +240,8 @@ def read_omop(
         path: the folder: person, visit_occurrence, condition_occurrence, procedure_occurrence, drug_exposure,
             measurement, observation, death, concept; each a file, or a folder of parts.
         problems: receives rows without person or time, and counts of what is odd.
-        date_format: as for `read_synthea`.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         until: the last day of events; later ones are left out.
     """
     concepts = Concepts(table_files(Path(path)).get("concept", []), problems)

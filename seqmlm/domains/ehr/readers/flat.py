@@ -81,10 +81,12 @@ def read_long(
     Args:
         path: the table, .csv, .tsv (also .gz, .zst) or .parquet.
         problems: receives a missing column, rows without patient or code or with a time that cannot be read.
-        patient, time, code, value, text, unit, visit, vocabulary, description: names of the columns; None
-            finds usual ones (patient_id, subject_id, date, timestamp, valueuom, ...). A `vocabulary` that is
-            no column's name is that of all codes. A description is of the code, never of the patient: kept
-            are those that many patients have alike.
+        patient, time, code, value, text, visit, vocabulary: names of the columns; None finds usual ones
+            (patient_id, subject_id, date, timestamp, encounter, ...). A `vocabulary` that is no column's name
+            is that of all codes.
+        unit: column with the unit of the value; None finds unit, valueuom, unit_concept_id and the like.
+        description: column that says what the code means; None finds usual ones. What fewer than 11 patients
+            have alike is not kept: it may be of a patient.
         date_format: how times are written: a date such as %m/%d/%Y, or minutes (seconds, hours, days) since
             an admission. None: ISO 8601, or the one order of day and month that the first rows fit; minutes
             where the column is one of eICU's offsets.
@@ -207,7 +209,8 @@ def read_wide(
             DRUG//insulin with the words Up).
         values: columns of numbers ("a1c=LAB": LAB//a1c with the number).
         absent: cells that say nothing.
-        date_format: as for `read_long`.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         delimiter: of a CSV file; None looks at its first line.
         until: the last day of events; later ones are left out.
 
