@@ -117,7 +117,7 @@ def written(date_format: str) -> When:
 
         def after(cell: Any) -> float | None:
             found = number(cell)
-            return None if found is None else found * unit
+            return found * unit if found is not None and _FIRST <= found * unit < _LAST else None
 
         return after
     try:
