@@ -225,7 +225,9 @@ def _deciding(rows: Rows, found: _Found, problems: Problems, source: str, column
 
 def _orders(cell: Any) -> list[str]:
     """The orders of day, month and year that a date fits which is not ISO 8601."""
-    if not isinstance(cell, str) or not _DATE.match(cell := cell.strip()) or when(cell) is not None:
+    if not isinstance(cell, str) or (cell[4:5] == "-" and cell[7:8] == "-"):
+        return []  # nearly always, and decided at once
+    if not _DATE.match(cell := cell.strip()) or when(cell) is not None:
         return []
     return [order for order, read in _FORMS.items() if order[2] in cell and read(cell) is not None]
 

@@ -72,9 +72,6 @@ _CODED = {
 }
 _SYNTHEA_TABLES = (_VISITS, *(_coded(name, vocabulary) for name, vocabulary in _CODED.items()), _MEASURED)
 
-# Table -> what stands in front of its codes.
-VOCABULARIES = {**_CODED, "observations": "LAB", "encounters": "ENCOUNTER"}
-
 
 def read_synthea(
     path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
@@ -311,11 +308,6 @@ class Concepts:
     def known_name(self, concept: str) -> str | None:
         """ "Positive"; None where the concept is not known."""
         return self._find(concept, self._names)
-
-    def names(self) -> Iterator[tuple[str, str]]:
-        """(code, name) of all concepts."""
-        for codes, names in zip(self._codes.chunks, self._names.chunks, strict=True):
-            yield from zip(codes.to_pylist(), names.to_pylist(), strict=True)
 
     def _number(self, concept: str) -> str | None:
         return None if concept in ("", "0") else concept

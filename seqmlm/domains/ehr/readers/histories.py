@@ -121,6 +121,7 @@ class History:
 
 
 _LONGEST_MEANING = 200  # characters
+_MOST_CODES = 500_000  # looked at for descriptions, and for units; more are no codes
 _MOST_MEANINGS = 4  # different descriptions of a code, before one of them is that of enough subjects
 
 
@@ -147,6 +148,8 @@ class Meanings(dict[str, str]):
     def add(self, code: str, text: str, subject: str) -> None:
         """What stands beside a code at an event of a subject."""
         if not text or code in self:
+            return
+        if code not in self._met and len(self._met) >= _MOST_CODES:
             return
         met = self._met.setdefault(code, {})
         if met is None:
@@ -340,6 +343,8 @@ class _Units:
             if event.value is not None:
                 values[event.code, "" if event.unit is None else unit_of(event.unit)] += 1
         for (code, own), n in values.items():
+            if code not in self._found and len(self._found) >= _MOST_CODES:
+                continue
             units = self._found.setdefault(code, {})
             counts = units.setdefault(own if own in units or len(units) < _UNITS else "others", [0, 0])
             counts[0] += n

@@ -33,7 +33,7 @@ def test_synthea_with_few_tables(real_data: Path) -> None:
     assert found["CONDITION"] + found["DRUG"] + found["ALLERGY"] == 20_512 + 17_922 + 1_339 - 5
     assert counts["a subject without date of birth"] == 172
     assert counts["no table encounters in the folder"] == 1
-    assert readers.descriptions(folder)["CONDITION//195662009"] == "Acute viral pharyngitis (disorder)"
+    assert records[0].raw.meanings["CONDITION//195662009"] == "Acute viral pharyngitis (disorder)"
 
 
 def test_synthea_with_all_tables(real_data: Path) -> None:
