@@ -178,8 +178,8 @@ def dated(
     """The rows of a table, and how its times are read: as told, or as all dates of its first rows fit.
 
     Dates that are not ISO 8601 are read in the one order of day, month and year that all of the first 10,000
-    rows fit, which `problems` is told. Where several fit, or none, no row follows: `problems` receives one
-    error for the table.
+    rows fit, which `problems` is told. Where several fit, or none, and most dates are such, no row follows:
+    `problems` receives one error for the table.
 
     Args:
         rows: line and cells.
@@ -205,20 +205,24 @@ class _Found:
 
 
 def _deciding(rows: Rows, found: _Found, problems: Problems, source: str, columns: Mapping[int, str]) -> Rows:
+    before = 0
     for line, cells in rows:
         at = next((at for at in columns if _orders(cells[at])), None)
         if at is None:
+            before += 1
             yield line, cells
             continue
         head = [(line, cells), *islice(rows, _HEAD)]
-        dates = {cell: own for _, row in head for at in columns if (own := _orders(cell := row[at]))}
-        fitting = [order for order in _FORMS if all(order in own for own in dates.values())]
-        if len(fitting) != 1:
+        given = [cell for _, row in head for at in columns if (cell := row[at])]
+        odd = [orders for cell in given if (orders := _orders(cell))]
+        fitting = [order for order in _FORMS if all(order in orders for orders in odd)]
+        if len(fitting) == 1:
+            note = f"a table whose dates were read as {fitting[0]}, which all of its first ones fit"
+            problems.note(note, source=source, line=line)
+            found.read = _FORMS[fitting[0]]
+        elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
             problems.bad(_unsettled(fitting, source, line, columns[at]))
             return
-        note = f"a table whose dates were read as {fitting[0]}, which all of its first ones fit"
-        problems.note(note, source=source, line=line)
-        found.read = _FORMS[fitting[0]]
         yield from head
         yield from rows
 

@@ -113,6 +113,13 @@ def test_one_wrong_date_costs_its_row_alone(tmp_path: Path) -> None:
     assert problems.counts["the time cannot be read"] == 3
 
 
+def test_single_dates_in_another_order_cost_their_rows_alone(tmp_path: Path) -> None:
+    problems = Problems("skip")
+    path = table(tmp_path, "2011-01-01", "03/04/2011", "2011-01-02", "2011-01-03", "05/06/2011")
+    assert times(path, problems) == [f"2011-01-0{day}T00:00:00" for day in (1, 2, 3)]
+    assert problems.counts["the time cannot be read"] == 2
+
+
 def test_a_date_beyond_those_that_decided_is_not_turned_around(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
