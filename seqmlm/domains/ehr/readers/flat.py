@@ -6,6 +6,7 @@ columns are known.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -120,9 +121,10 @@ def read_long(
 
 def _of_offsets(path: str | Path, names: Sequence[str]) -> bool:
     """Whether the column of times is one of eICU's, which count minutes."""
-    if str(path) == "-":
-        return names[0].endswith("offset")
-    return present({"time": names}, header(path)).get("time", "").lower().endswith("offset")
+    named = names[0] if len(names) == 1 else ""
+    if not named and os.path.isfile(path):  # what is no file can be read once only
+        named = present({"time": names}, header(path)).get("time", "")
+    return named.lower().endswith("offset")
 
 
 def _rows(
@@ -234,6 +236,9 @@ def read_wide(
     table = scan(source_of(path), problems, fields, needed, delimiter=delimiter)
     read: cells.When = cells.when
     if time is not None:
+        if date_format is None and _of_offsets(path, [time]):
+            date_format = "minutes"
+            problems.note(OFFSETS, source=source_of(path))
         table, read = cells.dated(table, problems, source_of(path), {2: time}, date_format)
     rows = _wide_rows(
         table, source_of(path), problems, fields, wanted, kinds, frozenset(_listed(absent)), read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -153,12 +154,32 @@ def test_offsets_from_an_admission(tmp_path: Path) -> None:
     ]
     assert problems.counts["the time cannot be read"] == 1
     assert any("minutes since an admission" in reason for reason in problems.counts)
+    vital = tmp_path / "vitalPeriodic.csv"
+    vital.write_text("patientunitstayid,observationoffset,heartrate\n7,2011,80\n7,5,\n")
+    names = {"patient": "patientunitstayid", "visit": "patientunitstayid", "time": "observationoffset"}
+    (record,) = readers.read_wide(vital, Problems(), values=["heartrate=VITAL"], **names)
+    assert [(event.time, event.value) for event in record.raw.events] == [
+        (300.0, None),
+        (2011 * 60.0, None),
+        (2011 * 60.0, 80.0),
+    ]
     own = table(tmp_path, "36", "1.5", "1e300", "-1e300")
     problems = Problems("skip")
     assert times(own, problems, date_format="hours") == [
         iso(timedelta(hours=hours).total_seconds()) for hours in (36, 1.5)
     ]
     assert problems.counts["the time cannot be read"] == 2
+
+
+def test_what_can_be_read_once_only_is_read_once() -> None:
+    out, into = os.pipe()
+    with os.fdopen(into, "w") as handle:
+        handle.write("patient_id,date,code\n1,03/25/2011,A\n")
+    try:
+        (record,) = readers.read_long(f"/dev/fd/{out}", Problems())
+    finally:
+        os.close(out)
+    assert lines(record.raw) == ["2011-03-25 CODE//A"]
 
 
 def test_american_exports_keep_their_deaths(tmp_path: Path) -> None:
