@@ -371,8 +371,8 @@ class _Units:
             shown = [self._spelled(code, problems.sensitive) for _, code in sorted(apart, reverse=True)]
             named = "; ".join([text for text in shown if text][:_CODES_TOLD]) or "codes of few subjects"
             problems.note(
-                f"a value in another unit than most of its code, with no known factor between them, "
-                f"binned apart ({named}): convert it, or give each unit its own code",
+                f"a value in another unit than most of its code, with no known factor between them "
+                f"({named}): training gives each unit its own bins; convert it, or give each its own code",
                 sum(n for n, _ in apart),
             )
 
