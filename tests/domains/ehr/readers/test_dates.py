@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -169,17 +168,6 @@ def test_offsets_from_an_admission(tmp_path: Path) -> None:
         iso(timedelta(hours=hours).total_seconds()) for hours in (36, 1.5)
     ]
     assert problems.counts["the time cannot be read"] == 2
-
-
-def test_what_can_be_read_once_only_is_read_once() -> None:
-    out, into = os.pipe()
-    with os.fdopen(into, "w") as handle:
-        handle.write("patient_id,date,code\n1,03/25/2011,A\n")
-    try:
-        (record,) = readers.read_long(f"/dev/fd/{out}", Problems())
-    finally:
-        os.close(out)
-    assert lines(record.raw) == ["2011-03-25 CODE//A"]
 
 
 def test_american_exports_keep_their_deaths(tmp_path: Path) -> None:
