@@ -88,4 +88,4 @@ def wrong_code(
 
 
 def _swapped(event: object, code: str) -> object:
-    return replace(event, code=code, value=None, text=None)  # type: ignore[type-var]
+    return replace(event, code=code, value=None, text=None, unit=None)  # type: ignore[type-var]

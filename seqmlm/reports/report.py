@@ -38,6 +38,10 @@ _SMALLEST = 4  # p-values that a table names
 _SEEN = str.maketrans({"\n": "↵", "\r": "", " ": "␣", "\t": "⇥"})
 
 
+def _nothing(text: str) -> None:
+    """No unit is more than its text."""
+
+
 class Judged(Protocol):
     """A row with what calibration says of it (`seqmlm.inference.detector.JudgedRow`)."""
 
@@ -66,6 +70,7 @@ class ScoreReport:
         statistics: what rows were judged by, and what each means.
         unit: what the field counts.
         surface: spelling of a letter of `Scored.top_ids`; None for one that is not to be named.
+        meaning: what a unit spelled so stands for, or None.
         first: number of the first place, 0 or 1; from 1 on, the last place of a stretch is told.
     """
 
@@ -78,12 +83,13 @@ class ScoreReport:
         statistics: Mapping[str, str] | None = None,
         unit: str = "unit",
         surface: Callable[[int], str | None] = str,
+        meaning: Callable[[str], str | None] = _nothing,
         first: int = 0,
     ) -> None:
         self._first = first
         self._title, self._subtitle, self._pictures = title, subtitle, tuple(pictures)
         self._statistics = statistics or {}
-        self._unit, self._surface = unit, surface
+        self._unit, self._surface, self._meaning = unit, surface, meaning
         self._worst: list[tuple[float, float, int, Judged]] = []
         self._order = itertools.count()
         self.rows = self.alarms = self.unfamiliar = 0
@@ -191,7 +197,7 @@ class ScoreReport:
             "yes" if judged.extrapolated else "",
             judged.alarm,
             firing(judged.p_values),
-            standing_out(judged.row, judged.scored, self._surface),
+            standing_out(judged.row, judged.scored, self._surface, self._meaning),
         ]
 
     def _add_reading(self, page: Page, worst: Sequence[Judged]) -> None:
@@ -227,7 +233,7 @@ class ScoreReport:
                 heading=scored.record.id,
                 note=note,
                 unit=self._unit,
-                tell=partial(told, scored, surface=self._surface),
+                tell=partial(told, scored, surface=self._surface, meaning=self._meaning),
                 scale=scale,
             )
             for picture in self._pictures:
@@ -237,16 +243,25 @@ class ScoreReport:
 # What a report says in words
 
 
-def told(scored: Scored, unit: int, surface: Callable[[int], str | None], *, most: int = _MOST) -> str:
+def told(
+    scored: Scored,
+    unit: int,
+    surface: Callable[[int], str | None],
+    meaning: Callable[[str], str | None] = _nothing,
+    *,
+    most: int = _MOST,
+) -> str:
     """A unit: its text, its surprisal, what was counted where it stands, and what was expected.
 
     Args:
         scored: the record.
         unit: index into it.
         surface: spelling of a symbol (an id of `top_ids`); None for one that is not to be named.
+        meaning: what a unit spelled so stands for, or None; it is shown in brackets.
         most: alternatives that are named.
     """
-    text = f"{visible(scored.text(unit))[:_LONGEST]}: {scored.surprisal[unit]:.1f} bits"
+    own = scored.text(unit)
+    text = f"{visible(own)[:_LONGEST]}{_bracketed(meaning(own))}: {scored.surprisal[unit]:.1f} bits"
     values = {name: own[unit] for name, own in scored.values.items()}
     if "entropy" in values:
         text += f", entropy {values['entropy']:.1f}"
@@ -257,16 +272,25 @@ def told(scored: Scored, unit: int, surface: Callable[[int], str | None], *, mos
     pairs = zip(values["top_ids"].tolist(), values["top_log_probs"].tolist(), strict=True)
     named = [(surface(token), 100 * math.exp(p)) for token, p in pairs if token >= 0 and p > _UNLIKELY]
     likely = [(text, share) for text, share in named if text is not None][:most]
-    shares = ", ".join(f"{visible(text)} {share:.0f} %" for text, share in likely)
+    shares = ", ".join(f"{visible(text)}{_bracketed(meaning(text))} {share:.0f} %" for text, share in likely)
     return f"{text}\nexpected: {shares}" if shares else text
 
 
-def standing_out(row: Row, scored: Scored, surface: Callable[[int], str | None]) -> str:
+def _bracketed(meaning: str | None) -> str:
+    return "" if meaning is None else f" ({visible(meaning)[:_LONGEST]})"
+
+
+def standing_out(
+    row: Row,
+    scored: Scored,
+    surface: Callable[[int], str | None],
+    meaning: Callable[[str], str | None] = _nothing,
+) -> str:
     """The most surprising unit of a row, in one line; empty for a row without units."""
     if not len(row.units):
         return ""
     worst = int(row.units[scored.surprisal[row.units].argmax()])
-    return told(scored, worst, surface, most=_IN_TABLE).replace("\n", "; ")
+    return told(scored, worst, surface, meaning, most=_IN_TABLE).replace("\n", "; ")
 
 
 def visible(text: str) -> str:

@@ -146,7 +146,7 @@ def summary(bits: Doubles) -> dict[str, float | None]:
 
 
 def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """One unit: its text and place, its surprisal, and what was expected instead where that is known.
+    """One unit: its text, what that means and its place, its surprisal, and what was expected instead.
 
     What can only be a piece of a unit is not named, so that `expected` has fewer entries then, or none.
     """
@@ -157,6 +157,7 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
         "end": end,
         "surprisal": float(scored.surprisal[unit]),
     }
+    fields = _with_meaning(fields, tokenizer.meaning(fields["unit"]))
     values = {name: own[unit] for name, own in scored.values.items()}
     if COUNTED in values:
         fields["model_surprisal"] = float(values[ALONE])
@@ -171,11 +172,15 @@ def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, An
         symbols, log_probs = values[TopIds.name].tolist(), values[TopLogProbs.name].tolist()
         spelled = [tokenizer.alone(one) if names is None else names[one] for one in symbols if one >= 0]
         fields["expected"] = [
-            {"unit": text, "p": math.exp(log_prob)}
+            _with_meaning({"unit": text, "p": math.exp(log_prob)}, tokenizer.meaning(text))
             for text, log_prob in zip(spelled, log_probs, strict=False)
             if text is not None
         ]
     return fields
+
+
+def _with_meaning(fields: dict[str, Any], meaning: str | None) -> dict[str, Any]:
+    return fields if meaning is None else {**fields, "description": meaning}
 
 
 def _finite(value: float | None) -> float | None:

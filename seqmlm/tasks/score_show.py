@@ -119,6 +119,7 @@ class ScoreReporter:
                 statistics=self._plan.level.statistics,
                 unit=session.tokenizer.unit,
                 surface=session.tokenizer.alone,
+                meaning=session.tokenizer.meaning,
                 first=self._plan.level.counted_from,
             )
         if config.report is not None or config.track is not None:

@@ -180,6 +180,10 @@ class Tokenizer(ABC):
         """The text of id `token` where it can be a unit by itself; None where it is but a piece of one."""
         return self.surface(token)
 
+    def meaning(self, text: str) -> str | None:
+        """What a unit spelled so stands for in words, where the data said it of all alike; here nothing."""
+        return None
+
     @classmethod
     def train(cls, texts: Iterable[Any], *, vocabulary_size: int | None = None, **options: Any) -> Self:
         """Learn a vocabulary.

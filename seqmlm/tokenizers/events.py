@@ -39,6 +39,7 @@ from seqmlm.tokenizers.events_layout import (
     lay_out,
     visit_starts,
 )
+from seqmlm.tokenizers.events_units import SAME, unit
 from seqmlm.tokenizers.events_vocabulary import (
     INTERVALS,
     SPECIAL,
@@ -46,6 +47,7 @@ from seqmlm.tokenizers.events_vocabulary import (
     Learning,
     Vocabulary,
     family,
+    into,
     is_birth,
     learn,
     spell,
@@ -63,10 +65,15 @@ class EventsTokenizer(Tokenizer):
     """One token per event, `[VS]` and `[VE]` around a visit, background first.
 
     A code with a measured value is `LAB//2345-7//Q7`, Q1 being the lowest bin of the training data; with a
-    value in words, `LAB//5778-6//=yellow`. The events of a visit are a set: each once, sorted by token, all
-    at one position, in any order during training (`augment`). A code outside the vocabulary becomes its
-    family (`[ICD10//I50]`), else [UNK]; births are not tokens. Units are events; intervals, background and
-    visit classes belong to none, unless options say otherwise.
+    value in words, `LAB//5778-6//=yellow`. Values are converted to one unit of their code where a factor is
+    known (`events_units`); units that remain have bins of their own, `LAB//x//Q7//=mmol/l`. A value without
+    unit is taken to be in its code's unit where training data had only one, and else has bins apart; one in
+    a unit that training data did not have is the code alone.
+
+    The events of a visit are a set: each once, sorted by token, all at one position, in any order during
+    training (`augment`). A code outside the vocabulary becomes its family (`[ICD10//I50]`), else [UNK];
+    births are not tokens. Units are events; intervals, background and visit classes belong to none, unless
+    options say otherwise.
 
     Spans are the codes in `str(history)`. Channels hold NaN where a token has no such value.
 
@@ -165,7 +172,9 @@ class EventsTokenizer(Tokenizer):
         lexicon, count = self._lexicon, len(events)
         codes = [event.code for event in events]
         ids = np.fromiter(map(lexicon.codes.__getitem__, codes), np.int64, count)
-        ids = lexicon.with_values(ids, np.array([event.value for event in events], dtype=np.float64))
+        values = np.array([event.value for event in events], dtype=np.float64)
+        units = [event.unit for event in events] if lexicon.vocabulary.units else []
+        ids = lexicon.with_values(ids, values, codes, units)
         if lexicon.texts:
             for place, event in enumerate(events):
                 if event.text and event.value is None:
@@ -230,6 +239,21 @@ class EventsTokenizer(Tokenizer):
         """The code as the data has it, with `//Q7` for a value's bin."""
         return unquote(self.tokens[token])
 
+    def alone(self, token: int) -> str | None:
+        """As `surface`; None for the frame of visits, which is no clinical event, unless it is asked too."""
+        options, before = self._options, FIRST_INTERVAL + len(INTERVALS)
+        if token < FIRST_INTERVAL:
+            return None
+        if token < before:
+            shown = options.mask_time
+        else:
+            shown = options.mask_background or token not in self._lexicon.frame
+        return self.surface(token) if shown else None
+
+    def meaning(self, text: str) -> str | None:
+        """The description of a code, also where the bin or words of its value follow."""
+        return self._lexicon.meanings.get(text)
+
     def hf(self) -> PreTrainedTokenizerFast:
         """A tokenizer of the vocabulary's own spelling: tokens between white space; adds `[CLS]` and `[SEP]`.
 
@@ -240,7 +264,10 @@ class EventsTokenizer(Tokenizer):
         return fast_events_tokenizer(self.tokens)
 
     def _content(self) -> Any:
-        return self._vocabulary.to_dict()
+        # Neither descriptions nor what is shown determine ids.
+        return {
+            name: own for name, own in self._vocabulary.to_dict().items() if name not in ("meanings", "frame")
+        }
 
     def save(self, directory: Path) -> None:
         """As `Tokenizer.save`, and the vocabulary with its value bins in a file of its own."""
@@ -324,6 +351,7 @@ class EventOptions:
 
 
 _REMEMBERED = 1 << 20  # unknown codes cached
+_NO_BINS, _BY_UNIT = -1, -2  # instead of the number of a code's bins: it has none, or each unit its own
 
 
 class _Codes(dict[str, int]):
@@ -354,6 +382,8 @@ class Lexicon:
         kinds: visit class to token.
         parent: (V,) the family token before each, -1 for none.
         symbol: (V,) number of the family a token is of, -1 for none.
+        frame: tokens of visit classes, background and what opens visits.
+        meanings: what users see of a code, or of one with a value, to its description.
     """
 
     def __init__(self, vocabulary: Vocabulary, prefixed: bool) -> None:
@@ -373,18 +403,30 @@ class Lexicon:
         self.codes = _Codes(families)
         self.texts: dict[tuple[str, str], int] = {}
         owners: dict[int, str] = {token: name for name, token in families.items()}
-        self._first_bin: dict[int, int] = {}
+        self._first_bin: dict[tuple[str, str], int] = {}
+        self.frame = set(self.kinds.values())
+        self.meanings: dict[str, str] = dict(vocabulary.meanings)
+        frame = set(vocabulary.frame)
         for code in vocabulary.codes:
             home, spelling = f"code {vocabulary_of(code)}", spell(code)
             self.codes[code] = own = add(spelling, home)
             made = [own]
-            bins = [add(f"{spelling}//Q{n + 1}", home) for n in self._bins(code)]
-            if bins:
-                self._first_bin[own] = bins[0]
+            bins: list[int] = []
+            sets = vocabulary.bins(code)
+            for measure, edges in sets:
+                self._first_bin[code, measure] = len(tokens)
+                # No code ends so, nor has "//=" in it: see `spell`.
+                suffix = f"//={spell(measure)}" if measure and len(sets) > 1 else ""
+                bins += [add(f"{spelling}//Q{n + 1}{suffix}", home) for n in range(len(edges) + 1)]
             for text in vocabulary.texts.get(code, ()):
                 self.texts[code, text] = add(f"{spelling}//={spell(text)}", home)
                 made.append(self.texts[code, text])
             owners.update(dict.fromkeys([*made, *bins], family(code)))
+            if code in frame:
+                self.frame.update(made, bins)
+            if code in vocabulary.meanings:
+                texts = (unquote(tokens[token]) for token in (*made, *bins))
+                self.meanings |= dict.fromkeys(texts, vocabulary.meanings[code])
         self.tokens = tuple(tokens)
         self._homes = homes
         numbers = {name: n for n, name in enumerate(dict.fromkeys(owners.values()))}
@@ -395,35 +437,59 @@ class Lexicon:
             spelled = [token for token in owners if token not in families.values()]
             self.parent[spelled] = [families.get(owners[token], -1) for token in spelled]
 
-    def _bins(self, code: str) -> range:
-        edges = self.vocabulary.edges.get(code, ())
-        return range(len(edges) + 1 if edges else 0)
-
-    def with_values(self, ids: Longs, values: NDArray[np.float64]) -> Longs:
+    def with_values(
+        self, ids: Longs, values: NDArray[np.float64], codes: Sequence[str], units: Sequence[str | None]
+    ) -> Longs:
         """(N,) tokens of events, those with a number moved to its bin.
 
         Args:
             ids: (N,) token of each code.
             values: (N,) NaN for none.
+            codes, units: N; no units where the vocabulary has none.
         """
         rows, first, edges = self._binned
-        binned = np.flatnonzero((rows[ids] >= 0) & np.isfinite(values))
-        row = rows[ids[binned]]
+        row = rows[ids]
+        measured = np.isfinite(values)
+        if units:
+            values = values.copy()
+            for place in np.flatnonzero(measured & (row == _BY_UNIT)).tolist():
+                row[place], scale, offset = self._row(codes[place], units[place])
+                values[place] = values[place] * scale + offset
+        binned = np.flatnonzero(measured & (row >= 0))
+        row = row[binned]
         found = ids.copy()
         found[binned] = first[row] + (values[binned, None] > edges[row]).sum(axis=1)
         return found
 
+    def _row(self, code: str, given: str | None) -> tuple[int, float, float]:
+        """Of a code whose values have units: the row of bins of one, and how its values are converted."""
+        own = self.vocabulary.units[code]
+        measure = unit(given)
+        if not measure and len(own) == 1:
+            measure = next(iter(own))
+        group, (scale, offset) = (into(code, measure, own) if measure else None) or (measure, SAME)
+        return self._rows.get((code, group), _NO_BINS), scale, offset
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str], int]:
+        """(code, unit) to the number of its bins among all."""
+        return {name: row for row, name in enumerate(self._first_bin)}
+
     @cached_property
     def _binned(self) -> tuple[Longs, Longs, NDArray[np.float64]]:
-        """(V,) row of each code with bins, else -1; (R,) its first bin's token; (R, E) edges, then inf."""
-        names = {token: code for code, token in self.codes.items() if token in self._first_bin}
-        most = max((len(edges) for edges in self.vocabulary.edges.values()), default=0)
-        table = np.full((len(names), most), np.inf)
-        rows = np.full(len(self.tokens), -1, dtype=np.int64)
-        for row, (token, code) in enumerate(names.items()):
-            edges = self.vocabulary.edges[code]
-            table[row, : len(edges)], rows[token] = edges, row
-        return rows, np.array([self._first_bin[token] for token in names], dtype=np.int64), table
+        """(V,) row of each code with bins, or `_NO_BINS` or `_BY_UNIT`; (R,) the token of each row's first
+        bin; (R, E) edges, then inf."""
+        sets = {code: dict(self.vocabulary.bins(code)) for code in self.vocabulary.codes}
+        most = max((len(edges) for own in sets.values() for edges in own.values()), default=0)
+        table = np.full((len(self._rows), most), np.inf)
+        rows = np.full(len(self.tokens), _NO_BINS, dtype=np.int64)
+        for (code, measure), row in self._rows.items():
+            edges = sets[code][measure]
+            table[row, : len(edges)] = edges
+            if not measure:
+                rows[self.codes[code]] = row
+        rows[[self.codes[code] for code in self.vocabulary.units]] = _BY_UNIT
+        return rows, np.array(list(self._first_bin.values()), dtype=np.int64), table
 
     def pools(self) -> Iterator[list[int]]:
         """Pools of interchangeable tokens: of one vocabulary, and of the same form."""

@@ -13,14 +13,15 @@ import re
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from seqmlm.errors import DataError, UsageError
+from seqmlm.tokenizers.events_units import Conversion, conversion, unit
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[VS]", "[VE]")
 # CEHR-BERT's artificial time tokens (Pang et al. 2021): weeks, months, "long term" since the last visit.
@@ -45,6 +46,8 @@ class EventLike(Protocol):
     @property
     def text(self) -> str | None: ...
     @property
+    def unit(self) -> str | None: ...
+    @property
     def visit(self) -> str | None: ...
     @property
     def kind(self) -> str: ...
@@ -59,6 +62,8 @@ class HistoryLike(Protocol):
     def birth(self) -> float | None: ...
     @property
     def events(self) -> tuple[EventLike, ...]: ...
+    @property
+    def meanings(self) -> Mapping[str, str]: ...
     def code_spans(self) -> list[tuple[int, int]]: ...
 
 
@@ -107,7 +112,12 @@ class Vocabulary:
         texts: code to its kept values in words, sorted.
         families: those with a token of their own, sorted.
         kinds: kept visit classes, sorted.
-        edges: code to the ascending upper edges between its value bins (n edges make n + 1 bins).
+        edges: code to the ascending upper edges between its value bins (n edges make n + 1 bins), of values
+            that have no unit.
+        units: code to the units (`events_units.unit`) that its values were seen in and that cannot be
+            converted into each other, each with edges as those of `edges`.
+        meanings: code to its description, where the data had one.
+        frame: codes that are no clinical events: background, and those that open visits.
     """
 
     codes: tuple[str, ...]
@@ -115,10 +125,21 @@ class Vocabulary:
     families: tuple[str, ...]
     kinds: tuple[str, ...]
     edges: Mapping[str, tuple[float, ...]]
+    units: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    frame: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
+        """JSON values, without `units` where there are none: vocabularies without are older than those."""
+        found = asdict(self)
+        return {name: own for name, own in found.items() if own or name != "units"}
+
+    def bins(self, code: str) -> list[tuple[str, tuple[float, ...]]]:
+        """(unit, edges) of each set of bins of a code, "" for values without unit; sorted."""
+        own = dict(self.units.get(code, {}))
+        if code in self.edges:
+            own[""] = self.edges[code]
+        return sorted((unit, edges) for unit, edges in own.items() if edges)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vocabulary:
@@ -133,6 +154,12 @@ class Vocabulary:
             families=tuple(values["families"]),
             kinds=tuple(values["kinds"]),
             edges={code: tuple(own) for code, own in values["edges"].items()},
+            units={
+                code: {unit: tuple(edges) for unit, edges in own.items()}
+                for code, own in values.get("units", {}).items()
+            },
+            meanings=dict(values.get("meanings", {})),
+            frame=tuple(values.get("frame", ())),
         )
 
 
@@ -175,8 +202,8 @@ def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
     room = sys.maxsize if how.size is None else how.size - len(SPECIAL) - len(INTERVALS) - len(kinds)
     if room < 2:
         raise UsageError(f"vocabulary_size = {how.size} leaves no room for codes; raise it")
-    edges, texts = _values(counts, how)
-    codes, used = _codes(counts, edges, texts, room - room // _FAMILY_SHARE, how)
+    values, texts = _values(counts, how)
+    codes, used = _codes(counts, values, texts, room - room // _FAMILY_SHARE, how)
     if not codes:
         raise DataError(
             f"no code was seen in {how.min_subjects} subjects",
@@ -188,7 +215,10 @@ def learn(histories: Iterable[HistoryLike], how: Learning) -> Vocabulary:
         texts={code: texts[code] for code in sorted(codes & texts.keys())},
         families=tuple(sorted(_families(counts, codes, how)[: room - used])),
         kinds=kinds,
-        edges={code: edges[code] for code in sorted(codes & edges.keys())},
+        edges={code: values[code].edges for code in sorted(codes & values.keys()) if values[code].edges},
+        units={code: values[code].units for code in sorted(codes & values.keys()) if values[code].units},
+        meanings={code: counts.meanings[code] for code in sorted(codes & counts.meanings.keys())},
+        frame=tuple(sorted(codes & counts.opening | codes - counts.timed)),
     )
 
 
@@ -233,12 +263,15 @@ class _Counts:
 
     def __init__(self, enough: int) -> None:
         self.codes, self.texts, self.kinds = _People(enough), _People(enough), _People(enough)
+        self.units = _People(enough)
         self.values: dict[str, _Sample] = {}
+        self.meanings: dict[str, str] = {}
+        self.timed, self.opening = set[str](), set[str]()
         self._random = random.Random(0)
 
     def add(self, history: HistoryLike) -> None:
         subject = hash(history.subject)
-        codes, texts, kinds = set(), set(), set()
+        codes, texts, kinds, units, timed = set(), set(), set(), set(), set()
         for event in history.events:
             code, value, text = event.code, event.value, event.text
             codes.add(code)
@@ -248,58 +281,119 @@ class _Counts:
                 sample = self.values.get(code)
                 if sample is None:
                     sample = self.values[code] = _Sample(self._random)
-                sample.add(value, subject)
+                own = unit(event.unit)
+                if own:
+                    units.add((code, own))
+                sample.add(value, subject, own)
+            if event.time is not None:
+                timed.add(code)
             if event.kind:
                 kinds.add(event.kind)
+                self.opening.add(code)
+        self.timed |= timed
         self.codes.add((code for code in codes if not is_birth(code)), subject)
         self.texts.add(texts, subject)
         self.kinds.add(kinds, subject)
+        self.units.add(units, subject)
+        if history.meanings:
+            self.meanings |= {code: history.meanings[code] for code in codes if code in history.meanings}
         if len(self.codes.counts) > _DISTINCT or len(self.texts.counts) > _DISTINCT:
             self._forget()
 
     def _forget(self) -> None:
         self.codes.forget()
         self.texts.forget()
+        self.units.forget()
+        self.timed &= self.codes.counts.keys()
+        self.opening &= self.codes.counts.keys()
+        self.meanings = {code: text for code, text in self.meanings.items() if code in self.codes.counts}
         self.values = {code: own for code, own in self.values.items() if code in self.codes.counts}
 
 
 class _Sample:
-    """A uniform sample of a code's values (Vitter 1985), with their subjects."""
+    """A uniform sample of a code's values (Vitter 1985), with their subjects and units."""
 
-    __slots__ = ("_random", "_seen", "_subjects", "_values")
+    __slots__ = ("_random", "_seen", "_subjects", "_units", "_values")
 
     def __init__(self, source: random.Random) -> None:
         self._random, self._seen = source, 0
         self._values, self._subjects = array("d"), array("q")
+        self._units: list[str] = []
 
-    def add(self, value: float, subject: int) -> None:
+    def add(self, value: float, subject: int, unit: str) -> None:
         if value - value != 0.0:  # NaN or infinite
             return
         self._seen += 1
         if len(self._values) < _SAMPLED:
             self._values.append(value)
             self._subjects.append(subject)
+            self._units.append(unit)
         elif (place := int(self._random.random() * self._seen)) < _SAMPLED:
             self._values[place], self._subjects[place] = value, subject
+            self._units[place] = unit
 
-    def edges(self, how: Learning) -> tuple[float, ...]:
-        """Edges between bins of enough subjects each; none if that leaves a single bin."""
+    def measured(self, code: str, known: Collection[str], how: Learning) -> Measured:
+        """The bins of each unit.
+
+        Args:
+            code: whose values they are.
+            known: units that enough subjects have; values in others have no bins.
+        """
         values, subjects = np.array(self._values), np.array(self._subjects)
-        if len(np.unique(subjects)) < how.min_subjects or len(values) < 2:
-            return ()
-        order = np.argsort(values, kind="stable")
-        values, subjects = values[order], subjects[order]
-        edges: list[float] = []
-        start = 0
-        cuts = np.linspace(0, len(values), how.bins + 1)[1:-1].round().astype(int)
-        for cut in np.unique(cuts.clip(1, len(values) - 1)).tolist():
-            edge = _between(values, cut)
-            stop = 0 if edge is None else int(np.searchsorted(values, edge, side="right"))
-            inside, beyond = np.unique(subjects[start:stop]), np.unique(subjects[stop:])
-            if edge is not None and min(len(inside), len(beyond)) >= how.min_subjects:
-                edges.append(edge)
-                start = stop
-        return tuple(edges)
+        units = np.array(self._units, dtype=np.str_)
+        named = Counter(one for one in self._units if one in known)
+        groups: list[str] = []
+        for one, _ in sorted(named.items(), key=lambda pair: (-pair[1], pair[0])):
+            factor = into(code, one, groups)
+            if factor is None:
+                groups.append(one)
+                continue
+            group, (scale, offset) = factor
+            values[units == one] = values[units == one] * scale + offset
+            units[units == one] = group
+        if len(groups) == 1:
+            units[units == ""] = groups[0]
+        found = {
+            one: _edges(values[units == one], subjects[units == one], how) for one in sorted({"", *groups})
+        }
+        return Measured(edges=found.pop("") if len(groups) != 1 else (), units={u: found[u] for u in groups})
+
+
+class Measured(NamedTuple):
+    """Edges between the bins of a code's values: those without unit, and those of each unit."""
+
+    edges: tuple[float, ...]
+    units: dict[str, tuple[float, ...]]
+
+    @property
+    def bins(self) -> int:
+        """Number of bins of all units together."""
+        return sum(len(edges) + 1 for edges in (self.edges, *self.units.values()) if edges)
+
+
+def into(code: str, own: str, groups: Iterable[str]) -> tuple[str, Conversion] | None:
+    """The first of `groups`, units of a code, that its values in another unit can be converted into."""
+    found = ((group, conversion(code, own, group)) for group in groups)
+    return next(((group, factor) for group, factor in found if factor is not None), None)
+
+
+def _edges(values: Any, subjects: Any, how: Learning) -> tuple[float, ...]:
+    """Edges between bins of enough subjects each; none if that leaves a single bin."""
+    if len(np.unique(subjects)) < how.min_subjects or len(values) < 2:
+        return ()
+    order = np.argsort(values, kind="stable")
+    values, subjects = values[order], subjects[order]
+    edges: list[float] = []
+    start = 0
+    cuts = np.linspace(0, len(values), how.bins + 1)[1:-1].round().astype(int)
+    for cut in np.unique(cuts.clip(1, len(values) - 1)).tolist():
+        edge = _between(values, cut)
+        stop = 0 if edge is None else int(np.searchsorted(values, edge, side="right"))
+        inside, beyond = np.unique(subjects[start:stop]), np.unique(subjects[stop:])
+        if edge is not None and min(len(inside), len(beyond)) >= how.min_subjects:
+            edges.append(edge)
+            start = stop
+    return tuple(edges)
 
 
 def _between(values: Any, cut: int) -> float | None:
@@ -317,20 +411,21 @@ def _between(values: Any, cut: int) -> float | None:
     return middle if low < middle < high else None
 
 
-def _values(
-    counts: _Counts, how: Learning
-) -> tuple[dict[str, tuple[float, ...]], dict[str, tuple[str, ...]]]:
-    """Edges between the bins of numbers, and values in words, by code."""
-    edges = {code: found for code, sample in counts.values.items() if (found := sample.edges(how))}
+def _values(counts: _Counts, how: Learning) -> tuple[dict[str, Measured], dict[str, tuple[str, ...]]]:
+    """Bins of numbers, and values in words, by code."""
+    known: dict[str, set[str]] = {}
+    for (code, own), _ in counts.units.enough():
+        known.setdefault(code, set()).add(own)
+    values = {code: sample.measured(code, known.get(code, ()), how) for code, sample in counts.values.items()}
     texts: dict[str, list[str]] = {}
     for (code, text), _ in counts.texts.enough():
         texts.setdefault(code, []).append(text)
-    return edges, {code: tuple(sorted(own)) for code, own in texts.items()}
+    return values, {code: tuple(sorted(own)) for code, own in texts.items()}
 
 
 def _codes(
     counts: _Counts,
-    edges: Mapping[str, tuple[float, ...]],
+    values: Mapping[str, Measured],
     texts: Mapping[str, tuple[str, ...]],
     room: int,
     how: Learning,
@@ -338,7 +433,7 @@ def _codes(
     """Codes of enough subjects, the most frequent ones if not all fit; and the number of ids they take."""
     kept, used = set(), 0
     for _, code in sorted((-n, code) for code, n in counts.codes.enough()):
-        bins = len(edges[code]) + 1 if code in edges else 0
+        bins = values[code].bins if code in values else 0
         needed = 1 + bins + len(texts.get(code, ()))
         if used + needed > room:
             break

@@ -53,22 +53,24 @@ def log_files(folder: Path, day: int = 4) -> list[Path]:
 
 
 def patients_table(folder: Path, seed: int = 0) -> Path:
-    """Patients, three of whose codes and words are those of 1, 9 and 10 of them."""
-    lines = ["patient,time,code,value,text,visit"]
+    """Patients, some of whose codes, words, units and descriptions are those of 1, 9 and 40 of them."""
+    lines = ["patient,time,code,value,text,visit,unit,description"]
     histories = patients.histories(120, seed)
     for history in histories:
         for event in history.events:
             time = "" if event.time is None else iso(event.time)
             value = "" if event.value is None else repr(event.value)
-            fields = (history.subject, time, event.code, value, event.text or "", event.visit or "")
+            fields = (history.subject, time, event.code, value, event.text or "", event.visit or "", "", "")
             lines.append(",".join(fields))
     for count, word in ((1, "canaryone"), (9, "canarynine"), (40, MAY)):
         for history in histories[:count]:
             for repeated in range(3):
-                lines.append(f"{history.subject},2001-01-0{repeated + 1},DX//{word},,,w{repeated}")
-                lines.append(f"{history.subject},2001-01-0{repeated + 1},LAB//5778-6,,{word},w{repeated}")
-    lines.append("canaryuser,2001-01-01,SEX//F,31337.25,,v")
-    lines.append("canaryuser,canarybad,SEX//F,,,v")
+                lines.append(f"{history.subject},2001-01-0{repeated + 1},DX//{word},,,w{repeated},,")
+                lines.append(f"{history.subject},2001-01-0{repeated + 1},LAB//5778-6,,{word},w{repeated},,")
+                measured = f"LAB//2345-7,{repeated},,w{repeated},{word},of {word}"
+                lines.append(f"{history.subject},2001-01-0{repeated + 1},{measured}")
+    lines.append("canaryuser,2001-01-01,SEX//F,31337.25,,v,,")
+    lines.append("canaryuser,canarybad,SEX//F,,,v,,")
     path = folder / "events.csv"
     path.write_text("\n".join(lines) + "\n")
     return path

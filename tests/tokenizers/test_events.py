@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -321,6 +322,7 @@ def test_every_token_stands_for_enough_people() -> None:
         Event(time=0.0, code="ICD10//I50.77", value=123456.789),
         Event(time=0.0, code="CANARY//1", text="canary"),
         Event(time=0.0, code="LAB//2345-7", value=98765.4321, text="canary text", kind="canary kind"),
+        Event(time=0.0, code="LAB//2345-7", value=1.0, unit="canary unit"),
     )
     tokenizer = EventsTokenizer.train([*histories, odd], min_subjects=10)
     encodings = tokenizer.encode_batch(histories)
@@ -330,7 +332,7 @@ def test_every_token_stands_for_enough_people() -> None:
         known = tokenizer._vocabulary
         if name not in {*known.edges, *known.texts}:  # a bare code stands for the people of all its values
             assert people[token] >= 10, name
-    text = json.dumps(tokenizer._content()) + " ".join(tokenizer.tokens)
+    text = json.dumps(tokenizer._vocabulary.to_dict()) + " ".join(tokenizer.tokens)
     for trace in ("I50.77", "123456", "CANARY", "canary", "98765"):
         assert trace not in text
     values = {e.value for h in [*histories, odd] for e in h.events}
@@ -412,6 +414,115 @@ def test_the_vocabulary_has_a_limit() -> None:
 def test_wrong_options_are_named(options: dict, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         EventsTokenizer.train(patients.histories(20), **options)
+
+
+# -- units of values -----------------------------------------------------------------------------------------
+
+
+def measured(code: str, values: list[float], units: list[str | None]) -> list[History]:
+    pairs = zip(values, units, strict=True)
+    return [of(Event(time=0.0, code=code, value=value, unit=unit)) for value, unit in pairs]
+
+
+def token(tokenizer: EventsTokenizer, history: History) -> str:
+    return words(tokenizer, history)[2]
+
+
+VALUES = np.random.default_rng(1).normal(100, 20, 400).round(1).tolist()
+
+
+def test_units_that_can_be_converted_share_their_bins() -> None:
+    """Half of the values in another unit: each falls into the bin it had where all were in one."""
+    plain = measured("LAB//glucose", VALUES, ["mg/dL"] * 400)
+    halves = [value if n % 2 else value / 18.0156 for n, value in enumerate(VALUES)]
+    mixed = measured("LAB//glucose", halves, [("mmol/L", "MG/DL")[n % 2] for n in range(400)])
+    one, other = EventsTokenizer.train(plain), EventsTokenizer.train(mixed)
+    assert one.tokens == other.tokens
+    assert one.tokens[23:] == ("LAB//glucose", *(f"LAB//glucose//Q{n}" for n in range(1, 11)))
+    bins = np.array(
+        [[one.encode(p).ids[2], other.encode(m).ids[2]] for p, m in zip(plain, mixed, strict=True)]
+    )
+    assert np.abs(np.diff(bins)).max() <= 1  # an edge may lie elsewhere between two values
+    assert (bins[:, 0] == bins[:, 1]).mean() > 0.98
+
+
+def test_units_that_cannot_be_converted_have_bins_as_if_each_were_alone() -> None:
+    units = [("U/L", "ukat/L", "U/L")[n % 3] for n in range(400)]
+    values = [value / 60 if unit == "ukat/L" else value for value, unit in zip(VALUES, units, strict=True)]
+    train = measured("LAB//alt", values, units)
+    tokenizer = EventsTokenizer.train(train, bins=4)
+    for own in ("U/L", "ukat/L"):
+        alone = [history for history, unit in zip(train, units, strict=True) if unit == own]
+        other = EventsTokenizer.train(alone, bins=4)
+        suffix = f"//={own.lower()}"
+        assert [token(tokenizer, history) for history in alone] == [
+            token(other, history) + suffix for history in alone
+        ]
+    assert len(set(tokenizer.tokens)) == len(tokenizer.tokens) == 23 + 1 + 8
+
+
+def test_a_value_without_unit_is_in_the_codes_only_one_and_else_in_bins_of_its_own() -> None:
+    low, high = measured("LAB//x", [60.0, 140.0], [None, None])
+    units: list[str | None] = [None if n % 4 == 0 else "U/L" for n in range(400)]
+    single = EventsTokenizer.train(measured("LAB//x", VALUES, units), bins=2)
+    assert [token(single, low), token(single, high)] == ["LAB//x//Q1", "LAB//x//Q2"]
+    units = [(None, "U/L", "ukat/L", "U/L")[n % 4] for n in range(400)]
+    values = [value / 60 if unit == "ukat/L" else value for value, unit in zip(VALUES, units, strict=True)]
+    several = EventsTokenizer.train(measured("LAB//x", values, units), bins=2)
+    assert [token(several, low), token(several, high)] == ["LAB//x//Q1", "LAB//x//Q2"]
+    assert token(several, *measured("LAB//x", [140.0], ["U/L"])) == "LAB//x//Q2//=u/l"
+    for tokenizer in (single, several):  # in a unit of which the training data know nothing
+        assert token(tokenizer, *measured("LAB//x", [140.0], ["furlong"])) == "LAB//x"
+
+
+def test_a_vocabulary_without_units_reads_values_as_it_did() -> None:
+    """Models of data without units, and all from before units were read."""
+    tokenizer = made()
+    assert tokenizer.fingerprint() == "ea2ad84a389b5f7224561cccdfef130bf66fe7b4402cc15fc521b9396861eadc"
+    old = {name: own for name, own in KNOWN.to_dict().items() if name not in ("units", "meanings", "frame")}
+    again = EventsTokenizer(Vocabulary.from_dict(old), tokenizer._options)
+    with_unit, without = measured("LAB//x", [2.0, 2.0], ["mmol/L", None])
+    assert token(again, with_unit) == token(again, without) == token(tokenizer, without) == "LAB//x//Q2"
+
+
+def test_units_are_saved_with_the_vocabulary(tmp_path: Path) -> None:
+    train = measured("LAB//x", VALUES, [("U/L", "ukat/L", None)[n % 3] for n in range(400)])
+    tokenizer = EventsTokenizer.train(train)
+    tokenizer.save(tmp_path)
+    again = EventsTokenizer.load(tmp_path)
+    assert (again.tokens, again.fingerprint()) == (tokenizer.tokens, tokenizer.fingerprint())
+    assert [token(again, one) for one in train] == [token(tokenizer, one) for one in train]
+    fast = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert fast(" ".join(tokenizer.tokens[23:]))["input_ids"][1:-1] == list(range(23, tokenizer.space.size))
+
+
+# -- what users are shown ------------------------------------------------------------------------------------
+
+
+def test_the_frame_of_visits_is_not_named_beside_codes() -> None:
+    histories = patients.histories(60)
+    tokenizer = EventsTokenizer.train(histories)
+    hidden = [name for n, name in enumerate(tokenizer.tokens) if tokenizer.alone(n) is None]
+    assert set(hidden) == {
+        *tokenizer.tokens[:23],
+        *("[VT:inpatient]", "[VT:outpatient]", "SEX//F", "SEX//M", "VISIT//start"),
+    }
+    asked = EventsTokenizer.train(histories, mask_time=True, mask_background=True)
+    assert [name for n, name in enumerate(asked.tokens) if asked.alone(n) is None] == list(asked.tokens[:7])
+
+
+def test_codes_are_told_with_what_they_mean(tmp_path: Path) -> None:
+    meanings = {"ICD10//I50.9": "Heart failure", "LAB//2345-7": "Glucose", "RARE//1": "Canary"}
+    histories = [replace(one, meanings=meanings) for one in patients.histories(60)]
+    tokenizer = EventsTokenizer.train(histories)
+    tokenizer.save(tmp_path)
+    for one in (tokenizer, EventsTokenizer.load(tmp_path)):
+        assert one.meaning("ICD10//I50.9") == "Heart failure"
+        assert one.meaning("LAB//2345-7") == one.meaning("LAB//2345-7//Q3") == "Glucose"
+        assert one.meaning("DRUG//furosemide") is None
+    assert "Canary" not in (tmp_path / "seqmlm_events.json").read_text()
+    plain = EventsTokenizer.train(patients.histories(60))
+    assert plain.fingerprint() == tokenizer.fingerprint()  # the ids are the same
 
 
 # -- files ---------------------------------------------------------------------------------------------------

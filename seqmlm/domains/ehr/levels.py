@@ -540,7 +540,9 @@ def _wrong_code(given: Given, other: Given, random: Random) -> Planted | None:
         if not codes:
             continue
         events = list(history.events)
-        events[place] = replace(event, code=codes[int(random.integers(len(codes)))], value=None, text=None)
+        events[place] = replace(
+            event, code=codes[int(random.integers(len(codes)))], value=None, text=None, unit=None
+        )
         changed = replace(history, events=tuple(events))
         span = changed.code_spans()[place]
         return Planted(replace(given.record, raw=changed), np.array([span], dtype=np.int64))

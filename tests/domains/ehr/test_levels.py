@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 from histories import histories
-from tiny_domain_models import patients, patients_model
+from tiny_domain_models import loaded, patients, patients_model
 
 from seqmlm.anomaly.faults import Given, plant
 from seqmlm.anomaly.values import Row, Scored
@@ -31,6 +31,9 @@ from seqmlm.errors import StateError
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.reports.report import told as report_told
+from seqmlm.tasks.score_output import unit_fields
+from seqmlm.tokenizers.events import EventsTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +227,34 @@ def test_a_wrong_code_is_one_that_the_patient_never_has(model: LoadedModel) -> N
         assert code not in {event.code for event in before.events}
         assert str(after)[slice(*one.spans[0].tolist())] == code
         assert code.partition("//")[0] == before.events[at].code.partition("//")[0]
+
+
+@pytest.mark.parametrize("past", [True, False])
+def test_what_is_expected_are_clinical_codes_with_what_they_mean(past):
+    meanings = {"LAB//2345-7": "Glucose", "DRUG//furosemide": "Furosemide"}
+    train = [replace(history, meanings=meanings) for history in histories(60)]
+    tokenizer = EventsTokenizer.train(train)
+    model = loaded("ehr", tokenizer, 256)
+    # Untrained, it expects anything.
+    one, _ = rows(model, EventLevel(past=past), patients(4)[3])
+    tokens = one.values["top_ids"]
+    expected = [
+        alternative
+        for unit in range(len(one))
+        for alternative in unit_fields(one, unit, tokenizer)["expected"]
+    ]
+    everything = [tokenizer.surface(token) for token in tokens.ravel().tolist()]
+    frame = ("[", "SEX//", "VISIT//")
+    assert any(name.startswith(frame) for name in everything)
+    assert [alternative["unit"] for alternative in expected] == [
+        name for name in everything if not name.startswith(frame)
+    ]
+    for alternative in expected:
+        code = alternative["unit"].partition("//Q")[0]
+        assert alternative.get("description") == meanings.get(code)
+    assert [unit_fields(one, unit, tokenizer).get("description") for unit in range(len(one))] == [
+        meanings.get(one.text(unit)) for unit in range(len(one))
+    ]
+    assert any("description" in alternative for alternative in expected)
+    told = report_told(one, 0, tokenizer.alone, lambda text: f"the meaning of {text}", most=3)
+    assert told.startswith(f"{one.text(0)} (the meaning of {one.text(0)}): ")

@@ -49,7 +49,7 @@ def test_both_folders_hold_the_same_patients(sample) -> None:
     assert readers.is_meds(out)  # the folder with truth.json beside the data will do
     assert [record.id for record in readers.read_meds(out, Problems())] == [record.id for record in records]
     assert readers.is_synthea(out / "synthea")
-    assert readers.descriptions(out / "meds")["DRUG//A10BA02"] == "Metformin"
+    assert records[0].raw.meanings["DRUG//A10BA02"] == "Metformin"
 
 
 def test_splits_are_given(sample) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, time
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
+from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError, UsageError
 
+_LONGEST_UNIT = 32
 TEXT_LIMIT = 64  # characters: beyond this a value is prose, and prose may name people
 
 _EPOCH = datetime(1970, 1, 1)
@@ -77,6 +82,173 @@ def _since(number: float) -> float:
     return found
 
 
+# How a table writes its dates
+
+_REMEDY = (
+    "write ISO 8601 or a number counted from 1970, or say how times are written, such as "
+    "--option date_format=%m/%d/%Y; --option date_format=minutes for those since an admission"
+)
+_SINCE = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
+_HEAD = 10_000  # rows whose dates say how they are written
+_ORDERS = tuple(
+    order.replace("/", sign) for sign in "/.-" for order in ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d/%b/%Y")
+)
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
+_DATE = re.compile(r"\d{1,4}([/.-])(\d{1,2}|[A-Za-z]{3})\1\d{1,4}")
+_CLOCK = re.compile(r"(?<=\d)T|\s+")
+
+When = Callable[[Any], float | None]
+
+
+def written(date_format: str) -> When:
+    """How times of this format are read: cell -> seconds since 1970, None where it has another.
+
+    ISO 8601, and time stamps of parquet, are always read. A time of day may follow the date, or not.
+
+    Args:
+        date_format: a date as `datetime.strptime` reads it ("%m/%d/%Y"), or the unit of numbers that count
+            from an admission: "seconds", "minutes", "hours" or "days"; 0 is then placed at 1970.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    unit = _SINCE.get(date_format)
+    if unit is not None:
+
+        def after(cell: Any) -> float | None:
+            found = number(cell)
+            return found * unit if found is not None and _FIRST <= found * unit < _LAST else None
+
+        return after
+    try:
+        sound = datetime.strptime(datetime(2001, 2, 3).strftime(date_format), date_format).year == 2001
+    except ValueError:
+        sound = False
+    if not sound:
+        raise UsageError(
+            f"date_format takes how a date is written, such as %m/%d/%Y, or one of {', '.join(_SINCE)}; "
+            f"{date_format!r} is neither"
+        )
+
+    words_of_date = 1 + date_format.count(" ")
+
+    @lru_cache(maxsize=1 << 16)
+    def of(text: str) -> float | None:
+        if (text[4:5] == "-" and text[7:8] == "-") or _PARTIAL.fullmatch(text):
+            return when(text)
+        parts = _CLOCK.split(text)
+        clock = " ".join(parts[words_of_date:])
+        try:
+            return _counted(datetime.strptime(text, date_format))
+        except ValueError:
+            pass
+        try:
+            day, moment = datetime.strptime(" ".join(parts[:words_of_date]), date_format), _clock(clock)
+        except ValueError:
+            return None
+        return None if moment is None else _counted(datetime.combine(day, moment))
+
+    return lambda cell: of(cell.strip()) if isinstance(cell, str) else when(cell)
+
+
+def _clock(text: str) -> time | None:
+    """A time of day; None where it is none."""
+    try:
+        return time.fromisoformat(text)
+    except ValueError:
+        pass
+    for form in _CLOCKS:
+        try:
+            return datetime.strptime(text, form).time()
+        except ValueError:
+            continue
+    return None
+
+
+Rows = Iterator[tuple[int, tuple[Any, ...]]]
+
+
+def dated(
+    rows: Rows,
+    problems: Problems,
+    source: str,
+    columns: Mapping[int, str],
+    date_format: str | None,
+) -> tuple[Rows, When]:
+    """The rows of a table, and how its times are read: as told, or as all dates of its first rows fit.
+
+    Dates that are not ISO 8601 are read in the one order of day, month and year that all of the first 10,000
+    rows fit, which `problems` is told. Where several fit, or none, and most dates are such, no row follows:
+    `problems` receives one error for the table.
+
+    Args:
+        rows: line and cells.
+        columns: place of a cell with a time -> its column.
+        date_format: see `written`; None for what the data say.
+
+    Returns:
+        The rows, and the reader of their times, which is to be asked of each row before the next is taken.
+    """
+    if date_format is not None:
+        return rows, written(date_format)
+    found = _Found()
+    return _deciding(rows, found, problems, source, columns), found
+
+
+class _Found:
+    """How times are read: as `when` does, until rows say more."""
+
+    read: When = staticmethod(when)
+
+    def __call__(self, cell: Any) -> float | None:
+        return self.read(cell)
+
+
+def _deciding(rows: Rows, found: _Found, problems: Problems, source: str, columns: Mapping[int, str]) -> Rows:
+    before = 0
+    for line, cells in rows:
+        at = next((at for at in columns if _orders(cells[at])), None)
+        if at is None:
+            before += 1
+            yield line, cells
+            continue
+        head = [(line, cells), *islice(rows, _HEAD)]
+        given = [cell for _, row in head for at in columns if (cell := row[at])]
+        odd = [orders for cell in given if (orders := _orders(cell))]
+        fitting = [order for order in _FORMS if all(order in orders for orders in odd)]
+        if len(fitting) == 1:
+            note = f"a table whose dates were read as {fitting[0]}, which all of its first ones fit"
+            problems.note(note, source=source, line=line)
+            found.read = _FORMS[fitting[0]]
+        elif 2 * len(odd) > before + len(given):  # else some are odd, each a problem of its row
+            problems.bad(_unsettled(fitting, source, line, columns[at]))
+            return
+        yield from head
+        yield from rows
+
+
+def _orders(cell: Any) -> list[str]:
+    """The orders of day, month and year that a date fits which is not ISO 8601."""
+    if not isinstance(cell, str) or (cell[4:5] == "-" and cell[7:8] == "-"):
+        return []  # nearly always, and decided at once
+    if not _DATE.match(cell := cell.strip()) or when(cell) is not None:
+        return []
+    return [order for order, read in _FORMS.items() if order[2] in cell and read(cell) is not None]
+
+
+def _unsettled(fitting: list[str], source: str, line: int, field: str) -> DataError:
+    # Without its line, since it is about the whole table: no row of it can be read.
+    if not fitting:
+        reason, orders = (
+            f"the dates, from line {line} on, are in several orders of day and month",
+            _ORDERS[:2],
+        )
+    else:
+        reason, orders = f"the dates, from line {line} on, fit several orders of day and month", (*fitting,)
+    remedy = " or ".join(f"--option date_format={order}" for order in orders)
+    return DataError(reason, source=source, field=field, remedy=f"say which one it is: {remedy}")
+
+
 def until_seconds(until: str | None) -> float | None:
     """The option `until` in seconds; a day counts to its end.
 
@@ -110,6 +282,15 @@ def words(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
+@lru_cache(maxsize=1 << 14)
+def unit(cell: Any) -> str | None:
+    """The unit of a value as the source spells it; None for none, and for prose."""
+    text = words(cell)
+    if text.endswith(".0") and text[:-2].isdecimal():  # the number of a concept, read as a real number
+        text = text[:-2]
+    return text if text and len(text) <= _LONGEST_UNIT else None
+
+
 def kind_of(word: str) -> str:
     """ "inpatient", "outpatient" or "emergency" for what a source calls a class of visit, else ""."""
     return _KIND_OF.get(word.strip().lower(), "")
@@ -132,6 +313,7 @@ def no_code(source: str, line: int, field: str) -> DataError:
 
 def no_time(source: str, line: int, field: str) -> DataError:
     """The error for a row whose time is missing or cannot be read."""
-    return bad_cell(
-        "the time cannot be read", source, line, field, "write ISO 8601, or a number counted from 1970"
-    )
+    return bad_cell("the time cannot be read", source, line, field, _REMEDY)
+
+
+_FORMS = {order: written(order) for order in _ORDERS}

@@ -6,7 +6,7 @@ names differ in capitals and order between versions, so they are found by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ _SYNTHEA_PEOPLE = People(
 
 def _coded(name: str, vocabulary: str) -> Table:
     return Table(
+        meaning=("description",),
         name=name,
         subject=("patient",),
         time=("start", "date"),
@@ -49,6 +50,7 @@ _VISITS = Table(
     visit=("id",),
     opens=True,
     further=(("code",), "ENCOUNTER"),
+    meaning=("description",),
 )
 _MEASURED = Table(
     name="observations",
@@ -58,6 +60,8 @@ _MEASURED = Table(
     vocabulary="LAB",
     visit=("encounter",),
     value=("value",),
+    unit=("units", "unit"),
+    meaning=("description",),
 )
 _CODED = {
     "conditions": "CONDITION",
@@ -68,11 +72,10 @@ _CODED = {
 }
 _SYNTHEA_TABLES = (_VISITS, *(_coded(name, vocabulary) for name, vocabulary in _CODED.items()), _MEASURED)
 
-# Table -> what stands in front of its codes.
-VOCABULARIES = {**_CODED, "observations": "LAB", "encounters": "ENCOUNTER"}
 
-
-def read_synthea(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+def read_synthea(
+    path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
+) -> Iterator[Record]:
     """Read a folder of Synthea tables (.csv, also .gz and .zst), one record a patient.
 
     Codes are CONDITION//, PROCEDURE//, ALLERGY// (SNOMED CT), DRUG// (RxNorm), IMMUNIZATION// (CVX), LAB//
@@ -81,9 +84,13 @@ def read_synthea(path: str | Path, problems: Problems, *, until: str | None = No
     Args:
         path: the folder.
         problems: receives rows without patient, code or time, and counts of what is odd.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         until: the last day of events; later ones are left out.
     """
-    yield from read_tables(path, problems, _SYNTHEA_PEOPLE, _SYNTHEA_TABLES, until=until)
+    yield from read_tables(
+        path, problems, _SYNTHEA_PEOPLE, _SYNTHEA_TABLES, until=until, date_format=date_format
+    )
 
 
 def is_synthea(folder: Path) -> bool:
@@ -149,26 +156,54 @@ _MIMIC_TABLES = (
 )
 
 
-def read_mimic3(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+def read_mimic3(
+    path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
+) -> Iterator[Record]:
     """Read a folder of MIMIC-III tables (.csv, also .gz and .zst), one record a patient.
 
-    Codes are ADMISSION//<type>, ICD9// and ICD9PROC// (at discharge, when they were given), DRUG//<name>.
+    Codes are ADMISSION//<type>, ICD9// and ICD9PROC// (at discharge, when they were given), DRUG//<name>;
+    what ICD-9 codes mean is read from the tables D_ICD_DIAGNOSES and D_ICD_PROCEDURES, where they are there.
     Dates of this data set are shifted into the future on purpose; they are kept.
 
     Args:
         path: the folder.
         problems: receives rows without patient, code or time, and counts of what is odd.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         until: the last day of events; later ones are left out.
     """
-    stays = table_files(Path(path)).get("admissions", ())
+    files = table_files(Path(path))
+    stays = files.get("admissions", ())
     columns = {"stay": _STAY, "out": ("dischtime",)}
     visits: dict[str, float] = {}
     for file in stays:
-        for _, (stay, out) in scan(file, Problems("skip"), columns, list(columns)):
-            at = cells.when(out)
+        rows = scan(file, Problems("skip"), columns, list(columns))
+        rows, read = cells.dated(rows, Problems("skip"), str(file), {1: "dischtime"}, date_format)
+        for _, (stay, out) in rows:
+            at = read(out)
             if at is not None:  # else its diagnoses have no time, and say so
                 visits[cells.words(stay)] = at
-    yield from read_tables(path, problems, _MIMIC_PEOPLE, _MIMIC_TABLES, until=until, visits=visits)
+    titles = {
+        name: _titles(files.get(f"d_icd_{name.removesuffix('_icd')}", ()))
+        for name in ("diagnoses_icd", "procedures_icd")
+    }
+    tables = [
+        replace(table, means=titles[table.name].get) if table.name in titles else table
+        for table in _MIMIC_TABLES
+    ]
+    yield from read_tables(
+        path, problems, _MIMIC_PEOPLE, tables, until=until, date_format=date_format, visits=visits
+    )
+
+
+def _titles(files: Iterable[Path]) -> dict[str, str]:
+    """Code, as the other tables have it, to its title."""
+    columns = {"code": ("icd9_code", "icd_code"), "title": ("long_title", "short_title")}
+    found: dict[str, str] = {}
+    for file in files:
+        for _, (code, title) in scan(file, Problems("skip"), columns, list(columns)):
+            found[cells.words(code)] = cells.words(title)
+    return found
 
 
 def is_mimic3(folder: Path) -> bool:
@@ -190,7 +225,9 @@ _CHUNK = 1 << 16
 _DIGITS = 18  # of a concept's number, which has 64 bits
 
 
-def read_omop(path: str | Path, problems: Problems, *, until: str | None = None) -> Iterator[Record]:
+def read_omop(
+    path: str | Path, problems: Problems, *, date_format: str | None = None, until: str | None = None
+) -> Iterator[Record]:
     """Read a folder of OMOP tables (.csv, also .gz and .zst, or .parquet), one record a person.
 
     With a table `concept` codes are its vocabulary and code ("SNOMED//44054006"), else the concept's number
@@ -200,10 +237,14 @@ def read_omop(path: str | Path, problems: Problems, *, until: str | None = None)
         path: the folder: person, visit_occurrence, condition_occurrence, procedure_occurrence, drug_exposure,
             measurement, observation, death, concept; each a file, or a folder of parts.
         problems: receives rows without person or time, and counts of what is odd.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         until: the last day of events; later ones are left out.
     """
     concepts = Concepts(table_files(Path(path)).get("concept", []), problems)
-    yield from read_tables(path, problems, _people(concepts), _tables(concepts), until=until)
+    yield from read_tables(
+        path, problems, _people(concepts), _tables(concepts), until=until, date_format=date_format
+    )
 
 
 def is_omop(folder: Path) -> bool:
@@ -264,10 +305,9 @@ class Concepts:
         """ "Positive", or the number itself; None for concept 0."""
         return self._find(concept, self._names) or self._number(concept)
 
-    def names(self) -> Iterator[tuple[str, str]]:
-        """(code, name) of all concepts."""
-        for codes, names in zip(self._codes.chunks, self._names.chunks, strict=True):
-            yield from zip(codes.to_pylist(), names.to_pylist(), strict=True)
+    def known_name(self, concept: str) -> str | None:
+        """ "Positive"; None where the concept is not known."""
+        return self._find(concept, self._names)
 
     def _number(self, concept: str) -> str | None:
         return None if concept in ("", "0") else concept
@@ -306,6 +346,7 @@ def _table(concepts: Concepts | None, name: str, stem: str, time: str, vocabular
         vocabulary=vocabulary,
         visit=_VISIT,
         spell=concepts.code if concepts else None,
+        means=concepts.known_name if concepts else None,
         source_code=(f"{stem}_source_value",),
     )
 
@@ -313,6 +354,7 @@ def _table(concepts: Concepts | None, name: str, stem: str, time: str, vocabular
 def _tables(concepts: Concepts | None) -> tuple[Table, ...]:
     visits = replace(
         _table(concepts, "visit_occurrence", "visit", "visit_start", "VISIT"),
+        means=None,
         opens=True,
         kind=lambda concept: _KIND_OF.get(concept, ""),
         spell=lambda concept: None if concept == "0" else f"VISIT//{_KIND_OF.get(concept, concept)}",
@@ -322,6 +364,11 @@ def _tables(concepts: Concepts | None) -> tuple[Table, ...]:
         "value": ("value_as_number",),
         "text": ("value_as_concept_id",),
         "say": lambda concept: (concepts.name(concept) if concepts else None) or "",
+        "unit": ("unit_concept_id",),
+        "source_unit": ("unit_source_value",),
+        "name_unit": lambda concept: (
+            concepts and ((concepts.code(concept) or "").rpartition("//")[2] or None)
+        ),
     }
     return (
         visits,

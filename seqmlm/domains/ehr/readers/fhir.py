@@ -11,7 +11,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import BIRTH, DEATH, Cells, Histories
+from seqmlm.domains.ehr.readers.histories import BIRTH, DEATH, Cells, Histories, Meanings
 from seqmlm.domains.ehr.readers.relational import measured
 from seqmlm.errors import DataError
 
@@ -53,12 +53,13 @@ def read_fhir(
     """
     folder = Path(path)
     sources = [str(f) for f in _files(folder)] if folder.is_dir() else [source_of(path)]
-    histories = Histories(problems, sources, until=until)
+    meanings = Meanings()
+    histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
         for number, source in enumerate(sources):
             for line, resource in _resources(source, problems, max_bytes):
-                yield from _Reading(source, line, number, problems).rows(resource)
+                yield from _Reading(source, line, number, problems, meanings).rows(resource)
 
     yield from histories.records(rows())
 
@@ -139,8 +140,9 @@ def _decoded(data: bytes) -> str | None:
 class _Reading:
     """One resource on its way to rows."""
 
-    def __init__(self, source: str, line: int, number: int, problems: Problems) -> None:
+    def __init__(self, source: str, line: int, number: int, problems: Problems, meanings: Meanings) -> None:
         self.source, self.line, self.number, self.problems = source, line, number, problems
+        self.meanings = meanings
 
     def rows(self, resource: Resource) -> Iterator[Cells]:
         kind = str(resource.get("resourceType"))
@@ -192,6 +194,7 @@ class _Reading:
         yield self._row(subject, at, f"VISIT//{kind or word or 'other'}", visit=visit, kind=kind)
         for concept in _dicts(resource.get("type")):
             if code := _code_of(concept):
+                self.meanings.add(f"ENCOUNTER//{code}", _display(concept), subject)
                 yield self._row(subject, at, f"ENCOUNTER//{code}", visit=visit)
 
     def _event(self, resource: Resource, kind: str) -> Iterator[Cells]:
@@ -209,10 +212,12 @@ class _Reading:
             return
         visit = _reference(resource.get("encounter"))
         if code is not None:
+            self.meanings.add(code, _display(resource.get(key)), subject)
             yield self._row(subject, at, code, _value(resource), visit)
         for part in parts:
             inner = _spelled(part.get("code"), vocabulary)
             if inner is not None:
+                self.meanings.add(inner, _display(part.get("code")), subject)
                 yield self._row(subject, at, inner, _value(part), visit)
 
     def _subject(self, resource: Resource) -> str | None:
@@ -239,44 +244,50 @@ class _Reading:
         subject: str,
         at: float | None,
         code: str,
-        value: tuple[Any, Any] = (None, None),
+        value: tuple[Any, Any, Any] = (None, None, None),
         visit: str | None = None,
         kind: str = "",
     ) -> Cells:
-        number, said = measured(*value, True, self.problems)
-        return subject, at, code, number, said, visit, kind, self.number, self.line
+        number, said = measured(value[0], value[1], True, self.problems)
+        unit = None if number is None else cells.unit(value[2])
+        return subject, at, code, number, said, unit, visit, kind, self.number, self.line
 
 
 def _dicts(cell: Any) -> list[Resource]:
     return [item for item in cell if isinstance(item, dict)] if isinstance(cell, list) else []
 
 
-def _coding(concept: Any) -> tuple[str, str]:
-    """(system, code) of a CodeableConcept's first coding that has a code."""
+def _coding(concept: Any) -> tuple[str, str, str]:
+    """(system, code, display) of a CodeableConcept's first coding that has a code."""
     for coding in _dicts(concept.get("coding")) if isinstance(concept, dict) else ():
         if code := cells.words(coding.get("code")):
-            return str(coding.get("system", "")), code
-    return "", ""
+            return str(coding.get("system", "")), code, cells.words(coding.get("display"))
+    return "", "", ""
 
 
 def _code_of(concept: Any) -> str:
     return _coding(concept)[1]
 
 
+def _display(concept: Any) -> str:
+    """What the code means; the concept's own text is left alone, for it may be anything."""
+    return _coding(concept)[2]
+
+
 def _spelled(concept: Any, vocabulary: str) -> str | None:
-    system, code = _coding(concept)
+    system, code, _ = _coding(concept)
     named = next((name for part, name in _SYSTEMS.items() if part in system.lower()), vocabulary)
     return f"{named}//{code}" if code else None
 
 
-def _value(resource: Resource) -> tuple[Any, Any]:
-    """(number, words); what is said in free text (valueString) is left alone."""
+def _value(resource: Resource) -> tuple[Any, Any, Any]:
+    """(number, words, unit); what is said in free text (valueString) is left alone."""
     quantity = resource.get("valueQuantity")
     if isinstance(quantity, dict):
-        return quantity.get("value"), None
+        return quantity.get("value"), None, cells.words(quantity.get("code") or quantity.get("unit"))
     if "valueInteger" in resource:
-        return resource["valueInteger"], None
-    return None, _code_of(resource.get("valueCodeableConcept")) or None
+        return resource["valueInteger"], None, None
+    return None, _code_of(resource.get("valueCodeableConcept")) or None, None
 
 
 def _reference(cell: Any) -> str | None:

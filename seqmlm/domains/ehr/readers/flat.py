@@ -6,6 +6,7 @@ columns are known.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,24 +23,33 @@ from seqmlm.domains.ehr.readers.histories import (
     SOURCE,
     SUBJECT,
     TEXT,
+    UNIT,
     VALUE,
     VISIT,
     Cells,
     Histories,
+    Meanings,
     grouped,
 )
 from seqmlm.domains.ehr.readers.meds import opening
 from seqmlm.domains.ehr.readers.relational import measured
-from seqmlm.domains.ehr.readers.tables import Columns, scan, table_files
+from seqmlm.domains.ehr.readers.tables import Columns, header, present, scan, table_files
 from seqmlm.errors import UsageError
 
+OFFSETS = "a table whose times are offsets, read as minutes since an admission, which is placed at 1970"
+_ASKED = ("value", "text", "visit", "unit", "description")
 STATIC = "an event without time, taken as background"
 
 _NAMES = {
-    "patient": "patient patient_id subject subject_id person_id patientid pid patient_nbr mrn id",
-    "time": "time timestamp datetime date start start_date event_time charttime",
-    "code": "code concept concept_code event event_code event_type name",
-    "value": "value numeric_value value_as_number result valuenum",
+    "patient": "patient patient_id subject subject_id person_id patientid pid patient_nbr mrn "
+    "patientunitstayid id",
+    "time": "time timestamp datetime date start start_date event_time charttime observationoffset "
+    "labresultoffset diagnosisoffset drugstartoffset treatmentoffset",
+    "code": "code concept concept_code event event_code event_type name itemid labname drugname",
+    "value": "value numeric_value value_as_number result valuenum labresult",
+    "unit": "unit units valueuom unit_of_measure uom unit_concept_id unit_source_value "
+    "labmeasurenamesystem value_unit",
+    "description": "description code_description long_title short_title concept_name display",
     "text": "text_value value_text value_as_string categorical_value",
     "visit": "visit visit_id encounter encounter_id hadm_id admission_id visit_occurrence_id",
     "vocabulary": "vocabulary vocabulary_id code_system coding_system system table domain",
@@ -56,8 +66,11 @@ def read_long(
     code: str | None = None,
     value: str | None = None,
     text: str | None = None,
+    unit: str | None = None,
     visit: str | None = None,
     vocabulary: str | None = None,
+    description: str | None = None,
+    date_format: str | None = None,
     delimiter: str | None = None,
     until: str | None = None,
 ) -> Iterator[Record]:
@@ -72,6 +85,12 @@ def read_long(
         patient, time, code, value, text, visit, vocabulary: names of the columns; None finds usual ones
             (patient_id, subject_id, date, timestamp, encounter, ...). A `vocabulary` that is no column's name
             is that of all codes.
+        unit: column with the unit of the value; None finds unit, valueuom, unit_concept_id and the like.
+        description: column that says what the code means; None finds usual ones. What fewer than 11 patients
+            have alike is not kept: it may be of a patient.
+        date_format: how times are written: a date such as %m/%d/%Y, or minutes (seconds, hours, days) since
+            an admission. None: ISO 8601, or the one order of day and month that the first rows fit; minutes
+            where the column is one of eICU's offsets.
         delimiter: of a CSV file; None looks at its first line.
         until: the last day of events; later ones are left out.
     """
@@ -83,24 +102,41 @@ def read_long(
         "text": text,
         "visit": visit,
         "vocabulary": vocabulary,
+        "unit": unit,
+        "description": description,
     }
     columns = {field: (name,) if name else tuple(_NAMES[field].split()) for field, name in chosen.items()}
-    needed = ["patient", "time", "code", *(f for f in ("value", "text", "visit") if chosen[f])]
-    histories = Histories(problems, [source_of(path)], until=until, in_order=True)
-    rows = _rows(source_of(path), problems, columns, needed, vocabulary or "CODE", delimiter)
+    needed = ["patient", "time", "code", *(f for f in _ASKED if chosen[f])]
+    meanings = Meanings()
+    histories = Histories(problems, [source_of(path)], until=until, in_order=True, meanings=meanings)
+    if date_format is None and _of_offsets(path, columns["time"]):
+        date_format = "minutes"
+        problems.note(OFFSETS, source=source_of(path))
+    table = scan(source_of(path), problems, columns, needed, delimiter=delimiter, option="column")
+    named = {1: columns["time"][0]}
+    table, when = cells.dated(table, problems, source_of(path), named, date_format)
+    rows = _rows(table, source_of(path), problems, columns, vocabulary or "CODE", when, meanings)
     yield from histories.records(rows)
 
 
+def _of_offsets(path: str | Path, names: Sequence[str]) -> bool:
+    """Whether the column of times is one of eICU's, which count minutes."""
+    named = names[0] if len(names) == 1 else ""
+    if not named and os.path.isfile(path):  # what is no file can be read once only
+        named = present({"time": names}, header(path)).get("time", "")
+    return named.lower().endswith("offset")
+
+
 def _rows(
+    table: cells.Rows,
     source: str,
     problems: Problems,
     columns: Columns,
-    needed: list[str],
     default: str,
-    delimiter: str | None,
+    read: cells.When,
+    meanings: Meanings,
 ) -> Iterator[Cells]:
-    table = scan(source, problems, columns, needed, delimiter=delimiter, option="column")
-    for line, (who, when, name, value, text, place, system) in table:
+    for line, (who, when, name, value, text, place, system, unit, meaning) in table:
         subject, code = cells.words(who), cells.words(name)
         if not subject:
             problems.bad(cells.no_subject(source, line, columns["patient"][0]))
@@ -108,7 +144,7 @@ def _rows(
         if not code:
             problems.bad(cells.no_code(source, line, columns["code"][0]))
             continue
-        at = cells.when(when)
+        at = read(when)
         if when is None or when == "":
             problems.note(STATIC)
         elif at is None:
@@ -116,7 +152,10 @@ def _rows(
             continue
         full = code if "//" in code else _LIVES.get(code.lower()) or _spelled(code, system, default)
         number, said = measured(value, text, False, problems)
-        yield subject, at, full, number, said, cells.words(place) or None, opening(full), 0, line
+        own = None if number is None else cells.unit(unit)
+        if meaning:
+            meanings.add(full, cells.words(meaning), subject)
+        yield subject, at, full, number, said, own, cells.words(place) or None, opening(full), 0, line
 
 
 def _spelled(code: str, system: str | None, default: str) -> str:
@@ -151,6 +190,7 @@ def read_wide(
     flags: str | Sequence[str] = (),
     values: str | Sequence[str] = (),
     absent: str | Sequence[str] = ABSENT,
+    date_format: str | None = None,
     delimiter: str | None = None,
     until: str | None = None,
 ) -> Iterator[Record]:
@@ -171,6 +211,8 @@ def read_wide(
             DRUG//insulin with the words Up).
         values: columns of numbers ("a1c=LAB": LAB//a1c with the number).
         absent: cells that say nothing.
+        date_format: how dates are written, such as %m/%d/%Y; None: ISO 8601, or the one order of day and
+            month that the first rows of a table fit.
         delimiter: of a CSV file; None looks at its first line.
         until: the last day of events; later ones are left out.
 
@@ -191,8 +233,15 @@ def read_wide(
     fields |= {f"{role} {column}": (column,) for column, _, role in wanted}
     needed = [name for name in fields if name not in ("time", "kind")] + (["time"] if time else [])
     kinds = cells.kind_of(kind or "")
+    table = scan(source_of(path), problems, fields, needed, delimiter=delimiter)
+    read: cells.When = cells.when
+    if time is not None:
+        if date_format is None and _of_offsets(path, [time]):
+            date_format = "minutes"
+            problems.note(OFFSETS, source=source_of(path))
+        table, read = cells.dated(table, problems, source_of(path), {2: time}, date_format)
     rows = _wide_rows(
-        source_of(path), problems, fields, needed, wanted, kinds, frozenset(_listed(absent)), delimiter
+        table, source_of(path), problems, fields, wanted, kinds, frozenset(_listed(absent)), read
     )
     histories = Histories(problems, [source_of(path)], until=until, in_order=time is not None)
     if time is not None:
@@ -261,41 +310,41 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _wide_rows(
+    table: cells.Rows,
     source: str,
     problems: Problems,
     fields: Columns,
-    needed: list[str],
     wanted: list[tuple[str, str, str]],
     kinds: str,
     absent: frozenset[str],
-    delimiter: str | None,
+    read: cells.When,
 ) -> Iterator[Cells]:
     dated = bool(fields["time"])
     patient, place = fields["patient"][0], fields["visit"][0]
-    for line, (who, stay, when, kind, *rest) in scan(source, problems, fields, needed, delimiter=delimiter):
+    for line, (who, stay, when, kind, *rest) in table:
         subject, visit = cells.words(who), cells.words(stay)
         if not subject or not visit:
             problems.bad(cells.no_subject(source, line, place if subject else patient))
             continue
-        at = cells.when(when) if dated else 0.0
+        at = read(when) if dated else 0.0
         if at is None:
             problems.bad(cells.no_time(source, line, fields["time"][0]))
             continue
         opened = kinds or cells.kind_of(cells.words(kind))
-        yield subject, at, f"VISIT//{opened or 'other'}", None, None, visit, opened, 0, line
+        yield subject, at, f"VISIT//{opened or 'other'}", None, None, None, visit, opened, 0, line
         for (column, vocabulary, role), cell in zip(wanted, rest, strict=True):
             word = cells.words(cell)
             if word in absent:
                 continue
             if role == "static":
-                yield subject, None, f"{vocabulary}//{word}", None, None, None, "", 0, line
+                yield subject, None, f"{vocabulary}//{word}", None, None, None, None, "", 0, line
             elif role == "columns":
-                yield subject, at, f"{vocabulary}//{word}", None, None, visit, "", 0, line
+                yield subject, at, f"{vocabulary}//{word}", None, None, None, visit, "", 0, line
             elif role == "flags":
                 said = word if len(word) <= cells.TEXT_LIMIT else None
-                yield subject, at, f"{vocabulary}//{column}", None, said, visit, "", 0, line
+                yield subject, at, f"{vocabulary}//{column}", None, said, None, visit, "", 0, line
             elif (number := cells.number(cell)) is not None:
-                yield subject, at, f"{vocabulary}//{column}", number, None, visit, "", 0, line
+                yield subject, at, f"{vocabulary}//{column}", number, None, None, visit, "", 0, line
             else:
                 problems.note("a value that is no number, left out")
 
@@ -310,7 +359,16 @@ def _in_order(rows: list[Cells], problems: Problems) -> list[Cells]:
     for row in rows:
         if row[VISIT] is not None:
             head, at = row[SUBJECT], day[row[VISIT]]
-            tail = (row[CODE], row[VALUE], row[TEXT], row[VISIT], row[KIND], row[SOURCE], row[LINE])
+            tail = (
+                row[CODE],
+                row[VALUE],
+                row[TEXT],
+                row[UNIT],
+                row[VISIT],
+                row[KIND],
+                row[SOURCE],
+                row[LINE],
+            )
             placed.append((head, at, *tail))
         elif row[LINE] == first:
             placed.append(row)

@@ -11,18 +11,22 @@ from __future__ import annotations
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from operator import itemgetter
 from typing import IO, Any
 
+from seqmlm.data.privacy import SMALLEST, redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers.cells import until_seconds
 from seqmlm.errors import DataError
+from seqmlm.tokenizers.events_units import unit as unit_of
+from seqmlm.tokenizers.events_vocabulary import into
 
 BIRTH = "MEDS_BIRTH"
 DEATH = "MEDS_DEATH"
@@ -40,6 +44,7 @@ class Event:
             "MEDS_DEATH", alone or in front of "//"; without tabs and line ends.
         value: a measured number.
         text: a value in words, short; without tabs and line ends.
+        unit: of the value, as the source spells it; None where it says nothing.
         visit: the source's id of the visit.
         kind: "inpatient", "outpatient" or "emergency" for the event that opens a visit, else "".
     """
@@ -48,6 +53,7 @@ class Event:
     code: str
     value: float | None
     text: str | None
+    unit: str | None
     visit: str | None
     kind: str
 
@@ -59,6 +65,7 @@ class Event:
         code: str,
         value: float | None = None,
         text: str | None = None,
+        unit: str | None = None,
         visit: str | None = None,
         kind: str = "",
     ) -> None:
@@ -66,12 +73,13 @@ class Event:
         _set_code(self, code)
         _set_value(self, value)
         _set_text(self, text)
+        _set_unit(self, unit)
         _set_visit(self, visit)
         _set_kind(self, kind)
 
 
-_set_time, _set_code, _set_value, _set_text, _set_visit, _set_kind = (
-    Event.__dict__[name].__set__ for name in ("time", "code", "value", "text", "visit", "kind")
+_set_time, _set_code, _set_value, _set_text, _set_unit, _set_visit, _set_kind = (
+    Event.__dict__[name].__set__ for name in ("time", "code", "value", "text", "unit", "visit", "kind")
 )
 
 
@@ -83,16 +91,19 @@ class History:
         subject: the source's id.
         birth: seconds since 1970-01-01 UTC; None if unknown.
         events: those without a time first, then in order of time; without duplicates.
+        meanings: descriptions of codes, shared by all histories of an input.
     """
 
     subject: str
     birth: float | None
     events: tuple[Event, ...]
+    meanings: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         """One event a line (time or "-", code, value, text, visit, kind; tabs), then subject and birth.
 
-        Line i, counted from 0, is event i. Equal strings mean equal histories, to the microsecond.
+        Line i, counted from 0, is event i. Equal strings mean equal histories, to the microsecond, but for
+        the units of values: what a model was trained on is known by this text, and units came later.
         """
         lines = [_line(event) for event in self.events]
         lines.append(f"{self.subject}\t{iso(self.birth)}")
@@ -107,6 +118,50 @@ class History:
             spans.append((start, start + len(event.code)))
             at += len(line) + 1
         return spans
+
+
+_LONGEST_MEANING = 200  # characters
+_MOST_CODES = 500_000  # looked at for descriptions, and for units; more are no codes
+_MOST_MEANINGS = 4  # different descriptions of a code, before one of them is that of enough subjects
+
+
+class Meanings(dict[str, str]):
+    """Descriptions of codes, of which none may be of a patient.
+
+    Definitions (`define`) come from a table of codes. A description beside each event (`add`) may be
+    anything: it is taken once `SMALLEST` subjects have the same one, and a code with many different ones has
+    none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: dict[str, dict[str, set[int]] | None] = {}
+
+    def __reduce__(self) -> tuple[type[dict[str, str]], tuple[()]]:
+        return dict, ()  # vocabularies learn them where they are read: no record carries all to a process
+
+    def define(self, code: str, text: str) -> None:
+        """What a code stands for."""
+        if text and not code.endswith(f"//{text}"):
+            self[code] = text[:_LONGEST_MEANING]
+
+    def add(self, code: str, text: str, subject: str) -> None:
+        """What stands beside a code at an event of a subject."""
+        if not text or code in self:
+            return
+        if code not in self._met and len(self._met) >= _MOST_CODES:
+            return
+        met = self._met.setdefault(code, {})
+        if met is None:
+            return
+        if len(text) > _LONGEST_MEANING or (text not in met and len(met) == _MOST_MEANINGS):
+            self._met[code] = None  # prose, or of single events
+            return
+        people = met.setdefault(text, set())
+        people.add(hash(subject))
+        if len(people) >= SMALLEST:
+            self.define(code, text)
+            self._met[code] = None
 
 
 def iso(time: float | None) -> str:
@@ -131,11 +186,11 @@ def _line(event: Event) -> str:
 
 # Rows by subject
 
-# subject, time or None, code, value or None, text or None, visit or None, kind, number of the source, line
-# in it. A plain tuple, because there are hundreds of millions of them.
+# subject, time or None, code, value or None, text or None, unit or None, visit or None, kind, number of the
+# source, line in it. A plain tuple, because there are hundreds of millions of them.
 Cells = tuple[Any, ...]
 
-SUBJECT, TIME, CODE, VALUE, TEXT, VISIT, KIND, SOURCE, LINE = range(9)
+SUBJECT, TIME, CODE, VALUE, TEXT, UNIT, VISIT, KIND, SOURCE, LINE = range(10)
 
 LARGEST = 2_000_000
 """Most rows of one subject; more is no person, and must be held whole: half a kilobyte each."""
@@ -238,7 +293,7 @@ def _schema() -> Any:
     import pyarrow as pa
 
     text, real, whole = pa.string(), pa.float64(), pa.int64()
-    types = (text, real, text, real, text, text, text, whole, whole)
+    types = (text, real, text, real, text, text, text, text, whole, whole)
     return pa.schema([(str(i), kind) for i, kind in enumerate(types)])
 
 
@@ -266,6 +321,74 @@ def _unique(rows: list[Cells]) -> list[Cells]:
     return list(found.values())
 
 
+CONVERTIBLE = "a value in a unit that can be converted to its code's usual one"
+UNITLESS = (
+    "a value without unit, though others of its code have one: taken to be in that unit where there is one, "
+    "else with bins of its own"
+)
+_UNITS = 50  # units of a code that are told apart; more are no units
+_CODES_TOLD = 3
+
+
+class _Units:
+    """Counts values by code and unit while histories stream by, to tell where units of one code mix."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, list[int]]] = {}  # code -> unit -> values, subjects
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Count the values of one subject."""
+        values: Counter[tuple[str, str]] = Counter()
+        for event in events:
+            if event.value is not None:
+                values[event.code, "" if event.unit is None else unit_of(event.unit)] += 1
+        for (code, own), n in values.items():
+            if code not in self._found and len(self._found) >= _MOST_CODES:
+                continue
+            units = self._found.setdefault(code, {})
+            counts = units.setdefault(own if own in units or len(units) < _UNITS else "others", [0, 0])
+            counts[0] += n
+            counts[1] += 1
+
+    def tell(self, problems: Problems) -> None:
+        """A note for each kind of mixture."""
+        apart: list[tuple[int, str]] = []
+        convertible = unitless = 0
+        for code, units in self._found.items():
+            groups: dict[str, int] = {}
+            for own in sorted((own for own in units if own), key=lambda own: (-units[own][0], own)):
+                factor = into(code, own, groups)
+                convertible += 0 if factor is None else units[own][0]
+                group = own if factor is None else factor[0]
+                groups[group] = groups.get(group, 0) + units[own][0]
+            if groups:
+                unitless += units.get("", (0,))[0]
+            if len(groups) > 1:
+                apart.append((sum(groups.values()) - max(groups.values()), code))
+        problems.note(CONVERTIBLE, convertible)
+        problems.note(UNITLESS, unitless)
+        if apart:
+            shown = [self._spelled(code, problems.sensitive) for _, code in sorted(apart, reverse=True)]
+            named = "; ".join([text for text in shown if text][:_CODES_TOLD]) or "codes of few subjects"
+            problems.note(
+                f"a value in another unit than most of its code, with no known factor between them "
+                f"({named}): training gives each unit its own bins; convert it, or give each its own code",
+                sum(n for n, _ in apart),
+            )
+
+    def _spelled(self, code: str, sensitive: bool) -> str:
+        """A code and its units with their counts, without what few subjects have; "" if that is all."""
+        units = sorted(self._found[code].items(), key=lambda one: (-one[1][0], one[0]))
+        if not sensitive:
+            return f"{code}: " + ", ".join(f"{n:,} in {own or 'none'}" for own, (n, _) in units)
+        many = [(own, n) for own, (n, subjects) in units if subjects >= SMALLEST]
+        told = [f"{n:,} in {own or 'none'}" for own, n in many]
+        few = sum(n for _, (n, subjects) in units if subjects < SMALLEST)
+        if few:
+            told.append(f"{redacted_count(min(few, SMALLEST - 1))} subjects in others")
+        return f"{code}: {', '.join(told)}" if many else ""
+
+
 class Histories:
     """Makes records of grouped rows.
 
@@ -275,6 +398,7 @@ class Histories:
         until: the last day of events, as text; later ones are left out.
         in_order: the source promises events in order of time, so that breaches are worth counting.
         split: the split the source gives a subject ("train", "validation", "test"), or None.
+        meanings: of codes; histories refer to it.
 
     Raises:
         UsageError: `until` is no date.
@@ -288,8 +412,11 @@ class Histories:
         until: str | None = None,
         in_order: bool = False,
         split: Callable[[str], str | None] | None = None,
+        meanings: Mapping[str, str] | None = None,
     ) -> None:
         self._problems, self._sources, self._split = problems, sources, split
+        self._meanings = Meanings() if meanings is None else meanings
+        self._units = _Units()
         self._until, self._in_order = until_seconds(until), in_order
         self._now = time.time()
 
@@ -299,6 +426,11 @@ class Histories:
             record = self.record(subject, members)
             if record is not None:
                 yield record
+        self.end()
+
+    def end(self) -> None:
+        """Tell `problems` of units, which only all records together show; after the last one."""
+        self._units.tell(self._problems)
 
     def record(self, subject: str, rows: list[Cells]) -> Record | None:
         """The record of one subject's rows; None without a dated event besides birth and death.
@@ -341,13 +473,14 @@ class Histories:
 
     def _finish(self, subject: str, birth: float | None, rows: list[Cells], first: Cells) -> Record:
         events = tuple(
-            Event(time=at, code=code, value=value, text=text, visit=visit, kind=kind)
-            for _, at, code, value, text, visit, kind, _, _ in rows
+            Event(time=at, code=code, value=value, text=text, unit=unit, visit=visit, kind=kind)
+            for _, at, code, value, text, unit, visit, kind, _, _ in rows
         )
+        self._units.add(events)
         split = None if self._split is None else self._split(subject)
         return Record(
             id=subject,
-            raw=History(subject=subject, birth=birth, events=events),
+            raw=History(subject=subject, birth=birth, events=events, meanings=self._meanings),
             source=self._sources[first[SOURCE]],
             line=first[LINE],
             document=subject,

@@ -15,9 +15,9 @@ from seqmlm.data.files import require_file, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import LARGEST, SUBJECT, Cells, Histories
+from seqmlm.domains.ehr.readers.histories import LARGEST, SUBJECT, Cells, Histories, Meanings, grouped
 from seqmlm.domains.ehr.readers.relational import measured
-from seqmlm.domains.ehr.readers.tables import present, scan
+from seqmlm.domains.ehr.readers.tables import described, present, scan
 from seqmlm.errors import DataError
 
 UNORDERED = "a shard that is not in order of subjects"
@@ -29,6 +29,7 @@ _COLUMNS = {
     "code": ("code",),
     "numeric_value": ("numeric_value",),
     "text_value": ("text_value", "categorical_value"),
+    "unit": ("unit", "units", "valueuom", "unit_concept_id", "unit_source_value"),
     "visit": ("visit_id", "encounter_id", "visit_occurrence_id", "hadm_id"),
 }
 _NEEDED = ("subject_id", "time", "code")
@@ -54,19 +55,30 @@ def read_meds(path: str | Path, problems: Problems, *, until: str | None = None)
     folder = root_of(Path(path))
     shards = [str(shard) for shard in _shards(folder)] if folder.is_dir() else [source_of(path)]
     splits = _splits(folder, problems) if folder.is_dir() else {}
-    histories = Histories(problems, shards, until=until, in_order=True, split=splits.get if splits else None)
+    meanings = Meanings()
+    for code, text in described(folder / "metadata" / "codes.parquet", Problems("skip")):
+        meanings.define(code, text)
+    histories = Histories(
+        problems,
+        shards,
+        until=until,
+        in_order=True,
+        split=splits.get if splits else None,
+        meanings=meanings,
+    )
     seen = _Seen(problems)
     for number, shard in enumerate(shards):
         rows = _rows(shard, number, problems)
         if _in_order(shard):
-            records = _neighbours(rows, histories.record)
+            records = _made(_neighbours(rows), histories.record)
         else:
             problems.note(UNORDERED)
-            records = histories.records(rows)
+            records = _made(grouped(rows), histories.record)
         for record in records:
             seen.add(record.id)
             yield record
     seen.count()
+    histories.end()
 
 
 def is_meds(folder: Path) -> bool:
@@ -144,18 +156,23 @@ def _in_order(shard: str) -> bool:
     return True
 
 
-def _neighbours(
-    rows: Iterator[Cells], record: Callable[[str, list[Cells]], Record | None]
-) -> Iterator[Record]:
-    """A record for each run of rows of one subject."""
+def _neighbours(rows: Iterator[Cells]) -> Iterator[tuple[str, list[Cells]]]:
+    """Each run of rows of one subject."""
     for subject, members in groupby(rows, key=itemgetter(SUBJECT)):
-        found = record(subject, list(islice(members, LARGEST + 1)))
+        yield subject, list(islice(members, LARGEST + 1))
+
+
+def _made(
+    groups: Iterator[tuple[str, list[Cells]]], record: Callable[[str, list[Cells]], Record | None]
+) -> Iterator[Record]:
+    for subject, members in groups:
+        found = record(subject, members)
         if found is not None:
             yield found
 
 
 def _rows(shard: str, number: int, problems: Problems) -> Iterator[Cells]:
-    for line, (who, at, name, value, text, place) in scan(shard, problems, _COLUMNS, _NEEDED):
+    for line, (who, at, name, value, text, unit, place) in scan(shard, problems, _COLUMNS, _NEEDED):
         subject, code = cells.words(who), cells.words(name)
         if not subject:
             problems.bad(cells.no_subject(shard, line, "subject_id"))
@@ -171,7 +188,8 @@ def _rows(shard: str, number: int, problems: Problems) -> Iterator[Cells]:
             value = None  # not a number: what pandas writes where there is none
         if value is not None or text is not None:
             value, text = measured(value, text, True, problems)
-        yield subject, time, code, value, text, cells.words(place) or None, opening(code), number, line
+        own = None if value is None else cells.unit(unit)
+        yield subject, time, code, value, text, own, cells.words(place) or None, opening(code), number, line
 
 
 @lru_cache(maxsize=1 << 14)

@@ -11,7 +11,15 @@ from typing import Any
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.ehr.readers import cells
-from seqmlm.domains.ehr.readers.histories import BIRTH, DEATH, LONG_TEXT, NO_NUMBER, Cells, Histories
+from seqmlm.domains.ehr.readers.histories import (
+    BIRTH,
+    DEATH,
+    LONG_TEXT,
+    NO_NUMBER,
+    Cells,
+    Histories,
+    Meanings,
+)
 from seqmlm.domains.ehr.readers.tables import scan, table_files
 from seqmlm.errors import DataError
 
@@ -32,9 +40,13 @@ class Table:
         day: column taken where that of `time` is empty.
         visit: the visit's id.
         value, text: a number; words. A value that is no number is taken for words where there is no `text`.
+        unit, source_unit: of the value; the second is taken where the first names nothing.
+        meaning: column with the description of the code.
         spell: cell of the code -> the code (with "//" where it has its own vocabulary), None for a row that
             names nothing; such rows are counted and no fault.
         say: cell of `text` -> the words.
+        name_unit: cell of `unit` -> the unit, None for a cell that names nothing.
+        means: cell of the code -> its description, of a table of codes.
         source_code: taken where the code names nothing.
         opens: the row opens a visit; its code is the class of the visit.
         further: column of one more code in the row, and its vocabulary.
@@ -49,8 +61,13 @@ class Table:
     visit: Names = ()
     value: Names = ()
     text: Names = ()
+    unit: Names = ()
+    source_unit: Names = ()
+    meaning: Names = ()
     spell: Callable[[str], str | None] | None = None
     say: Callable[[str], str] | None = None
+    name_unit: Callable[[str], str | None] | None = None
+    means: Callable[[str], str | None] | None = None
     source_code: Names = ()
     opens: bool = False
     kind: Callable[[str], str] = cells.kind_of
@@ -80,12 +97,15 @@ class People:
 
 @dataclass(slots=True)
 class Source:
-    """One file of an export under way: its name and number, where its faults go, and the visits' times."""
+    """One file of an export under way: its name and number, where its faults go, the visits' times, how dates
+    are written, and where descriptions of codes go."""
 
     path: Path
     number: int
     problems: Problems
     visits: Mapping[str, float]
+    date_format: str | None
+    meanings: Meanings
 
 
 def read_tables(
@@ -95,6 +115,7 @@ def read_tables(
     tables: Sequence[Table],
     *,
     until: str | None = None,
+    date_format: str | None = None,
     visits: Mapping[str, float] | None = None,
 ) -> Iterator[Record]:
     """A record for each subject of a folder of tables; tables that are not there are counted.
@@ -104,6 +125,7 @@ def read_tables(
         problems: see `Histories`, and rows without patient, code or readable time.
         people, tables: what the tables are.
         until: the last day of events.
+        date_format: how times are written, see `cells.dated`.
         visits: time of each visit's codes, for tables without times.
     """
     found = table_files(Path(folder))
@@ -115,7 +137,8 @@ def read_tables(
         problems.bad(error)
         return
     sources: list[str] = []
-    histories = Histories(problems, sources, until=until)
+    meanings = Meanings()
+    histories = Histories(problems, sources, until=until, meanings=meanings)
 
     def rows() -> Iterator[Cells]:
         readers = {people.name: partial(_people_rows, people)}
@@ -125,7 +148,8 @@ def read_tables(
                 problems.note(f"no table {name} in the folder")
             for path in found.get(name, ()):
                 sources.append(str(path))
-                yield from read(Source(path, len(sources) - 1, problems, visits or {}))
+                number = len(sources) - 1
+                yield from read(Source(path, number, problems, visits or {}, date_format, meanings))
 
     yield from histories.records(rows())
 
@@ -142,7 +166,10 @@ def _people_rows(people: People, source: Source) -> Iterator[Cells]:
         **people.static,
     }
     name, number = str(source.path), source.number
-    for line, (who, birth, death, *rest) in scan(source.path, source.problems, columns, ["patient"]):
+    table = scan(source.path, source.problems, columns, ["patient"])
+    named = {at: names[0] for at, names in ((1, people.birth), (2, people.death)) if names}
+    table, read = cells.dated(table, source.problems, name, named, source.date_format)
+    for line, (who, birth, death, *rest) in table:
         subject = cells.words(who)
         if not subject:
             source.problems.bad(cells.no_subject(name, line, people.subject[0]))
@@ -151,17 +178,17 @@ def _people_rows(people: People, source: Source) -> Iterator[Cells]:
             word = cells.words(cell)
             spelled = people.spell(word) if people.spell and word else word
             if spelled:
-                yield subject, None, f"{vocabulary}//{spelled}", None, None, None, "", number, line
+                yield subject, None, f"{vocabulary}//{spelled}", None, None, None, None, "", number, line
         born = _date(rest[:3]) if birth is None or birth == "" else birth
         dates = ((BIRTH, born, people.birth), (DEATH, death, people.death))
         for code, cell, column in dates:
             if cell in (None, ""):
                 continue
-            at = cells.when(cell)
+            at = cells.when(cell) if code == BIRTH and cell is not birth else read(cell)
             if at is None:
                 source.problems.bad(cells.no_time(name, line, (column or year)[0]))
             else:
-                yield subject, at, code, None, None, None, "", number, line
+                yield subject, at, code, None, None, None, None, "", number, line
 
 
 def _date(parts: Sequence[Any]) -> str | None:
@@ -181,12 +208,20 @@ def _table_rows(table: Table, source: Source) -> Iterator[Cells]:
         "day": table.day,
         "source_code": table.source_code,
         "further": further,
+        "unit": table.unit,
+        "source_unit": table.source_unit,
+        "meaning": table.meaning,
     }
     needed = ["patient", "code", "time"] if table.time else ["patient", "code", "visit"]
     problems, name, number, say = source.problems, str(source.path), source.number, table.say
-    spelling, has_words = _spelling(table), bool(table.text)
-    for line, (who, when, what, place, *rest) in scan(source.path, problems, columns, needed):
-        value, text, day, source_code, more = rest
+    spelling, has_words, meanings = _spelling(table, source.meanings), bool(table.text), source.meanings
+    rows = scan(source.path, problems, columns, needed)
+    read: cells.When = cells.when
+    if table.time:
+        times = {1: table.time[0], 6: (table.day or table.time)[0]}
+        rows, read = cells.dated(rows, problems, name, times, source.date_format)
+    for line, (who, when, what, place, *rest) in rows:
+        value, text, day, source_code, more, unit, source_unit, meaning = rest
         subject, visit = cells.words(who), cells.words(place) or None
         if not subject:
             problems.bad(cells.no_subject(name, line, table.subject[0]))
@@ -201,19 +236,32 @@ def _table_rows(table: Table, source: Source) -> Iterator[Cells]:
                 problems.note(UNNAMED)
             continue
         moment = day if when is None or when == "" else when
-        at = cells.when(moment) if table.time else source.visits.get(visit or "")
+        at = read(moment) if table.time else source.visits.get(visit or "")
         if at is None:
             problems.bad(cells.no_time(name, line, (table.time or table.visit)[0]))
             continue
         kind = table.kind(cells.words(what)) if table.opens else ""
         said = text if say is None else say(cells.words(text))
         size, said = measured(value, said, has_words, problems)
-        yield subject, at, code, size, said, visit, kind, number, line
+        measure = None if size is None else _measure(table, unit, source_unit)
+        means = cells.words(meaning) if meaning else ""
+        yield subject, at, code, size, said, measure, visit, kind, number, line
         if further and (another := cells.words(more)):
-            yield subject, at, f"{further_vocabulary}//{another}", None, None, visit, "", number, line
+            code = f"{further_vocabulary}//{another}"  # which the description is of, then
+            yield subject, at, code, None, None, None, visit, "", number, line
+        if means:
+            meanings.add(code, means, subject)
 
 
-def _spelling(table: Table) -> Callable[[Any], str | None]:
+def _measure(table: Table, unit: Any, source_unit: Any) -> str | None:
+    """The unit of a row's value."""
+    own = cells.unit(unit)
+    if own is not None and table.name_unit is not None:
+        own = table.name_unit(own)
+    return own or cells.unit(source_unit)
+
+
+def _spelling(table: Table, meanings: Meanings) -> Callable[[Any], str | None]:
     """Cells of a table's code -> the whole code, None for none; those met before are remembered."""
 
     @lru_cache(_REMEMBERED)
@@ -222,7 +270,10 @@ def _spelling(table: Table) -> Callable[[Any], str | None]:
         code = table.spell(word) if table.spell is not None and word else word
         if not code:
             return None
-        return code if "//" in code or code in (BIRTH, DEATH) else f"{table.vocabulary}//{code}"
+        full = code if "//" in code or code in (BIRTH, DEATH) else f"{table.vocabulary}//{code}"
+        if table.means is not None and (text := table.means(word)):
+            meanings.define(full, text)
+        return full
 
     return spelled
 

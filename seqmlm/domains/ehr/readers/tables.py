@@ -13,6 +13,7 @@ from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
 from seqmlm.data.readers.tables import rows_of, too_few_fields
+from seqmlm.domains.ehr.readers.cells import words
 from seqmlm.errors import DataError, UsageError
 
 # Field -> the names its column may have, in lower case, best first.
@@ -84,6 +85,14 @@ def scan(
         yield from _scan_arrow(source, problems, columns, needed, option)
     else:
         yield from _scan_csv(source, problems, columns, needed, delimiter, option)
+
+
+def described(path: Path, problems: Problems) -> Iterator[tuple[str, str]]:
+    """(code, description) of a table that has both; nothing of one that is not there."""
+    columns = {"code": ("code",), "description": ("description",)}
+    for _, (code, text) in scan(path, problems, columns, list(columns)) if path.exists() else ():
+        if code and text:
+            yield words(code), words(text)
 
 
 def present(columns: Columns, names: Sequence[str]) -> dict[str, str]:

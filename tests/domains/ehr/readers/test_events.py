@@ -91,7 +91,7 @@ def test_meds(tmp_path: Path) -> None:
         "an event earlier than the one before it, put in its place": 1,
     }
     assert [is_one(tmp_path) for is_one in FORMATS] == [True, False, False, False, False]
-    assert readers.descriptions(tmp_path) == {"A//1": "One"}
+    assert found[0].raw.meanings == {"A//1": "One"}
     (single,) = list(readers.read_meds(tmp_path / "data" / "train" / "0.parquet", Problems()))[:1]
     assert (str(single.raw), dict(single.meta)) == (str(found[0].raw), {})
 

@@ -110,7 +110,6 @@ def test_an_empty_folder(reader: Reader, tmp_path: Path) -> None:
             readers.is_fhir,
         )
     )
-    assert not readers.descriptions(tmp_path)
 
 
 def test_rows_without_patient_code_or_time_are_named_and_the_others_stay(tmp_path: Path) -> None:

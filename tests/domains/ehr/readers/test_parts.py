@@ -145,7 +145,7 @@ def test_tables_of_a_folder_with_parts(tmp_path: Path) -> None:
 
 def rows(count: int, subjects: int) -> Iterator[Cells]:
     for i in range(count):
-        yield str(i * 7919 % subjects), float(i), "A//" + str(i % 50), None, None, None, "", 0, i
+        yield str(i * 7919 % subjects), float(i), "A//" + str(i % 50), None, None, None, None, "", 0, i
 
 
 @pytest.mark.parametrize("limit", [10_000, 100, 7])
@@ -174,7 +174,7 @@ import pyarrow
 def rows(count):
     for i in range(count):
         subject, code, visit = str(i * 7919 % (count // 20)), "ICD9//%d" % (i % 900), "visit-%d" % i
-        yield subject, float(i), code, 1.5, None, visit, "", 0, i
+        yield subject, float(i), code, 1.5, None, None, visit, "", 0, i
 assert sum(len(members) for _, members in grouped(rows(int(sys.argv[1])), limit=20_000)) == int(sys.argv[1])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -1,0 +1,196 @@
+"""Units of measurement: one spelling each, and factors between those that mean the same quantity.
+
+Between units of one dimension the factors are definitions: SI prefixes, the international pound and inch
+(0.45359237 kg, 2.54 cm), 0 C = 32 F, a mole a litre. Between mass and amount of substance they need the
+molar mass of what was measured (g/mol, PubChem; of haemoglobin its monomer, as laboratories report it), and
+between mmol and mEq that it is an ion of one charge: so only where the code says what it is. Of everything
+else, enzymes in U/L or counts without a volume, nothing is known, and nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class _Unit(NamedTuple):
+    dimension: str
+    scale: float  # value * scale + offset is in the dimension's own unit
+    offset: float = 0.0
+
+
+class Conversion(NamedTuple):
+    """`value * scale + offset` is the value in the other unit."""
+
+    scale: float
+    offset: float = 0.0
+
+
+SAME = Conversion(1.0)
+
+# Dimension -> unit -> (scale, its other spellings); spellings are as `unit` leaves them.
+_DIMENSIONS: dict[str, dict[str, tuple[float, str]]] = {
+    "mass concentration": {  # mg/dl
+        "g/dl": (1e3, "g/100ml gm/dl g% gram/deciliter"),
+        "g/l": (1e2, "gram/liter"),
+        "mg/dl": (1.0, "mg/100ml mg% milligram/deciliter"),
+        "mg/l": (0.1, "ug/ml mcg/ml milligram/liter microgram/milliliter"),
+        "ug/dl": (1e-3, "mcg/dl microgram/deciliter"),
+        "ug/l": (1e-4, "ng/ml mcg/l microgram/liter nanogram/milliliter"),
+        "ng/dl": (1e-6, "nanogram/deciliter"),
+        "ng/l": (1e-7, "pg/ml nanogram/liter picogram/milliliter"),
+    },
+    "amount concentration": {  # mmol/l
+        "mol/l": (1e3, "mole/liter"),
+        "mmol/l": (1.0, "millimole/liter"),
+        "umol/l": (1e-3, "mcmol/l micromol/l micromole/liter"),
+        "nmol/l": (1e-6, "nanomole/liter"),
+        "pmol/l": (1e-9, "picomole/liter"),
+    },
+    "equivalents": {"meq/l": (1.0, "milliequivalent/liter"), "eq/l": (1e3, "")},
+    "count concentration": {  # 10*9/l
+        "10*9/l": (1.0, "10^9/l x10^9/l x10*9/l k/ul 10*3/ul 10^3/ul x10^3/ul x10*3/ul thousand/microliter"),
+        "10*12/l": (1e3, "10^12/l x10^12/l x10*12/l m/ul 10*6/ul 10^6/ul x10^6/ul million/microliter"),
+        "/ul": (1e-3, "#/ul cells/ul {cells}/ul /mm3 cells/mm3"),
+    },
+    "mass": {  # kg
+        "kg": (1.0, "kgs kilogram kilograms"),
+        "g": (1e-3, "gm gram grams"),
+        "lb": (0.45359237, "lbs pound pounds [lb_av] pound(us)"),
+        "oz": (0.45359237 / 16, "ounce ounces [oz_av]"),
+    },
+    "length": {  # cm
+        "m": (100.0, "meter"),
+        "cm": (1.0, "centimeter centimeters"),
+        "mm": (0.1, "millimeter"),
+        "in": (2.54, "inch inches [in_i] inch(us)"),
+        "ft": (30.48, "foot feet [ft_i]"),
+    },
+    "temperature": {"cel": (1.0, "c degc celsius degreecelsius"), "[degf]": (5 / 9, "f degf fahrenheit")},
+    "pressure": {"mm[hg]": (1.0, "mmhg"), "kpa": (1 / 0.1333223874, "kilopascal")},
+}
+_OFFSETS = {"[degf]": -32 * 5 / 9}
+
+# Standard concepts of OMOP's vocabulary for units, which a table may have without the vocabulary itself.
+_CONCEPTS = {
+    "8840": "mg/dl",
+    "8753": "mmol/l",
+    "8749": "umol/l",
+    "8713": "g/dl",
+    "8636": "g/l",
+    "9557": "meq/l",
+    "9529": "kg",
+    "8739": "lb",
+    "8582": "cm",
+    "9330": "in",
+    "586323": "cel",
+    "9289": "[degf]",
+}
+_NONE = frozenset(("", "-", "0", "none", "null", "nan", "na", "n/a", "unknown", "nomatchingconcept"))
+
+
+def _table() -> tuple[dict[str, str], dict[str, _Unit]]:
+    spellings, units = dict(_CONCEPTS), {}
+    for dimension, members in _DIMENSIONS.items():
+        for name, (scale, others) in members.items():
+            units[name] = _Unit(dimension, scale, _OFFSETS.get(name, 0.0))
+            spellings |= dict.fromkeys(others.split(), name)
+    return spellings, units
+
+
+_SPELLINGS, _UNITS = _table()
+
+
+# Analyte -> (g/mol, or None where only the charge counts; names; LOINC codes)
+_ANALYTES: dict[str, tuple[float | None, str, str]] = {
+    "glucose": (180.156, "glucose glu", "2345-7 2339-0 2340-8 41653-7 1558-6 14749-6 15074-8"),
+    "creatinine": (113.12, "creatinine creat", "2160-0 38483-4 14682-9"),
+    "cholesterol": (386.65, "cholesterol chol hdl ldl", "2093-3 2085-9 2089-1 13457-7 18262-6 14647-2"),
+    "bilirubin": (584.66, "bilirubin bili", "1975-2 1968-7 1971-1 42719-5 14631-6"),
+    "haemoglobin": (16_114.5, "haemoglobin hemoglobin hgb hb", "718-7 59260-0"),
+    "urea": (60.056, "urea", "3091-6 22664-7"),
+    "urea nitrogen": (28.0134, "bun", "3094-0 6299-2 14937-7"),
+    "sodium": (None, "sodium na", "2951-2 2947-0"),
+    "potassium": (None, "potassium k", "2823-3 6298-4"),
+    "chloride": (None, "chloride cl", "2075-0 2069-3"),
+    "bicarbonate": (None, "bicarbonate hco3", "1963-8 1959-6 1960-4"),
+}
+_OF_WORD = {word: name for name, (_, words, _) in _ANALYTES.items() for word in words.split()}
+_OF_LOINC = {code: name for name, (_, _, codes) in _ANALYTES.items() for code in codes.split()}
+# Words beside an analyte's name that leave it what it is.
+_NEUTRAL_WORDS = """lab labs loinc test result level total serum plasma blood bld whole ser plas arterial
+    venous capillary fasting random direct indirect conjugated calculated mass moles substance volume
+    concentration in of measurement chem chemistry"""
+_NEUTRAL = frozenset(_NEUTRAL_WORDS.split())
+_WORD = re.compile(r"[^\W\d_]+\d*")
+
+
+@lru_cache(maxsize=1 << 14)
+def unit(text: str | None) -> str:
+    """The one spelling of a unit, without white space and capitals; "" for none.
+
+    >>> unit(" µmol / L"), unit("mg per dL"), unit("[lb_av]"), unit("U/L"), unit("None")
+    ('umol/l', 'mg/dl', 'lb', 'u/l', '')
+    """
+    found = (text or "").strip().casefold()
+    for old, new in ((" per ", "/"), ("μ", "u"), ("litre", "liter"), ("metre", "meter"), ("°", "deg")):
+        found = found.replace(old, new)
+    found = "".join(found.split())
+    return "" if found in _NONE else _SPELLINGS.get(found, found)
+
+
+@lru_cache(maxsize=1 << 14)
+def analyte(code: str) -> str | None:
+    """What a code measures, where its name or its LOINC code says so and nothing else; else None.
+
+    >>> analyte("LAB//2345-7"), analyte("LAB//Glucose, fasting"), analyte("LAB//glucose tolerance")
+    ('glucose', 'glucose', None)
+    """
+    parts = [part for part in code.casefold().split("//") if unit(part) not in _UNITS]
+    for part in parts:
+        if part in _OF_LOINC:
+            return _OF_LOINC[part]
+    words = [word for part in parts for word in _WORD.findall(part)]
+    if "urea" in words and "nitrogen" in words:
+        words = [*(word for word in words if word not in ("urea", "nitrogen")), "bun"]
+    found = {_OF_WORD[word] for word in words if word in _OF_WORD}
+    known = all(word in _OF_WORD or word in _NEUTRAL for word in words)
+    return found.pop() if known and len(found) == 1 else None
+
+
+@lru_cache(maxsize=1 << 14)
+def conversion(code: str, old: str, new: str) -> Conversion | None:
+    """From one unit to another of a code's values; None where no factor is known.
+
+    Args:
+        code: says which analyte, for units of different dimensions.
+        old, new: as `unit` spells them.
+
+    >>> round(100 * conversion("LAB//glucose", "mg/dl", "mmol/l").scale, 2)
+    5.55
+    """
+    if old == new:
+        return SAME
+    if old not in _UNITS or new not in _UNITS:
+        return None
+    one, other = _UNITS[old], _UNITS[new]
+    bridge = 1.0 if one.dimension == other.dimension else _bridge(code, one.dimension, other.dimension)
+    if bridge is None:
+        return None
+    return Conversion(one.scale * bridge / other.scale, (one.offset * bridge - other.offset) / other.scale)
+
+
+def _bridge(code: str, old: str, new: str) -> float | None:
+    """From the own unit of a dimension to that of another, for what the code measures."""
+    what = analyte(code)
+    if what is None:
+        return None
+    molar, _, _ = _ANALYTES[what]
+    if molar is None:  # of ions with one charge a mole is an equivalent
+        return 1.0 if {old, new} == {"amount concentration", "equivalents"} else None
+    if (old, new) == ("mass concentration", "amount concentration"):
+        return 10.0 / molar  # mg/dl -> mg/l -> mmol/l
+    if (old, new) == ("amount concentration", "mass concentration"):
+        return molar / 10.0
+    return None
