@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.duplicates import distinct
+from seqmlm.data.files import is_reference
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import combined, file_fingerprint, prepare
@@ -40,6 +41,8 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
+UNNAMED = "data"
+"""Name of the corpus of all files that the user gives no name."""
 
 _TWO_NUMBERS = np.dtype((np.int64, 2))
 
@@ -326,6 +329,22 @@ def _calibrating(reader: CorpusReader, prepared: Mapping[str, Prepared], limit: 
         yield from reader.calibrating(name, prepared[name], int(np.ceil(share * count)))
 
 
+def shown_name(files: Sequence[str], otherwise: str = UNNAMED) -> str:
+    """What a tracked run calls its data: the first file's name, and how many more there are.
+
+    Args:
+        files: paths, or references to data sets.
+        otherwise: the name of no file.
+
+    >>> shown_name(["/data/a.fasta", "/data/b.fasta"])
+    'a.fasta and 1 more'
+    """
+    if not files:
+        return otherwise
+    name = files[0] if is_reference(files[0]) else Path(files[0]).name or otherwise
+    return f"{name} and {len(files) - 1} more" if len(files) > 1 else name
+
+
 def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: int) -> dict[str, list[str]]:
     """Corpus names to files: `NAME=PATH` names one, everything else is the corpus "data".
 
@@ -336,7 +355,7 @@ def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: 
     sources: dict[str, list[str]] = {}
     for text in data.paths:
         name, path = split_source(text)
-        sources.setdefault(name or "data", []).append(path)
+        sources.setdefault(name or UNNAMED, []).append(path)
     return sources
 
 

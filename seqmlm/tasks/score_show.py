@@ -13,10 +13,13 @@ from types import TracebackType
 from seqmlm import __version__
 from seqmlm.anomaly.findings import Finding, finding, told, uri_of
 from seqmlm.anomaly.levels import Track
+from seqmlm.data.files import is_reference
+from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
+from seqmlm.tasks.corpus import shown_name
 from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
@@ -127,10 +130,14 @@ class ScoreReporter:
         config, plan = self._config, self._plan
         card = plan.session.card
         name = card.run_name or Path(plan.session.model.path).name
+        entry, files = plan.session.entry, self._files()
+        data = shown_name(files, "a stream")
         moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         params = {
             "domain": card.domain,
             "model": config.model,
+            **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
+            **({} if self._private else {"data": data}),
             "level": plan.level.name,
             "mode": plan.mode_name,
             "precision": plan.session.precision,
@@ -138,9 +145,22 @@ class ScoreReporter:
             "inputs": len(config.paths),
         }
         tags = {"domain": card.domain, "task": "score"}
-        return Tracker(self._workspace, warn=self._notify).start(
+        digest = combined(files=file_fingerprint(files)) if files and not self._private else None
+        run = Tracker(self._workspace, warn=self._notify).start(
             f"score-{name}-{moment}"[:100], experiment=f"seqmlm-{card.domain}", params=params, tags=tags
         )
+        if digest is not None:
+            run.dataset(data, files[0], digest, {"files": len(files)}, context="scoring")
+        return run
+
+    def _files(self) -> list[str]:
+        """The files that are scored, and references to data sets; none where anything can be read but once."""
+        config, domain = self._config, self._plan.session.domain
+        if config.latency is not None or "-" in config.sources:
+            return []
+        files = domain.files(config.sources, format=config.format, options=config.options)
+        found = [str(file) for file in files]
+        return found if all(is_reference(one) or Path(one).is_file() for one in found) else []
 
     def add(self, judged: JudgedRow) -> bool:
         """Take a row; whether it is to be written: with a baseline, only what is new."""

@@ -197,7 +197,7 @@ class TrackedRun:
         digest: str,
         profile: Mapping[str, Any],
         *,
-        context: Literal["training", "validation"] = "training",
+        context: Literal["training", "validation", "scoring"] = "training",
     ) -> None:
         """Record the data the run reads as an MLflow input; nothing is copied.
 
