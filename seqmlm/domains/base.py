@@ -231,10 +231,11 @@ class Domain(ABC):
             UsageError: an unknown format, or an option that none of the formats takes.
             DataError: a missing or empty file, or a bad record under `--on-error raise`.
         """
-        self._check_request(format, options)
+        self.check_request(format, options)
         return self._stream(paths, problems, format, options, scoring)
 
-    def _check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
+    def check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
+        """Refuse an unknown format, and options that none of the formats takes, before anything is read."""
         formats = self.all_formats
         if format is not None and format not in formats:
             raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, formats)}")

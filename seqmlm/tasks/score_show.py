@@ -154,7 +154,7 @@ class ScoreReporter:
         return run
 
     def _files(self) -> list[str]:
-        """The files that are scored, and references to data sets; none where anything can be read but once."""
+        """The files that are scored, and references to data sets; none where any can be read but once."""
         config, domain = self._config, self._plan.session.domain
         if config.latency is not None or "-" in config.sources:
             return []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 Run = Callable[..., Any]
 
@@ -332,7 +333,8 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     assert "size: small" in printed.out
     timed = seqmlm("train", "-d", "protein", "--print-config", "--max-time", "5m").out
     assert "size: small" not in timed
-    assert timed.endswith("\n# model.size: measured when the training starts, since train.max_time is set\n")
+    assert "\n# model.size: measured when the training starts, since train.max_time is set" in timed
+    assert yaml.safe_load(timed)["train"]["learning_rate"] is None
     assert not [path for path in (workspace / "runs").iterdir() if not path.name.startswith(".")]
 
 
@@ -367,6 +369,7 @@ def test_bad_input_is_named_and_takes_no_name(
         (("train",), 2, "--domain"),
         (("train", "-d", "protien"), 2, "did you mean 'protein'"),
         (("train", "-d", "protein", "--set", "train.max_stepz=3"), 2, "did you mean 'max_steps'"),
+        (("train", "-d", "text", "--set", "model.overrides.hiden_size=8"), 2, "did you mean 'hidden_size'"),
         (("score", "nothing", "-"), 4, "no model 'nothing'"),
         (("train", "--resume", "nothing"), 4, "nothing"),
     ],
