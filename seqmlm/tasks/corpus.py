@@ -43,6 +43,8 @@ from seqmlm.workspace import Workspace
 QUARANTINE = "quarantine.jsonl"
 UNNAMED = "data"
 """Name of the corpus of all files that the user gives no name."""
+KEPT_INPUTS = ".inputs"
+"""Folder, among the runs, of standard input as it was kept in files."""
 
 _TWO_NUMBERS = np.dtype((np.int64, 2))
 
@@ -329,20 +331,20 @@ def _calibrating(reader: CorpusReader, prepared: Mapping[str, Prepared], limit: 
         yield from reader.calibrating(name, prepared[name], int(np.ceil(share * count)))
 
 
-def shown_name(files: Sequence[str], otherwise: str = UNNAMED) -> str:
-    """What a tracked run calls its data: the first file's name, and how many more there are.
+def shown_name(paths: Sequence[str]) -> str:
+    """What a tracked run calls its data: the name of the first file or folder, and how many more there are.
 
     Args:
-        files: paths, or references to data sets.
-        otherwise: the name of no file.
+        paths: as the user named them; references to data sets and "-" are among them, none is standard input.
 
-    >>> shown_name(["/data/a.fasta", "/data/b.fasta"])
-    'a.fasta and 1 more'
+    >>> shown_name(["/data/a.fasta", "/data/b.fasta"]), shown_name(["-"])
+    ('a.fasta and 1 more', 'standard input')
     """
-    if not files:
-        return otherwise
-    name = files[0] if is_reference(files[0]) else Path(files[0]).name or otherwise
-    return f"{name} and {len(files) - 1} more" if len(files) > 1 else name
+    first = paths[0] if paths else "-"
+    name = first if is_reference(first) else Path(first).resolve().name or UNNAMED
+    if first == "-" or Path(first).parent.name == KEPT_INPUTS:
+        name = "standard input"
+    return f"{name} and {len(paths) - 1} more" if len(paths) > 1 else name
 
 
 def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: int) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
 from seqmlm.tasks.config import LIMITS, PretrainConfig, read_settings, resolve_config
-from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.corpus import KEPT_INPUTS, split_source
 from seqmlm.workspace import Workspace
 
 RUN_CONFIG = "config.yaml"
@@ -283,7 +283,7 @@ def _kept(source: str, workspace: Workspace) -> str:
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
     if path == "-":
-        kept = str(save_stdin(workspace.runs / ".inputs"))
+        kept = str(save_stdin(workspace.runs / KEPT_INPUTS))
     elif is_reference(path):
         kept = str(Reference.parse(path).fixed())
     else:

@@ -258,7 +258,7 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
         "epochs": train.epochs,
         "precision": train.precision,
         "seed": config.seed,
-        "data": ", ".join(parts.corpus.sources),
+        "data": ", ".join(_shown(config, name, paths) for name, paths in parts.corpus.sources.items()),
         "data_fingerprint": parts.corpus.fingerprint,
         "training_sequences": len(parts.corpus.train),
     }
