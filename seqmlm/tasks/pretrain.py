@@ -57,7 +57,7 @@ from seqmlm.tasks.observers import (
     loss_plot,
     sample_predictions,
 )
-from seqmlm.tasks.sizing import sized
+from seqmlm.tasks.sizing import foretell, sized
 from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
@@ -95,6 +95,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     say = console.message if processes.is_main else _silent
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     agreed = sized(agreed, corpus, processes, say)
+    foretell(agreed, corpus, processes, say)
     parts = assemble(agreed.config, corpus)
     model = agreed.config.model
     if model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
