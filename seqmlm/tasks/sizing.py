@@ -211,11 +211,10 @@ def foretold(
     if lasts <= SHORT:
         return text
     if shorter is None:
-        return f"{text}; --max-time 15m ends it after 15 minutes"
+        return f"{text}; --max-time 15m ends it after 15 min"
     size, other = shorter
-    return (
-        f"{text}; --size {size} takes about {_time(other)}; --max-time 15m without --size picks one for that"
-    )
+    by_time = "--max-time 15m without --size picks one for 15 min"
+    return f"{text}; --size {size} takes about {_time(other)}; {by_time}"
 
 
 def _time(seconds: float) -> str:
