@@ -50,6 +50,19 @@ def test_the_page_is_that_of_the_newest_run(tracked_workspace: Path) -> None:
     assert (plan.address, plan.experiment) == (f"http://127.0.0.1:{port}{page}", "seqmlm-text")
 
 
+def test_without_a_run_it_says_so(seqmlm: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqmlm.tasks.doctor.become", lambda plan: None)
+    empty = seqmlm("ui", "--port", 0)
+    assert empty.out.startswith("http://127.0.0.1:")
+    assert "#" not in empty.out
+    assert "no run is in MLflow yet" in empty.err
+    Tracker(Workspace.locate()).start("one", experiment="seqmlm-text", params={}).end()
+    shown = seqmlm("ui", "--port", 0)
+    assert shown.out.endswith("/runs?workflowType=machine_learning\n")
+    assert "experiment seqmlm-text" in shown.err
+    assert "no run" not in shown.err
+
+
 def test_the_page_is_a_route_of_the_installed_ui() -> None:
     """MLflow's UI is a program of its own, which only answers to paths that it knows."""
     import mlflow
