@@ -146,10 +146,7 @@ class ScoreReporter:
         }
         tags = {"domain": card.domain, "task": "score"}
         run = Tracker(self._workspace, warn=self._notify).start(
-            f"score-{name}-{moment}"[:100],
-            experiment=f"seqmlm-{card.domain}",
-            params=params,
-            tags=tags,
+            f"score-{name}-{moment}"[:100], experiment=f"seqmlm-{card.domain}", params=params, tags=tags
         )
         if entry is not None:
             run.uses(entry.name, entry.version)

@@ -57,8 +57,8 @@ SHORT = 15 * 60.0
 SAID = 60.0
 """Seconds: nothing is said of a training that takes less, nor measured where it surely does."""
 
-FASTEST = {"cpu": 5e10, "cuda": 5e14}
-"""Multiplications and additions a second that no training here exceeds, of a thread or an accelerator."""
+FASTEST = {"cpu": 5e10, "cuda": 1e14}
+"""Multiplications and additions a second that hardly a training exceeds, of a thread or an accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,7 @@ def foretold(
     'time: about 4 min for 2 epochs of 1 million tokens at 8,200 tokens/s'
     """
     steps, epochs, batch = train.max_steps, train.epochs, train.tokens_per_batch or 0
-    limit = f"{epochs or 0:g} epochs of {_amount(epoch)} tokens"
+    limit = f"{epochs or 0:g} {'epoch' if epochs == 1 else 'epochs'} of {_amount(epoch)} tokens"
     if steps is not None and (epochs is None or steps * batch <= epochs * epoch):
         limit = f"{steps:,} steps of {batch:,} tokens"
     text = f"time: about {_time(lasts)} for {limit} at {_two_digits(speed)} tokens/s"
