@@ -313,7 +313,7 @@ class Domain(ABC):
         self, paths: Sequence[Path | str], *, format: str | None = None, options: Mapping[str, Any]
     ) -> list[str]:
         """The files that decide what `read` gives: those named, those in folders, those that options name."""
-        self.check_request(format, options)
+        self.check_request(format, {})
         found: list[str] = []
         named = self.all_formats[format] if format else None
         for path, _ in self._files(paths, named):
