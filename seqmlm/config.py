@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -42,9 +42,18 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in known:
-            raise UsageError(f"unknown config key {path!r}{nearest(str(key), known)}")
+            raise UsageError(f"unknown config key {path!r}{_nearest_key(str(key), known, hints)}")
         arguments[key] = _coerce(hints[key], value, path)
     return cls(**arguments)
+
+
+def _nearest_key(key: str, known: Collection[str], hints: Mapping[str, Any]) -> str:
+    """As `nearest`; first, a section that has a key of this very name."""
+    for name in sorted(known):
+        section = hints[name]
+        if dataclasses.is_dataclass(section) and key in {one.name for one in dataclasses.fields(section)}:
+            return f"; did you mean '{name}.{key}'?"
+    return nearest(key, known)
 
 
 def to_dict(config: Any) -> Any:
@@ -133,6 +142,35 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+def arguments_of(function: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Keyword arguments as a function's annotations want them; what is not of a plain kind stays as it is.
+
+    Args:
+        function: takes them.
+        values: from a config, where YAML reads 1e-3 as a string.
+        where: dotted path of `values` inside the whole config, for messages.
+
+    Raises:
+        UsageError: a value of another kind than a number, text, truth value or one of several words.
+    """
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):  # of a plugin, say: imported for the type checker alone, or of no function
+        hints = {}
+    plain = {key: hints[key] for key in values if key in hints and _is_plain(hints[key])}
+    kept = {key: _coerce(hint, values[key], f"{where}.{key}") for key, hint in plain.items()}
+    # A number that was one stays the same: what is stored under a hash of the config must be found again.
+    return {**values, **{key: kept[key] for key in kept if isinstance(values[key], str)}}
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a hint is of what YAML can hold."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType, tuple, list, Sequence, Mapping):
+        return all(_is_plain(one) for one in get_args(hint) if one is not Ellipsis)
+    return hint in (bool, int, float, str, type(None)) or origin is Literal
+
+
 def _coerce(hint: Any, value: Any, path: str) -> Any:
     origin = get_origin(hint)
     if hint is Any:
@@ -146,7 +184,7 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, hint) else from_dict(hint, value, path)  # type: ignore[arg-type]
-    if origin in (tuple, list):
+    if origin in (tuple, list, Sequence):
         return _coerce_sequence(hint, value, path)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
@@ -173,8 +211,9 @@ def _coerce_sequence(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise UsageError(f"config key {path!r} must be a list; got {value!r}")
     arguments = get_args(hint)
-    if Ellipsis in arguments or get_origin(hint) is list:
-        return get_origin(hint)(_coerce(arguments[0], item, path) for item in value)
+    if Ellipsis in arguments or get_origin(hint) is not tuple:
+        kind = tuple if get_origin(hint) is tuple else list
+        return kind(_coerce(arguments[0], item, path) for item in value)
     if len(arguments) != len(value):
         raise UsageError(f"config key {path!r} takes {len(arguments)} values; got {len(value)}")
     return tuple(_coerce(one, item, path) for one, item in zip(arguments, value, strict=True))

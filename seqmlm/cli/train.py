@@ -140,7 +140,10 @@ def train(
         printed = request_config(request)
         say(yaml.safe_dump(printed, sort_keys=False), end="")
         if "size" not in printed["model"]:
-            say("# model.size: measured when the training starts, since train.max_time is set")
+            say("# model.size: measured when the training starts, since train.max_time is set; it decides")
+            say("# train.learning_rate and train.tokens_per_batch where they are null")
+        elif printed["model"]["init"] is None:
+            say("# train.learning_rate and train.tokens_per_batch go by model.size: change them with it")
         return
     with TrainingConsole() as console:
         if dry_run:

@@ -91,14 +91,20 @@ def ui(
 ) -> None:
     """Open the MLflow UI on the runs and models of this workspace; Ctrl-C stops it.
 
+    It prints the address to open: that of the newest run's experiment, once there is a run.
+
     Example: seqmlm ui --port 5001
     """
     from seqmlm.tasks.doctor import become, plan_ui
 
     plan = plan_ui(port)
     say(plan.address)
+    if plan.experiment is not None:
+        tell(f"shows the runs of experiment {plan.experiment}; others are under Experiments")
     if plan.command is None:
         tell("MLFLOW_TRACKING_URI names a server: open that address")
         return
+    if plan.experiment is None:
+        tell("no run is in MLflow yet: this is its first page; run this again once something was trained")
     tell(f"runs and models of {plan.folder}; Ctrl-C stops the server")
     become(plan)

@@ -238,10 +238,11 @@ class Domain(ABC):
             UsageError: an unknown format, or an option that none of the formats takes.
             DataError: a missing or empty file, or a bad record under `--on-error raise`.
         """
-        self._check_request(format, options)
+        self.check_request(format, options)
         return self._stream(paths, problems, format, options, scoring)
 
-    def _check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
+    def check_request(self, format: str | None, options: Mapping[str, Any]) -> None:
+        """Refuse an unknown format, and options that none of the formats takes, before anything is read."""
         formats = self.all_formats
         if format is not None and format not in formats:
             raise UsageError(f"domain {self.name} has no format {format!r}{nearest(format, formats)}")
@@ -319,6 +320,7 @@ class Domain(ABC):
         self, paths: Sequence[Path | str], *, format: str | None = None, options: Mapping[str, Any]
     ) -> list[str]:
         """The files that decide what `read` gives: those named, those in folders, those that options name."""
+        self.check_request(format, {})
         found: list[str] = []
         named = self.all_formats[format] if format else None
         for path, _ in self._files(paths, named):

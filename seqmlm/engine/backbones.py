@@ -130,6 +130,7 @@ class ModelConfig:
                 "max_length must have room for at least one unit between two special tokens, not "
                 f"{self.max_length}"
             )
+        _check_overrides(self)
 
 
 def padded_vocabulary(size: int) -> int:
@@ -157,13 +158,28 @@ def build(
     """
     if config.init is not None:
         return load(config.init, space)
+    model = ModernBertForMaskedLM(
+        ModernBertConfig(
+            vocab_size=padded_vocabulary(space.size),
+            pad_token_id=space.pad,
+            bos_token_id=space.start,
+            cls_token_id=space.start,
+            eos_token_id=space.end,
+            sep_token_id=space.end,
+            **_settings(config),
+        )
+    )
+    bias = model.decoder.bias
+    if config.initialization != "modernbert.v1" and frequencies is not None and bias is not None:
+        occurring = np.flatnonzero(frequencies)
+        with torch.no_grad():
+            bias[torch.from_numpy(occurring)] = torch.from_numpy(np.log(frequencies[occurring])).float()
+    return model
+
+
+def _settings(config: ModelConfig) -> dict[str, Any]:
+    """The fields of `ModernBertConfig` that do not depend on the vocabulary."""
     size, pattern = SIZES[config.size], LAYERS[config.layers]
-    known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
-    for key in config.overrides:
-        if key in _RESERVED:
-            raise UsageError(f"model override {key!r} is determined by the tokenizer and cannot be set")
-        if key not in known:
-            raise UsageError(f"unknown model override {key!r}{nearest(key, known)}")
     settings: dict[str, Any] = {
         "hidden_size": size.hidden,
         "num_hidden_layers": size.layers,
@@ -179,23 +195,29 @@ def build(
     settings.setdefault("global_attn_every_n_layers", pattern.every or settings["num_hidden_layers"])
     if config.initialization == "scaled.v1":
         settings.setdefault("initializer_range", settings["hidden_size"] ** -0.5)
-    model = ModernBertForMaskedLM(
-        ModernBertConfig(
-            vocab_size=padded_vocabulary(space.size),
-            pad_token_id=space.pad,
-            bos_token_id=space.start,
-            cls_token_id=space.start,
-            eos_token_id=space.end,
-            sep_token_id=space.end,
-            **settings,
-        )
-    )
-    bias = model.decoder.bias
-    if config.initialization != "modernbert.v1" and frequencies is not None and bias is not None:
-        occurring = np.flatnonzero(frequencies)
-        with torch.no_grad():
-            bias[torch.from_numpy(occurring)] = torch.from_numpy(np.log(frequencies[occurring])).float()
-    return model
+    return settings
+
+
+def _check_overrides(config: ModelConfig) -> None:
+    """Refuse overrides that no ModernBERT takes, before anything is read.
+
+    Raises:
+        UsageError: an unknown name, one that the token space determines, or a value that does not fit.
+    """
+    if not config.overrides:
+        return
+    known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}
+    for key in config.overrides:
+        if key in _RESERVED:
+            raise UsageError(f"model override {key!r} is determined by the tokenizer and cannot be set")
+        if key not in known:
+            raise UsageError(f"unknown model override {key!r}{nearest(str(key), known)}")
+    try:
+        with torch.device("meta"):
+            ModernBertForMaskedLM(ModernBertConfig(**_settings(config)))
+    except Exception as error:  # transformers and torch check values in many ways
+        reason = " ".join(str(error).split())
+        raise UsageError(f"model.overrides = {dict(config.overrides)} cannot be used: {reason}") from None
 
 
 def load(path_or_hub_id: str | Path, space: TokenSpace | None = None) -> PreTrainedModel:

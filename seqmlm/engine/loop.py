@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -456,7 +457,8 @@ def measured_speed(
 ) -> float:
     """Tokens per second of optimizer steps of one row each, in this process alone; keeps nothing.
 
-    The first step, which also fills caches, counts only where it took all the time. Layers are not compiled.
+    The first step counts only where it took all the time; before it, its first document alone wakes up the
+    device and its libraries, which takes up to seconds. Layers are not compiled.
 
     Args:
         rows: as for `Loop`; moved to the device and left as it was otherwise: the learning rate is 0.
@@ -474,15 +476,22 @@ def measured_speed(
     still = {"learning_rate": 0.0, "weight_decay": 0.0}
     optimizer = adamw(rows, **still, betas=config.betas, epsilon=config.epsilon)
     dtype = compute_dtype(config.precision, device)
-    began = first = clock()
-    tokens, speed = 0, 0.0
-    for number, batch in enumerate(batches):
+
+    def step(batch: PackedBatch) -> None:
         with autocast(device, dtype):
             loss: Tensor = rows(batch.to(device))
         (loss / max(1, len(batch.asked))).backward()  # type: ignore[no-untyped-call]
         clip(parameters, config.clip).item()  # read: the host waits for the device, as it does in a step
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+
+    batches = iter(batches)
+    first_batch = next(batches)
+    step(split(first_batch, 1)[0])
+    began = first = clock()
+    tokens, speed = 0, 0.0
+    for number, batch in enumerate(chain([first_batch], batches)):
+        step(batch)
         now = clock()
         if number == 0:
             first, speed = now, batch.tokens / max(now - began, 1e-9)

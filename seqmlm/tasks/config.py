@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seqmlm import plugins
-from seqmlm.config import from_dict, merge, read_yaml, to_dict
+from seqmlm.config import arguments_of, from_dict, merge, read_yaml, to_dict
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import INITIALIZATIONS, LAYERS, ModelConfig
-from seqmlm.engine.masking.base import MaskingConfig
-from seqmlm.errors import UsageError
+from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
+from seqmlm.errors import UsageError, nearest
 
 # Section, key and kind of the settings that name a plugin.
 PLUGGED: tuple[tuple[str, str, plugins.Kind], ...] = (
@@ -33,6 +35,13 @@ SECOND_STAGE_LEARNING_RATE = 5e-5
 
 # A small model and a short training gain from many small steps; a large model needs less noisy gradients.
 TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768}
+
+
+def _at_least_one(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{section}.{name} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,8 @@ class DataConfig:
             raise UsageError(
                 f"data.calibration must be 0 or more and leave something to train on, not {self.calibration}"
             )
+        if not 0 <= self.mixture_alpha < math.inf:
+            raise UsageError(f"data.mixture_alpha must be 0 or more, not {self.mixture_alpha}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +95,9 @@ class TokenizerConfig:
     path: str | None = None
     """Folder of a saved tokenizer to use instead of training one."""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _at_least_one("tokenizer", self, "vocabulary_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +136,14 @@ class TrainConfig:
     keep_every: int | None = None
     max_bad_steps: int = 10
 
+    def __post_init__(self) -> None:
+        _at_least_one("train", self, "tokens_per_batch", "tokens_per_row", "evaluation_records")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UsageError(f"train.betas must lie between 0 and 1, not {self.betas}")
+        for name in ("epochs", "learning_rate"):
+            if getattr(self, name) is not None and not math.isfinite(getattr(self, name)):
+                raise UsageError(f"train.{name} must be a finite number, not {getattr(self, name)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
@@ -134,6 +156,10 @@ class PretrainConfig:
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError(f"seed must be an integer of 64 bits, not {self.seed}")
 
 
 def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig:
@@ -152,7 +178,7 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
         if isinstance(values[section], dict) and isinstance(values[section].get(key), str):
             values[section][key] = plugins.versioned(kind, values[section][key])
     for key, known in NAMED.items():
-        if isinstance(values["model"].get(key), str):
+        if isinstance(values["model"], dict) and isinstance(values["model"].get(key), str):
             values["model"][key] = plugins.newest(known, values["model"][key])
     config = from_dict(PretrainConfig, values)
     if domain.sensitive and not config.data.sensitive:
@@ -163,10 +189,54 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
     if config.data.sensitive and discreet:
         options = {**discreet, **config.tokenizer.options}
         values["tokenizer"] = merge(values["tokenizer"], {"options": options})
-    plugins.load("maskers", config.masking.masker)
+    values["masking"] = merge(values["masking"], {"options": _masker_options(config.masking)})
+    values["tokenizer"] = merge(
+        values["tokenizer"], {"options": _tokenizer_options(from_dict(PretrainConfig, values).tokenizer)}
+    )
+    domain.check_request(config.data.format, config.data.options)
     if all(getattr(config.train, limit) is None for limit in LIMITS):
         values["train"] = merge(values.get("train", {}), {"max_steps": DEFAULT_STEPS})
     return from_dict(PretrainConfig, values)
+
+
+def _masker_options(config: MaskingConfig) -> dict[str, Any]:
+    """The options of a masker, of the kinds that it takes.
+
+    Raises:
+        UsageError: an unknown masker or option, or a value of another kind.
+    """
+    kind = plugins.load("maskers", config.masker)
+    known = {*options_of(kind), *(("words_file",) if "words" in options_of(kind) else ())}
+    check_options(config, known)
+    given = {key: value for key, value in config.options.items() if key != "words"}  # ids, or words as text
+    return {**config.options, **arguments_of(kind.__init__, given, "masking.options")}
+
+
+def _tokenizer_options(config: TokenizerConfig) -> dict[str, Any]:
+    """The options of a tokenizer that is made for the data, of the kinds that it takes.
+
+    Raises:
+        UsageError: an unknown option, or a value of another kind.
+    """
+    kind, given = plugins.tokenizer_class(config.name), dict(config.options)
+    if config.path is not None:
+        return given
+    given = arguments_of(kind.train if kind.trainable else kind.__init__, given, "tokenizer.options")
+    if kind.trainable:
+        try:
+            kind.train(iter(()), **given)
+        except Exception as error:
+            # It looks at its options first; then, without a text, it has nothing to learn from.
+            if isinstance(error, UsageError):
+                raise
+    else:
+        known = inspect.signature(kind).parameters
+        anything = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        for key in given:
+            if key not in known and not anything:
+                near = nearest(key, known) if known else "; it takes none"
+                raise UsageError(f"{kind.name} has no option {key!r}{near}")
+    return given
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from seqmlm import plugins
 from seqmlm.config import to_dict
 from seqmlm.data.duplicates import distinct
+from seqmlm.data.files import is_reference
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.mixture import Mixture, rates, resample
 from seqmlm.data.prepare import combined, file_fingerprint, prepare
@@ -40,6 +41,10 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
 QUARANTINE = "quarantine.jsonl"
+UNNAMED = "data"
+"""Name of the corpus of all files that the user gives no name."""
+KEPT_INPUTS = ".inputs"
+"""Folder, among the runs, of standard input as it was kept in files."""
 
 _TWO_NUMBERS = np.dtype((np.int64, 2))
 
@@ -326,6 +331,22 @@ def _calibrating(reader: CorpusReader, prepared: Mapping[str, Prepared], limit: 
         yield from reader.calibrating(name, prepared[name], int(np.ceil(share * count)))
 
 
+def shown_name(paths: Sequence[str]) -> str:
+    """What a tracked run calls its data: the name of the first file or folder, and how many more there are.
+
+    Args:
+        paths: as the user named them; references to data sets and "-" are among them, none is standard input.
+
+    >>> shown_name(["/data/a.fasta", "/data/b.fasta"]), shown_name(["-"])
+    ('a.fasta and 1 more', 'standard input')
+    """
+    first = paths[0] if paths else "-"
+    name = first if is_reference(first) else Path(first).resolve().name or UNNAMED
+    if first == "-" or Path(first).parent.name == KEPT_INPUTS:
+        name = "standard input"
+    return f"{name} and {len(paths) - 1} more" if len(paths) > 1 else name
+
+
 def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: int) -> dict[str, list[str]]:
     """Corpus names to files: `NAME=PATH` names one, everything else is the corpus "data".
 
@@ -336,7 +357,7 @@ def named_sources(data: DataConfig, domain: Domain, workspace: Workspace, seed: 
     sources: dict[str, list[str]] = {}
     for text in data.paths:
         name, path = split_source(text)
-        sources.setdefault(name or "data", []).append(path)
+        sources.setdefault(name or UNNAMED, []).append(path)
     return sources
 
 

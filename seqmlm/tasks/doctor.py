@@ -12,6 +12,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -207,9 +208,15 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class UiCommand:
-    """Address of the UI, and the command that starts it (None if a server is already configured)."""
+    """Address to open, and the command that starts the UI (None if a server is already configured).
+
+    Args:
+        address: of the page with the runs of the newest run's experiment, else MLflow's first page.
+        experiment: its name; None where there is no run yet, or a server does not answer.
+    """
 
     address: str
+    experiment: str | None
     command: tuple[str, ...] | None
     environment: dict[str, str]
     folder: str
@@ -225,11 +232,16 @@ def plan_ui(port: int) -> UiCommand:
         StateError: the port is taken, or the store cannot be opened.
     """
     home = Workspace.locate()
-    if not home.tracks_locally:
-        return UiCommand(address=home.tracking_uri, command=None, environment={}, folder=str(home.root))
-    port = _free(port)
     tracker = Tracker(home)
-    tracker.ensure()
+    if not home.tracks_locally:
+        address, experiment = home.tracking_uri, None
+        with suppress(StateError):
+            address, experiment = _page(address, tracker)
+        return UiCommand(
+            address=address, experiment=experiment, command=None, environment={}, folder=str(home.root)
+        )
+    port = _free(port)
+    address, experiment = _page(f"http://{HOST}:{port}", tracker)
     tracker.mark_killed()
     command = (
         *(sys.executable, "-P", "-m", "mlflow", "ui"),
@@ -240,8 +252,23 @@ def plan_ui(port: int) -> UiCommand:
     environment = {"MLFLOW_BACKEND_STORE_URI": home.tracking_uri}
     environment |= {key: value for key, value in _DEFAULTS.items() if key not in os.environ}
     return UiCommand(
-        address=f"http://{HOST}:{port}", command=command, environment=environment, folder=str(home.root)
+        address=address,
+        experiment=experiment,
+        command=command,
+        environment=environment,
+        folder=str(home.root),
     )
+
+
+def _page(server: str, tracker: Tracker) -> tuple[str, str | None]:
+    """The address of the newest run's experiment, and its name; the server alone, and None, without runs.
+
+    MLflow 3 opens on a page of prompts and agents; the workflow type shows runs, curves and models.
+    """
+    found = tracker.newest_experiment()
+    if found is None or not server.startswith("http"):
+        return server, None
+    return f"{server.rstrip('/')}/#/experiments/{found[0]}/runs?workflowType=machine_learning", found[1]
 
 
 def become(plan: UiCommand) -> None:

@@ -23,7 +23,7 @@ from seqmlm.inference.model_folder import inline_words
 from seqmlm.registry import Registry, resolve
 from seqmlm.tasks.assemble import batch_tokens, loop_config, row_length
 from seqmlm.tasks.config import LIMITS, PretrainConfig, read_settings, resolve_config
-from seqmlm.tasks.corpus import split_source
+from seqmlm.tasks.corpus import KEPT_INPUTS, split_source
 from seqmlm.workspace import Workspace
 
 RUN_CONFIG = "config.yaml"
@@ -72,13 +72,16 @@ class Plan:
 def request_config(request: TrainRequest) -> Any:
     """The resolved settings of a request as plain values, for `--print-config`.
 
-    The size is not among them where it is measured: as a setting it would be named.
+    The size is not among them where it is measured: as a setting it would be named. What depends on it is
+    null then, and else a number.
     """
     asked = _asked(request)
     config = _resolve(request, asked, {})
+    settled = _settled(config)
+    if not _leaves_size(asked, config):
+        return to_dict(settled)
     values = to_dict(config)
-    if _leaves_size(asked, config):
-        del values["model"]["size"]
+    del values["model"]["size"]
     return values
 
 
@@ -253,6 +256,7 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
         UsageError: durations, limits or word lists that cannot be used.
         StateError: the initial model does not exist.
     """
+    config = _settled(config)  # what cannot be used is refused before anything is read, standard input too
     model, data, tokenizer = config.model, config.data, config.tokenizer
     if model.init is not None:
         model = replace(model, init=resolve(model.init, lambda: Registry(workspace)).location)
@@ -261,10 +265,17 @@ def complete(config: PretrainConfig, workspace: Workspace) -> PretrainConfig:
         tokenizer = replace(tokenizer, path=str(Path(tokenizer.path).expanduser().resolve()))
     masking: MaskingConfig = replace(config.masking, options=inline_words(config.masking.options))
     config = replace(config, model=model, data=data, tokenizer=tokenizer, masking=masking)
-    train = replace(config.train, tokens_per_batch=batch_tokens(config), tokens_per_row=row_length(config))
-    config = replace(config, train=train)
-    loop_config(config)  # invalid limits are rejected before any data are read
-    return config
+    return replace(config, train=replace(config.train, tokens_per_row=row_length(config)))
+
+
+def _settled(config: PretrainConfig) -> PretrainConfig:
+    """The settings with numbers for those that the model's size decides where they are not given.
+
+    Raises:
+        UsageError: durations, limits or rates that cannot be used.
+    """
+    rate, batch = loop_config(config).learning_rate, batch_tokens(config)
+    return replace(config, train=replace(config.train, learning_rate=rate, tokens_per_batch=batch))
 
 
 def _kept(source: str, workspace: Workspace) -> str:
@@ -272,7 +283,7 @@ def _kept(source: str, workspace: Workspace) -> str:
     name, path = split_source(source)
     # Not in the cache, which may be deleted: this is the only copy.
     if path == "-":
-        kept = str(save_stdin(workspace.runs / ".inputs"))
+        kept = str(save_stdin(workspace.runs / KEPT_INPUTS))
     elif is_reference(path):
         kept = str(Reference.parse(path).fixed())
     else:

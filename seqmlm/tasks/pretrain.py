@@ -40,7 +40,15 @@ from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, UnreachableE
 from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, new_model
 from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
 from seqmlm.tasks.config import LIMITS, PretrainConfig
-from seqmlm.tasks.corpus import QUARANTINE, Corpus, CorpusReader, build_corpus, sequence_indices
+from seqmlm.tasks.corpus import (
+    QUARANTINE,
+    UNNAMED,
+    Corpus,
+    CorpusReader,
+    build_corpus,
+    sequence_indices,
+    shown_name,
+)
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, Plan, TrainRequest, plan
 from seqmlm.tasks.models import register_model
 from seqmlm.tasks.observers import (
@@ -49,7 +57,7 @@ from seqmlm.tasks.observers import (
     loss_plot,
     sample_predictions,
 )
-from seqmlm.tasks.sizing import sized
+from seqmlm.tasks.sizing import foretell, sized
 from seqmlm.tracking import LEDGER, METRICS, TrackedRun, Tracker, read_metrics
 from seqmlm.workspace import Workspace
 
@@ -87,6 +95,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     say = console.message if processes.is_main else _silent
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), say)
     agreed = sized(agreed, corpus, processes, say)
+    foretell(agreed, corpus, processes, say)
     parts = assemble(agreed.config, corpus)
     model = agreed.config.model
     if model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
@@ -202,8 +211,13 @@ def _tracked(agreed: Plan, workspace: Workspace, parts: Parts, console: Console)
     run.artifact(settings)
     for name, paths in corpus.sources.items():
         counts = redact_small_counts(corpus.statistics[name], config.data.sensitive)
-        run.dataset(name, paths[0], corpus.fingerprint, counts)
+        run.dataset(_shown(config, name, paths), paths[0], corpus.fingerprint, counts)
     return run
+
+
+def _shown(config: PretrainConfig, name: str, paths: Sequence[str]) -> str:
+    """What MLflow calls a corpus: as the user does, else by its files, but for sensitive ones."""
+    return name if name != UNNAMED or config.data.sensitive else shown_name(paths)
 
 
 def _keep_quarantined(corpus: Corpus, path: Path) -> None:
@@ -245,7 +259,7 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
         "epochs": train.epochs,
         "precision": train.precision,
         "seed": config.seed,
-        "data": ", ".join(parts.corpus.sources),
+        "data": ", ".join(_shown(config, name, paths) for name, paths in parts.corpus.sources.items()),
         "data_fingerprint": parts.corpus.fingerprint,
         "training_sequences": len(parts.corpus.train),
     }
@@ -455,7 +469,7 @@ def _register(
         masking=to_dict(config.masking),
         metrics=values,
         init=config.model.init,
-        tracked_dataset=next(iter(corpus.sources)),
+        tracked_dataset=_shown(config, *next(iter(corpus.sources.items()))),
     )
 
     def calibrations() -> None:

@@ -6,6 +6,7 @@ All of it is written at the end, from what is collected in bounded memory while 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +14,13 @@ from types import TracebackType
 from seqmlm import __version__
 from seqmlm.anomaly.findings import Finding, finding, uri_of
 from seqmlm.anomaly.levels import Level, Track
+from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import redact_small_counts
+from seqmlm.errors import DataError
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
+from seqmlm.tasks.corpus import UNNAMED, shown_name
 from seqmlm.tasks.score_output import ScoreSummary, reason
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
@@ -130,10 +134,13 @@ class ScoreReporter:
         config, plan = self._config, self._plan
         card = plan.session.card
         name = card.run_name or Path(plan.session.model.path).name
+        entry = plan.session.entry
         moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         params = {
             "domain": card.domain,
             "model": config.model,
+            **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
+            "data": self._data,
             "level": plan.level.name,
             "mode": plan.mode_name,
             "precision": plan.session.precision,
@@ -141,9 +148,32 @@ class ScoreReporter:
             "inputs": len(config.paths),
         }
         tags = {"domain": card.domain, "task": "score"}
-        return Tracker(self._workspace, warn=self._notify).start(
+        run = Tracker(self._workspace, warn=self._notify).start(
             f"score-{name}-{moment}"[:100], experiment=f"seqmlm-{card.domain}", params=params, tags=tags
         )
+        if entry is not None:
+            run.uses(entry.name, entry.version)
+        self._name_data(run)
+        return run
+
+    @property
+    def _data(self) -> str:
+        """What MLflow calls the data; names of files with sensitive data may be sensitive."""
+        return UNNAMED if self._private else shown_name(self._config.sources)
+
+    def _name_data(self, run: TrackedRun) -> None:
+        """Tell the run what is scored, by its content, unless that can be read but once."""
+        config = self._config
+        if config.latency is not None or "-" in config.sources:
+            return
+        with suppress(DataError):  # the scoring itself says what cannot be read, or leaves it out
+            named = self._plan.session.domain.files(
+                config.sources, format=config.format, options=config.options
+            )
+            digest = combined(files=file_fingerprint(named))
+            source = "withheld" if self._private else config.sources[0]
+            facts = redact_small_counts({"files": len(named)}, self._private)
+            run.dataset(self._data, source, digest, facts, context="scoring")
 
     def add(self, judged: JudgedRow) -> bool:
         """Take a row; whether it is to be written: with a baseline, only what is new."""

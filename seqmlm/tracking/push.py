@@ -43,7 +43,7 @@ _WALL_CLOCK = {"time", "seconds", "tokens_per_second"}
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "experiment", "tracking_uri", "status"), str),
     **dict.fromkeys(("params", "tags", "tags_sent"), dict),
-    **dict.fromkeys(("datasets", "artifacts", "models", "metric_keys"), list),
+    **dict.fromkeys(("datasets", "inputs", "artifacts", "models", "metric_keys"), list),
     **dict.fromkeys(("started", "offset"), int),
 }
 
@@ -74,6 +74,8 @@ class Ledger:
     offset: int = 0
     """Bytes of metrics.jsonl that MLflow has."""
     datasets: list[dict[str, Any]] = field(default_factory=list)
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    """Registered models that the run reads."""
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     models: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = False
@@ -123,7 +125,7 @@ class Ledger:
     def forget_sent(self) -> None:
         """Mark everything as unsent: the tracker no longer has the run."""
         self.run_id, self.key, self.offset, self.tags_sent, self.complete = None, None, 0, {}, False
-        for entry in [*self.datasets, *self.artifacts, *self.models]:
+        for entry in [*self.datasets, *self.inputs, *self.artifacts, *self.models]:
             entry["sent"] = False
         for entry in self.models:
             entry["model_id"] = None
@@ -363,6 +365,10 @@ def push(store: Store, ledger: Ledger, directory: Path) -> int:
     for entry in list(ledger.datasets):
         if not entry["sent"]:
             store.log_dataset(run_id, entry)
+            entry["sent"] = True
+    for entry in list(ledger.inputs):
+        if not entry["sent"]:
+            store.log_model(run_id, entry["name"], entry["version"])
             entry["sent"] = True
     count = _push_points(store, ledger, run_id, directory / METRICS)
     for entry in list(ledger.artifacts):

@@ -197,7 +197,7 @@ class TrackedRun:
         digest: str,
         profile: Mapping[str, Any],
         *,
-        context: Literal["training", "validation"] = "training",
+        context: Literal["training", "validation", "scoring"] = "training",
     ) -> None:
         """Record the data the run reads as an MLflow input; nothing is copied.
 
@@ -211,6 +211,16 @@ class TrackedRun:
         entry = {"name": name, "source": source, "digest": digest[:36], "context": context}
         with self._changed() as ledger:
             ledger.note(ledger.datasets, {**entry, "profile": dict(profile)}, *entry)
+
+    def uses(self, name: str, version: int) -> None:
+        """Link the run to a registered model that it reads, as an MLflow input.
+
+        Args:
+            name: the registered model.
+            version: our registry's; where MLflow does not have it, there is no link.
+        """
+        with self._changed() as ledger:
+            ledger.note(ledger.inputs, {"name": name, "version": version}, "name", "version")
 
     def register(
         self,
@@ -492,6 +502,20 @@ class Tracker:
             return self.connect()
         except TrackerDown as error:
             raise StateError(f"{error}; start it, or correct MLFLOW_TRACKING_URI") from error
+
+    def newest_experiment(self) -> tuple[str, str] | None:
+        """MLflow's id of the experiment of the newest run, and its name; None where there are no runs.
+
+        Raises:
+            StateError: MLflow does not answer.
+        """
+        store = self.ensure()
+        try:
+            with quiet():
+                return store.newest_experiment()
+        except Exception as error:
+            reason = hide_password(first_line(error), self.workspace.tracking_uri)
+            raise StateError(f"MLflow's experiments cannot be listed ({reason})") from error
 
     def incomplete(self) -> list[str]:
         """Names of ended runs of which MLflow lacks something."""

@@ -19,6 +19,7 @@ from seqmlm.workspace import Workspace, first_use
 
 NAME_TAG = "seqmlm.name"
 KEY_TAG = "seqmlm.key"
+_OURS = f"tags.`{NAME_TAG}` != ''"
 
 # MLflow retries HTTP for minutes and databases for 100 s; a run waits for neither. Users' settings win.
 _DEFAULTS = {
@@ -34,6 +35,8 @@ _CONNECT_SECONDS = 5
 _LOUD = ("mlflow", "alembic", "urllib3", "sqlalchemy")
 # Without this the UI takes every experiment for one of prompts and agents, and hides curves and models.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+# The UI finds the versions of a logged model through this tag.
+_VERSIONS_TAG = "mlflow.modelVersions"
 _BATCH = 1000
 _PARAM_CHARACTERS = 6000
 _TEXT_LIMIT = 4 * 2**20
@@ -274,6 +277,34 @@ class Store:
         tags = [InputTag("mlflow.data.context", entry["context"])]
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
 
+    def log_model(self, run_id: str, name: str, version: int) -> None:
+        """Record that a run reads our version of a model; nothing where MLflow does not have it."""
+        from mlflow.entities import LoggedModelInput
+
+        made = self._logged_model(name, version)
+        if made is not None:
+            self.client.log_inputs(run_id, models=[LoggedModelInput(made)])
+
+    def _logged_model(self, name: str, version: int) -> str | None:
+        """Id of the logged model behind our version of a model; None where either is not in MLflow.
+
+        A version that points at a folder does not keep its logged model; that one keeps its versions.
+        """
+        from mlflow.exceptions import MlflowException
+
+        found = self._version(name, version)
+        if found is None or not found.run_id:
+            return None
+        try:
+            for made in self.client.get_run(found.run_id).outputs.model_outputs:
+                tags = self.client.get_logged_model(made.model_id).tags
+                if {"name": name, "version": found.version} in json.loads(tags.get(_VERSIONS_TAG, "[]")):
+                    return str(made.model_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # it was deleted there
+                raise
+        return None
+
     def log_artifact(self, run_id: str, path: str, folder: str) -> None:
         """Upload a file, or the contents of a folder, under `folder` ("" is the top)."""
         if Path(path).is_dir():
@@ -306,9 +337,8 @@ class Store:
             description=_description(entry),
             model_id=model_id,
         )
-        # The UI finds the versions of a logged model through this tag.
         link = json.dumps([{"name": entry["name"], "version": version.version}])
-        self.client.set_logged_model_tags(model_id, {"mlflow.modelVersions": link})
+        self.client.set_logged_model_tags(model_id, {_VERSIONS_TAG: link})
         for alias in entry["aliases"]:
             self.set_alias(entry["name"], alias, int(version.version))
         return model_id
@@ -345,19 +375,22 @@ class Store:
 
     def find_version(self, name: str, version: int) -> int | None:
         """MLflow's number of our version of a model: they differ where models were registered offline."""
+        found = self._version(name, version)
+        return None if found is None else int(found.version)
+
+    def _version(self, name: str, version: int) -> Any:
+        """MLflow's entry of our version of a model, or None."""
         from mlflow.exceptions import MlflowException
 
         try:
             found = self.client.search_model_versions(f"name = '{name}'")
         except MlflowException:
             return None
-        for candidate in found:
-            if candidate.tags.get("seqmlm.version") == str(version):
-                return int(candidate.version)
-        return None
+        ours = (one for one in found if one.tags.get("seqmlm.version") == str(version))
+        return next(ours, None)
 
-    def runs(self) -> list[RunInfo]:
-        """All runs of ours, newest first."""
+    def _experiments(self) -> dict[str, str]:
+        """Ids of all experiments to their names."""
         experiments: dict[str, str] = {}
         token: str | None = None
         while True:
@@ -365,11 +398,25 @@ class Store:
             experiments |= {found.experiment_id: found.name for found in page}
             token = page.token
             if not token:
-                break
+                return experiments
+
+    def newest_experiment(self) -> tuple[str, str] | None:
+        """Id and name of the experiment of our newest run; None where there is no run of ours."""
+        experiments = self._experiments()
+        if not experiments:
+            return None
+        newest = ["attributes.start_time DESC"]
+        found = self.client.search_runs(list(experiments), _OURS, max_results=1, order_by=newest)
+        ids = [run.info.experiment_id for run in found]
+        return (ids[0], experiments[ids[0]]) if ids else None
+
+    def runs(self) -> list[RunInfo]:
+        """All runs of ours, newest first."""
+        experiments = self._experiments()
+        token: str | None = None
         runs: list[RunInfo] = []
-        ours = f"tags.`{NAME_TAG}` != ''"
         while True:
-            page = self.client.search_runs(list(experiments), ours, max_results=1000, page_token=token)
+            page = self.client.search_runs(list(experiments), _OURS, max_results=1000, page_token=token)
             runs += [_info(run, experiments[run.info.experiment_id]) for run in page]
             token = page.token
             if not token:

@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from mlflow.entities import Run as MlflowRun
+
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
 
 Run = Callable[..., Any]
 
@@ -93,6 +98,58 @@ def test_train_then_score_a_users_fasta(seqmlm: Run, fasta: Path, workspace: Pat
     again = seqmlm("train", "--domain", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 4)
     assert again.code == 4
     assert "--resume auto" in again.err
+
+
+def _in_mlflow(task: str) -> MlflowRun:
+    """The one run of a task in MLflow."""
+    client = Tracker(Workspace.locate()).connect().client
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    [run] = client.search_runs(experiments, f"tags.task = '{task}'")
+    return client.get_run(run.info.run_id)  # with the models that it read and made
+
+
+def _data_of(run: MlflowRun) -> tuple[str, str, str]:
+    """Name, source and context of the one data set of a run."""
+    [used] = run.inputs.dataset_inputs
+    return used.dataset.name, json.loads(used.dataset.source)["uri"], used.tags[0].value
+
+
+def test_runs_name_their_data_and_their_model(seqmlm: Run, fasta: Path, workspace: Path) -> None:
+    trained = seqmlm("train", "-d", "protein", fasta, *FAST, "--name", "mine", "--max-steps", 1)
+    assert trained.code == 0, trained.err
+    training = _in_mlflow("pretrain")
+    assert training.data.params["data"] == "mine.fasta.gz"
+    assert _data_of(training) == ("mine.fasta.gz", str(fasta), "training")
+    other = fasta.with_name("new.fasta")
+    other.write_bytes(gzip.decompress(fasta.read_bytes()).replace(b"p3", b"q3"))
+    folder = workspace / "proteins"
+    folder.mkdir()
+    other.rename(folder / other.name)
+    arguments = ("score", "mine", folder, fasta, "--mode", "partition:4", "--out", workspace / "x.jsonl")
+    scored = seqmlm(*arguments, "--report", workspace / "x.html")
+    assert scored.code == 0, scored.err
+    scoring = _in_mlflow("score")
+    known = {key: scoring.data.params[key] for key in ("data", "model_name", "model_version")}
+    assert known == {"data": "proteins and 1 more", "model_name": "mine", "model_version": "1"}
+    assert _data_of(scoring) == ("proteins and 1 more", str(folder), "scoring")
+    [made], [used] = training.outputs.model_outputs, scoring.inputs.model_inputs
+    assert used.model_id == made.model_id
+
+
+def test_names_of_files_of_sensitive_data_are_not_in_mlflow(
+    seqmlm: Run, fasta: Path, workspace: Path
+) -> None:
+    private = ("--set", "data.sensitive=true", "--name", "s", "--max-steps", 1)
+    patient = fasta.rename(fasta.with_name("jane-doe.fasta.gz"))
+    assert seqmlm("train", "-d", "protein", patient, *FAST, *private).code == 0
+    training = _in_mlflow("pretrain")
+    assert (training.data.params["data"], _data_of(training)[0]) == ("data", "data")
+    arguments = ("score", "s", patient, "--mode", "partition:4", "--out", workspace / "x.jsonl")
+    assert seqmlm(*arguments, "--report", workspace / "x.html").code == 0
+    scoring = _in_mlflow("score")
+    assert _data_of(scoring) == ("data", "withheld", "scoring")
+    assert (scoring.data.params["model_name"], scoring.data.params["model_version"]) == ("s", "1")
+    assert "jane" not in json.dumps(scoring.to_dictionary(), default=str)
 
 
 def test_a_run_goes_on_where_it_was(seqmlm: Run, fasta: Path, workspace: Path) -> None:
@@ -253,6 +310,7 @@ def test_standard_input_is_data_too(
     pipe()
     trained = seqmlm("train", "-d", "protein", "-", *FAST, "--name", "piped", "--max-steps", 1, "--json")
     assert trained.code == 0, trained.err
+    assert _data_of(_in_mlflow("pretrain"))[0] == "standard input"
     pipe()
     scored = seqmlm("score", "piped", "-")
     assert scored.code == 0, scored.err
@@ -332,7 +390,8 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     assert "size: small" in printed.out
     timed = seqmlm("train", "-d", "protein", "--print-config", "--max-time", "5m").out
     assert "size: small" not in timed
-    assert timed.endswith("\n# model.size: measured when the training starts, since train.max_time is set\n")
+    assert "\n# model.size: measured when the training starts, since train.max_time is set" in timed
+    assert yaml.safe_load(timed)["train"]["learning_rate"] is None
     assert not [path for path in (workspace / "runs").iterdir() if not path.name.startswith(".")]
 
 
@@ -367,6 +426,7 @@ def test_bad_input_is_named_and_takes_no_name(
         (("train",), 2, "--domain"),
         (("train", "-d", "protien"), 2, "did you mean 'protein'"),
         (("train", "-d", "protein", "--set", "train.max_stepz=3"), 2, "did you mean 'max_steps'"),
+        (("train", "-d", "text", "--set", "model.overrides.hiden_size=8"), 2, "did you mean 'hidden_size'"),
         (("score", "nothing", "-"), 4, "no model 'nothing'"),
         (("train", "--resume", "nothing"), 4, "nothing"),
     ],

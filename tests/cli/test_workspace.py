@@ -31,6 +31,47 @@ def test_the_store_is_the_workspaces_and_no_secret_is_an_argument(tracked_worksp
     assert plan.environment["MLFLOW_BACKEND_STORE_URI"] == Workspace.locate().tracking_uri
     assert not any(Workspace.locate().tracking_uri in argument for argument in plan.command)
     assert f"http://127.0.0.1:{plan.command[plan.command.index('--port') + 1]}" == plan.address
+    assert plan.experiment is None
+
+
+def test_the_page_is_that_of_the_newest_run(tracked_workspace: Path) -> None:
+    """Not MLflow's first one, which is of prompts and agents, and not that of runs of other programs."""
+    tracker = Tracker(Workspace.locate())
+    client = tracker.connect().client
+    for experiment in ("seqmlm-text", "seqmlm-dna", "seqmlm-text"):
+        with tracker.start(f"in-{experiment}-{len(tracker.runs())}", experiment=experiment, params={}):
+            time.sleep(0.01)  # MLflow counts milliseconds
+    client.create_run(client.create_experiment("other"))
+    plan = plan_ui(0)
+    assert plan.command is not None
+    port = plan.command[plan.command.index("--port") + 1]
+    [text] = [one for one in client.search_experiments() if one.name == "seqmlm-text"]
+    page = f"/#/experiments/{text.experiment_id}/runs?workflowType=machine_learning"
+    assert (plan.address, plan.experiment) == (f"http://127.0.0.1:{port}{page}", "seqmlm-text")
+
+
+def test_without_a_run_it_says_so(seqmlm: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqmlm.tasks.doctor.become", lambda plan: None)
+    empty = seqmlm("ui", "--port", 0)
+    assert empty.out.startswith("http://127.0.0.1:")
+    assert "#" not in empty.out
+    assert "no run is in MLflow yet" in empty.err
+    Tracker(Workspace.locate()).start("one", experiment="seqmlm-text", params={}).end()
+    shown = seqmlm("ui", "--port", 0)
+    assert shown.out.endswith("/runs?workflowType=machine_learning\n")
+    assert "experiment seqmlm-text" in shown.err
+    assert "no run" not in shown.err
+
+
+def test_the_page_is_a_route_of_the_installed_ui() -> None:
+    """MLflow's UI is a program of its own, which only answers to paths that it knows."""
+    import mlflow
+
+    scripts = Path(mlflow.__file__).parent / "server/js/build/static/js"
+    [program] = scripts.glob("main.*.js")
+    text = program.read_text(encoding="utf-8")
+    for part in ('"/experiments/:experimentId/runs"', '"workflowType"', '"machine_learning"', "HashRouter"):
+        assert part in text, part
 
 
 def test_a_taken_port(tracked_workspace: Path) -> None:
@@ -58,7 +99,7 @@ def server(tracked_workspace: Path) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
+        address = process.stdout.readline().strip().partition("/#")[0]
         _wait(address, process)
         yield address
     finally:
@@ -113,6 +154,10 @@ def test_a_run_tracked_through_a_server(
         (n["step"], n["time"]) for n in lines
     ]
     assert len(points) == 21
+    page = plan_ui(0)
+    experiment = client.get_run(run.run_id).info.experiment_id
+    assert page.address == f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
+    assert (page.command, page.experiment) == (None, "e")
     # A server cannot see our disk: it was given the model.
     version = client.get_model_version_by_alias("far", "champion")
     (logged,) = client.search_logged_models([client.get_run(run.run_id).info.experiment_id])

@@ -84,6 +84,8 @@ def test_mistakes_are_named_before_anything_is_read(folder: Path):
         Visits().read([folder], Problems(), format="pairs", upper=True)
     with pytest.raises(UsageError, match="did you mean 'pairs'"):
         Visits().read([folder], Problems(), format="pair")
+    with pytest.raises(UsageError, match="did you mean 'pairs'"):
+        Visits().files([folder], format="pair", options={})
 
 
 def test_a_folder_without_files_of_the_domain_is_an_error(folder: Path):

@@ -454,7 +454,8 @@ def test_more_time_is_a_new_decision(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_speed_is_that_of_the_steps_after_the_first(seconds: float, steps: int) -> None:
     """Each step takes a second; the rows made of 64 tokens hold what the planner put in them."""
     rows, planner, data = tiny.TinyRows(), tiny.make_planner(), tiny.dataset()
-    before, tokens = weights_of(rows), []
+    before, tokens, documents = weights_of(rows), [], list[int]()
+    rows.register_forward_pre_hook(lambda _, given: documents.append(len(given[0].lengths)))
 
     def batches() -> Iterator[PackedBatch]:
         while True:
@@ -468,6 +469,8 @@ def test_speed_is_that_of_the_steps_after_the_first(seconds: float, steps: int) 
     assert len(tokens) == steps
     assert speed == (sum(tokens[1:]) / (steps - 1) if steps > 1 else tokens[0])
     assert all(map(torch.equal, weights_of(rows), before))
+    assert len(documents) == 1 + steps, "one is not counted"
+    assert documents[0] == 1 < documents[1]
 
 
 # -- starting and resuming ---------------------------------------------------------------------------------

@@ -8,11 +8,19 @@ import pytest
 import yaml
 
 from seqmlm import plugins
-from seqmlm.config import to_dict
+from seqmlm.config import parse_assignments, to_dict
 from seqmlm.engine.backbones import SIZES
 from seqmlm.errors import StateError, UsageError
 from seqmlm.tasks.assemble import loop_config, row_length
-from seqmlm.tasks.config import TOKENS_PER_BATCH, PretrainConfig, read_settings, resolve_config, seconds
+from seqmlm.tasks.config import (
+    LEARNING_RATES,
+    SECOND_STAGE_LEARNING_RATE,
+    TOKENS_PER_BATCH,
+    PretrainConfig,
+    read_settings,
+    resolve_config,
+    seconds,
+)
 from seqmlm.tasks.launch import FINISHED, RUN_CONFIG, TrainRequest, plan, request_config
 from seqmlm.workspace import Workspace
 
@@ -249,12 +257,87 @@ def test_what_init_decides_cannot_be_set(settings: tuple[str, ...]) -> None:
         request_config(TrainRequest(domain="protein", flags={"model": {"init": "m"}}, settings=settings))
 
 
-def test_settings_that_cannot_be_used_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    workspace = Workspace.locate(tmp_path)
-    for setting in ("train.max_time=10 minutes", "train.epochs=0", "train=5", "train.learning_rate=0"):
-        with pytest.raises(UsageError):
-            plan(TrainRequest(domain="protein", settings=(setting,)), workspace)
-    assert plan(TrainRequest(domain="protein", settings=("train.max_time=90",)), workspace)
+def _never(*_: Any) -> Path:
+    raise AssertionError("standard input was read")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.lerning_rate=1", "did you mean 'learning_rate'"),
+        ("learning_rate=1", "did you mean 'train.learning_rate'"),
+        ("trainn.clip=1", "did you mean 'train'"),
+        ("model=null", "must hold keys and values"),
+        ("train=5", "must hold keys and values"),
+        ("train.clip=much", "must be float"),
+        ("train.epochs=0", "above 0"),
+        ("train.epochs=.inf", "finite"),
+        ("train.learning_rate=0", "above 0"),
+        ("train.learning_rate=.nan", "finite"),
+        ("train.max_time=10 minutes", "not a duration"),
+        ("train.betas=[0.9, 1.5]", "between 0 and 1"),
+        ("train.tokens_per_row=-5", "at least 1"),
+        ("train.evaluation_records=0", "at least 1"),
+        ("seed=99999999999999999999", "64 bits"),
+        ("data.mixture_alpha=-1", "0 or more"),
+        ("data.format=fastaa", "did you mean 'fasta'"),
+        ("data.options.colum=a", "did you mean 'column'"),
+        ("model.overrides.hiden_size=8", "did you mean 'hidden_size'"),
+        ("model.overrides.vocab_size=8", "determined by the tokenizer"),
+        ("model.overrides.hidden_size=wide", "hidden_size.*expected int"),
+        ("model.overrides.num_attention_heads=7", "not a multiple"),
+        ("masking={masker: span, options: {max_unit: 3}}", "did you mean 'max_units'"),
+        ("masking={masker: span, options: {max_units: many}}", "masking.options.max_units.*must be int"),
+        ("masking={masker: position, options: {positions: [a]}}", "masking.options.positions.*must be int"),
+        ("masking.options.foo=1", "it takes none"),
+        ("tokenizer.options.foo=1", "it takes none"),
+        ("tokenizer.vocabulary_size=-5", "at least 1"),
+        ("tokenizer={name: bpe, options: {lowercased: true}}", "no option 'lowercased'"),
+        ("tokenizer={name: bpe, options: {lowercase: 5}}", "tokenizer.options.lowercase.*must be bool"),
+        ("tokenizer={name: events, options: {visit: day}}", "did you mean 'visits'"),
+        ("tokenizer={name: kmer, options: {kk: 3}}", "did you mean 'k'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, words: str
+) -> None:
+    """As assignments and in a file, for a new run and for its settings alone."""
+    monkeypatch.setattr("seqmlm.tasks.launch.save_stdin", _never)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(parse_assignments([setting])))
+    flags = {"data": {"paths": ["-"]}}
+    for given in ({"settings": (setting,)}, {"config": tmp_path / "c.yaml"}):
+        request = TrainRequest(domain="protein", flags=flags, **given)
+        for ask in (request_config, lambda one: plan(one, Workspace.locate(tmp_path))):
+            with pytest.raises(UsageError, match=f"(?s){words}"):
+                ask(request)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+
+
+def test_numbers_that_yaml_reads_as_text_are_numbers_also_in_options() -> None:
+    asked = {"masking": {"masker": "span", "options": {"p": "3e-1"}}, "data": {"options": {}}}
+    assert resolve_config(plugins.domain("protein"), asked).masking.options == {"p": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "rate", "batch"),
+    [({"model": {"size": size}}, (), LEARNING_RATES[size], TOKENS_PER_BATCH[size]) for size in SIZES]
+    + [
+        ({"model": {"init": "any"}}, (), SECOND_STAGE_LEARNING_RATE, None),
+        ({"model": {"size": "tiny"}}, ("train.learning_rate=0.5", "train.tokens_per_batch=999"), 0.5, 999),
+    ],
+)
+def test_what_is_printed_has_the_values_that_will_be_used(
+    tmp_path: Path, flags: dict[str, Any], settings: tuple[str, ...], rate: float, batch: int | None
+) -> None:
+    """And what is saved with a run has the same ones, so that they last longer than today's defaults."""
+    request = TrainRequest(domain="protein", flags=flags, settings=settings)
+    printed = request_config(request)["train"]
+    assert printed["learning_rate"] == rate
+    assert batch is None or printed["tokens_per_batch"] == batch
+    if "init" not in flags["model"]:
+        saved = plan(request, Workspace.locate(tmp_path)).config
+        assert (saved.train.learning_rate, saved.train.tokens_per_batch) == (rate, batch)
+        assert loop_config(saved).learning_rate == rate
 
 
 def test_a_word_list_is_kept_with_the_run(tmp_path: Path) -> None:

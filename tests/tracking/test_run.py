@@ -275,6 +275,30 @@ def test_tags_artifacts_and_data(start: Start, client: MlflowClient, tmp_path: P
     assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
 
 
+def test_a_model_that_a_run_uses(start: Start, client: MlflowClient, tmp_path: Path) -> None:
+    """The version of ours, whatever MLflow counts; one that MLflow does not have leaves the run complete."""
+    for version in (3, 4):
+        folder = tmp_path / f"model-{version}"
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        with start(f"made-{version}") as made:
+            made.register("proteins", folder, version=version, metrics={})
+    with start("used") as run:
+        for _ in range(2):
+            run.uses("proteins", 4)
+        run.uses("proteins", 9)
+        run.uses("elsewhere", 1)
+    [used] = client.get_run(run.run_id).inputs.model_inputs
+    [output] = client.get_run(made.run_id).outputs.model_outputs
+    assert used.model_id == output.model_id
+    client.delete_logged_model(output.model_id)
+    with start("late") as late:
+        late.uses("proteins", 4)
+    assert client.get_run(late.run_id).inputs.model_inputs == []
+    assert Ledger.read(run.directory).complete
+    assert Ledger.read(late.directory).complete
+
+
 def test_artifacts_stay_in_the_workspace_and_where_mlflow_ui_looks(
     start: Start, home: Workspace, tmp_path: Path
 ) -> None:

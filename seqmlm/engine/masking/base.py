@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -141,16 +141,27 @@ def make_masker(masker: type[Masker], config: MaskingConfig, space: TokenSpace) 
     Raises:
         UsageError: an unknown or missing option.
     """
-    signature = inspect.signature(masker)
-    known = set(signature.parameters) - {"rate", "space"}
-    for key in config.options:
-        if key not in known:
-            raise UsageError(f"masker {config.masker!r} has no option {key!r}{nearest(key, known)}")
-    for key in sorted(known - set(config.options)):
-        if signature.parameters[key].default is inspect.Parameter.empty:
+    known = options_of(masker)
+    check_options(config, known)
+    for key in sorted(set(known) - set(config.options)):
+        if known[key].default is inspect.Parameter.empty:
             raise UsageError(f"masker {config.masker!r} needs the option {key!r} (masking.options.{key})")
     made: Masker = masker(rate=config.rate, space=space, **config.options)  # type: ignore[call-arg]
     return made
+
+
+def options_of(masker: type[Masker]) -> dict[str, inspect.Parameter]:
+    """The options of a masker by name: what it is constructed with beside `rate` and `space`."""
+    parameters = inspect.signature(masker).parameters
+    return {key: value for key, value in parameters.items() if key not in ("rate", "space")}
+
+
+def check_options(config: MaskingConfig, known: Collection[str]) -> None:
+    """Refuse options that the masker does not know, with a UsageError that names the nearest one."""
+    for key in config.options:
+        if key not in known:
+            near = nearest(key, known) if known else "; it takes none"
+            raise UsageError(f"masker {config.masker!r} has no option {key!r}{near}")
 
 
 def check_share(key: str, value: float) -> float:
