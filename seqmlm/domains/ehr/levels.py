@@ -53,13 +53,20 @@ class CodeCounts(Background):
         counts: (V,) occurrences, 5 for 1 to 10, 0 for what is no event.
         special: (V,) True at special tokens.
         names: (V,) the codes as the data has them.
+        clinical: (V,) what is named as missing: False at what frames visits.
         met: in how many patients codes occur, and meet; None of a model that was not shown.
     """
 
     def __init__(
-        self, counts: Longs, special: NDArray[np.bool_], names: Sequence[str], met: Met | None = None
+        self,
+        counts: Longs,
+        special: NDArray[np.bool_],
+        names: Sequence[str],
+        clinical: Sequence[bool],
+        met: Met | None = None,
     ) -> None:
-        self._counts, self._special, self.names, self.met = counts, special, names, met
+        self._counts, self._special, self.met = counts, special, met
+        self.names, self.clinical = names, clinical
         smoothed = np.where(special, 0.0, counts + 1.0)
         with np.errstate(divide="ignore"):
             self._bits = -np.log2(smoothed / smoothed.sum())
@@ -87,7 +94,8 @@ class CodeCounts(Background):
     @classmethod
     def _of(cls, counts: Longs, tokenizer: Tokenizer, met: Met | None) -> Self:
         names = [tokenizer.surface(token) for token in range(tokenizer.space.size)]
-        return cls(counts, tokenizer.space.is_special, names, met)
+        clinical = [tokenizer.alone(token) is not None for token in range(tokenizer.space.size)]
+        return cls(counts, tokenizer.space.is_special, names, clinical, met)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"counts": self._counts, **({} if self.met is None else self.met._asdict())}
@@ -379,7 +387,7 @@ class PatientUnits:
             named["date"] = (_EPOCH + timedelta(seconds=time)).date().isoformat()
         return named
 
-    def missing(self, units: Longs, names: Sequence[str]) -> list[dict[str, Any]]:
+    def missing(self, units: Longs, counts: CodeCounts) -> list[dict[str, Any]]:
         """Codes that were likely at a visit and are not there, most likely first.
 
         Likely: 1 - prod(1 - p) over the visit's events is above `MISSING`; of each event only the `EXPECTED`
@@ -394,10 +402,13 @@ class PatientUnits:
         for token, p in zip(own.ravel().tolist(), np.exp(log_probs[units]).ravel().tolist(), strict=True):
             absent[token] = absent.get(token, 1.0) * (1.0 - p)
         there = set(self.scored.encoding.ids[codes(self.scored)[units]].tolist()) | {-1}
-        found = [(1.0 - q, token) for token, q in absent.items() if token not in there and 1.0 - q > MISSING]
-        return [
-            {"unit": names[token], "p": p} for p, token in sorted(found, key=lambda one: (-one[0], one[1]))
+        found = [
+            (1.0 - q, token)
+            for token, q in absent.items()
+            if token not in there and counts.clinical[token] and 1.0 - q > MISSING
         ]
+        ordered = sorted(found, key=lambda one: (-one[0], one[1]))
+        return [{"unit": counts.names[token], "p": p} for p, token in ordered]
 
 
 class PatientLevel(Level):
@@ -447,7 +458,7 @@ class VisitLevel(PatientLevel):
             statistics["pair"] = float(pair[units].max()) if len(units) else float("nan")
             statistics["unknown"] = float((unknown == visit).sum())
             made = _visit_row(patient, visit, units, statistics)
-            extra = patient.named(visit) | {"missing": patient.missing(units, counts.names)}
+            extra = patient.named(visit) | {"missing": patient.missing(units, counts)}
             rows.append(replace(made, time=patient.times[visit + 1], extra=extra))
         return rows
 

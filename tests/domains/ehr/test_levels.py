@@ -128,7 +128,9 @@ def test_missing_codes_are_likely_absent_ones(model):
     units = found[place].units
     assert len(units) > 1
     there = int(one.encoding.ids[codes(one)[units[0]]])
-    absent = next(t for t in model.tokenizer.space.ordinary.tolist() if t not in one.encoding.ids)
+    strange = [t for t in model.tokenizer.space.ordinary.tolist() if t not in one.encoding.ids]
+    absent = next(t for t in strange if own.clinical[t])
+    frame = next(t for t in strange if not own.clinical[t])
     ids = np.full((len(one), 2), -1)
     ids[units] = [absent, there]
     log_probs = np.full((len(one), 2), -np.inf)
@@ -140,6 +142,8 @@ def test_missing_codes_are_likely_absent_ones(model):
         told, values={"top_ids": ids, "top_log_probs": np.full_like(log_probs, np.log(0.5 / len(units)))}
     )
     assert VisitLevel().rows(rare, own)[place].extra["missing"] == []
+    framed = replace(told, values={**told.values, "top_ids": np.where(ids == absent, frame, ids)})
+    assert VisitLevel().rows(framed, own)[place].extra["missing"] == []
 
 
 def test_patients_and_events(model):
