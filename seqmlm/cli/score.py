@@ -70,7 +70,10 @@ def score(
     ] = None,
     track: Annotated[
         Path | None,
-        typer.Option(help="Write scores along a genome to this bedGraph file and log a run in MLflow."),
+        typer.Option(
+            help="Write scores along a genome to this file and log a run in MLflow: .bedgraph, .bed (names "
+            "genes), or .bw."
+        ),
     ] = None,
     since: Annotated[
         str | None,

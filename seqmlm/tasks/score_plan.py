@@ -78,7 +78,7 @@ class ScoreConfig:
         resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
         report: an HTML file that shows the results.
-        track: a bedGraph file of scores along a genome.
+        track: a file of scores along a genome for its browsers.
         since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
         sarif: alarms as SARIF.
         baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.

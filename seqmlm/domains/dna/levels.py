@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.levels import Background, Level, SecondReading, Track, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.genes import named_over
+from seqmlm.domains.dna.nucleotides import GENES
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units
@@ -374,17 +376,25 @@ def _whole(scored: Scored, values: _Values) -> Row:
 
 
 def _part(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
-    row = part_row(scored, units, f"{start}-{end}", statistics)
+    at = place(scored.record, start, end)
+    row = part_row(scored, units, f"{at.start}-{at.end}", statistics)
     return _placed(replace(row, start=start, end=end), scored.record, start, end)
 
 
 def _placed(row: Row, record: Record, start: int, end: int) -> Row:
-    """The row with its place, and the share of it that is soft-masked (a repeat, in lower case)."""
+    """The row with its place, its genes, and the share of it that is soft-masked (repeats, in lower case)."""
     bases = str(record.raw)[start:end]
     masked = sum(map(bases.count, "acgt")) / max(1, len(bases))
     contig, first, stop = at = place(record, start, end)
-    extra = {"contig": contig, "contig_start": first, "contig_end": stop, "soft_masked": round(masked, 3)}
-    return replace(row, place=at, extra=extra)
+    extra: dict[str, Any] = {"contig": contig, "contig_start": first, "contig_end": stop}
+    extra["soft_masked"] = round(masked, 3)
+    genes: list[str] = []
+    if GENES in record.meta:
+        extra["genes"] = genes = named_over(record.meta[GENES], first, stop)
+    if "strand" in record.meta:
+        extra["strand"] = record.meta["strand"]
+    backwards = record.meta.get("strand") == "-"
+    return replace(row, place=at, backwards=backwards, overlaps=tuple(genes), extra=extra)
 
 
 def _per_unit(bases: Doubles, spans: Longs) -> Doubles:

@@ -16,6 +16,7 @@ from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import parts
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.genes import Genes, genes_of
 from seqmlm.errors import DataError
 
 BLOCK = 16_384
@@ -23,6 +24,9 @@ BLOCK = 16_384
 
 LONGEST_GAP = 512
 """Longest run of N that is kept."""
+
+GENES = "genes"
+"""Key of `Record.meta`: the `Gene`s over the record, where those of its contig are known."""
 
 _PLAIN = b"ACGTNacgtn"
 _DROPPED = b"\r\n \t-."
@@ -69,6 +73,7 @@ class Contig:
         block: bases of a record.
         max_n: longest run of N that stays.
         meta: goes into every record.
+        genes: of the contig; None where they are not known.
     """
 
     def __init__(
@@ -81,9 +86,10 @@ class Contig:
         block: int = BLOCK,
         max_n: int = LONGEST_GAP,
         meta: Mapping[str, Any] | None = None,
+        genes: Genes | None = None,
     ) -> None:
         self._name, self._source, self._line, self._problems = name, source, line, problems
-        self._block, self._meta = block, dict(meta or {})
+        self._block, self._meta, self._genes = block, dict(meta or {}), genes
         self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled
         self._held = b""
         self._at = 0  # of the first base held
@@ -150,7 +156,9 @@ class Contig:
             begin = run.end() if run else end
 
     def _record(self, bases: bytes, start: int, whole: bool) -> Record:
-        where = {} if whole else {"contig": self._name, "start": start}
+        where: dict[str, Any] = {} if whole else {"contig": self._name, "start": start}
+        if self._genes is not None:
+            where[GENES] = self._genes.over(start, start + len(bases))
         return Record(
             id=self._name if whole else f"{self._name}:{start}-{start + len(bases)}",
             raw=bases.decode("ascii"),
@@ -167,7 +175,12 @@ _SPILL = 1 << 18
 
 
 def read_genome(
-    path: str | Path, problems: Problems, *, block: int = BLOCK, max_n: int = LONGEST_GAP
+    path: str | Path,
+    problems: Problems,
+    *,
+    block: int = BLOCK,
+    max_n: int = LONGEST_GAP,
+    genes: str | None = None,
 ) -> Iterator[Record]:
     """Read DNA or RNA in FASTA (also .gz, .bgz, .zst, "-"); case stays, see `nucleotides`.
 
@@ -176,6 +189,10 @@ def read_genome(
         problems: receives records without bases or with letters of proteins, text before the first `>`.
         block: longest record; a longer contig gives several, see `Contig`.
         max_n: longest run of N that stays in a record.
+        genes: a GFF3 file (also .gz, .zst) of the same contigs: rows of scores name its genes.
+
+    Raises:
+        DataError: a file of genes that cannot be read.
     """
     source, name = source_of(path), Path(path).name
     contig: Contig | None = None
@@ -186,14 +203,16 @@ def read_genome(
             if b"\0" in header:
                 body = header  # refused as a letter that stands for no nucleotide
             label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
+            label = label or f"{name}:{line}"
             contig = Contig(
-                label or f"{name}:{line}",
+                label,
                 source=source,
                 line=line,
                 problems=problems,
                 block=block,
                 max_n=max_n,
                 meta={"description": description} if description else None,
+                genes=None if genes is None else genes_of(genes, label, problems),
             )
         yield from contig.add(body)
         if last:

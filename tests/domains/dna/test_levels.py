@@ -23,9 +23,10 @@ from seqmlm.domains.dna.levels import (
     windows,
 )
 from seqmlm.engine.types import Encoding, Ids
-from seqmlm.inference.detector import Detector
+from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tasks.score_output import ScoreCounts, line
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
@@ -81,6 +82,44 @@ def test_every_row_says_where_in_its_contig_it_lies(level: DnaLevel) -> None:
     for row in judged(BaseTokenizer(), level, record(TEXT[:120], contig="c", start=1000)):
         assert row.place == ("c", 1000 + row.start, 1000 + row.end)
         assert row.place == tuple(row.extra[name] for name in ("contig", "contig_start", "contig_end"))
+
+
+@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+@pytest.mark.parametrize("strand", ["+", "-"])
+def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) -> None:
+    contig = letters(60) + TEXT[:150] + letters(60)
+    raw = TEXT[:150] if strand == "+" else reverse_complement(TEXT[:150])
+    one = record(raw, contig="c", start=60, strand=strand)
+    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), level)
+    rows = [line(found, BaseTokenizer(), per_unit=True) for found in detector.judged([one], Problems())]
+    covered = set()
+    for row in rows:
+        assert (row["start"], row["end"]) == (row["contig_start"], row["contig_end"])
+        assert row["strand"] == strand
+        for unit in row["per_unit"]:
+            there = contig[unit["start"] : unit["end"]]
+            assert unit["unit"] == (there if strand == "+" else reverse_complement(there))
+            covered.add(unit["start"])
+    assert covered == set(range(60, 210))
+    # A record that is no part of a contig is written as before: whole, without places.
+    [alone] = Detector(detector.scorer, RecordLevel()).judged([record(TEXT)], Problems())
+    assert "start" not in line(alone, BaseTokenizer())
+
+
+def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
+    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), WindowLevel())
+    blocks = [record(TEXT[:200], contig="c", start=200 * n) for n in range(3)]
+    first, second, third = (list(detector.judged([one], Problems())) for one in blocks)
+
+    def incidents(*alarmed: JudgedRow) -> int:
+        counts = ScoreCounts()
+        for one in alarmed:
+            counts.add(replace(one, alarm=True, p_value=0.1), first=False)
+        return counts.incidents()
+
+    assert incidents(first[0], second[0]) == 2, "equal offsets in two blocks are two places"
+    assert incidents(first[-1], second[0]) == 1, "they touch where the contig was cut"
+    assert incidents(first[-1], third[0]) == 2
 
 
 @every
