@@ -16,6 +16,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
+from seqmlm.inference.batches import characters
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.runner import Counts, Runner
@@ -315,11 +316,13 @@ class ScoreCounts(Counts):
     Attributes:
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
         is_known: whether the model was trained on a record; None where that is not known.
+        characters: of the records counted by this process, as `inference.batches.characters` counts them.
     """
 
     unfamiliar_ids: Sequence[int] = ()
     is_known: Callable[[Record], bool] | None = None
 
+    characters: int
     units: int
     alarms: int
     unscored: int
@@ -344,6 +347,7 @@ class ScoreCounts(Counts):
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         super().restore(counts)
+        self.characters = 0
         for name in self._NUMBERS:
             setattr(self, name, int(counts.get(name, 0)))
         self.first = str(counts.get("first_unscored", ""))
@@ -357,6 +361,7 @@ class ScoreCounts(Counts):
         self.rows += 1
         if first:
             self.units += len(judged.scored)
+            self.characters += characters(judged.scored.record)
             self.unknown += len(judged.scored.unknown(self.unfamiliar_ids))
             self.trained_on += self.is_known is not None and self.is_known(judged.scored.record)
         if judged.p_value is not None:
