@@ -8,7 +8,8 @@ tests compare both. EMBL, which few files have, and alignments of RNA families a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ _QUALIFIER = 21  # and that of a feature
 
 
 def read_genbank(
-    path: str | Path, problems: Problems, *, block: int = BLOCK, max_n: int = LONGEST_GAP
+    path: str | Path, problems: Problems, *, block: int = BLOCK, max_n: int = LONGEST_GAP, context: int = 0
 ) -> Iterator[Record]:
     """Read the sequences of GenBank entries (also .gz, .zst, "-") and the places of their genes.
 
@@ -36,7 +37,7 @@ def read_genbank(
         problems: receives entries without a sequence or without an end, and text outside of entries; told of
             genes without a place. Of an entry with a line that cannot be read, what comes before it may have
             been handed on.
-        block, max_n: as in `read_genome`.
+        block, max_n, context: as in `read_genome`.
     """
     source = source_of(path)
     entry: _Entry | None = None
@@ -49,7 +50,8 @@ def read_genbank(
         if text.startswith("LOCUS"):
             if entry is not None:
                 problems.bad(_error("an entry without an end", source, entry.line), entry.name)
-            entry, stray = _Entry(source, number, text, problems, block, max_n), False
+            cut = partial(Contig, block=block, max_n=max_n, context=context)
+            entry, stray = _Entry(source, number, text, problems, cut), False
         elif entry is None:
             if text.strip() and not stray:
                 stray = True
@@ -67,11 +69,11 @@ class _Entry:
     """The entry that is being read."""
 
     def __init__(
-        self, source: str, line: int, locus: str, problems: Problems, block: int, max_n: int
+        self, source: str, line: int, locus: str, problems: Problems, cut: Callable[..., Contig]
     ) -> None:
         self.line = line
         self.name = (locus[_VALUE:].split() or [f"{Path(source).name}:{line}"])[0]
-        self._source, self._problems, self._block, self._max_n = source, problems, block, max_n
+        self._source, self._problems, self._cut = source, problems, cut
         self._description: list[str] = []
         self._under = "LOCUS"  # the keyword whose lines are read
         self._features = _Features(source, problems)
@@ -96,13 +98,11 @@ class _Entry:
             self.name = value.split()[0]
         elif self._under == "ORIGIN":
             description = " ".join(self._description).removesuffix(".")
-            self._contig = Contig(
+            self._contig = self._cut(
                 self.name,
                 source=self._source,
                 line=self.line,
                 problems=self._problems,
-                block=self._block,
-                max_n=self._max_n,
                 meta={"description": description} if description else None,
                 genes=self._features.genes(),
             )
@@ -191,6 +191,7 @@ def read_embl(
     *,
     block: int = BLOCK,
     max_n: int = LONGEST_GAP,
+    context: int = 0,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read the sequences of EMBL (ENA) flat files (also .gz, .zst, "-") and the places of their genes.
@@ -198,7 +199,7 @@ def read_embl(
     Args:
         path: the file.
         problems: receives entries that cannot be read, or without a sequence or an end.
-        block, max_n: as in `read_genome`.
+        block, max_n, context: as in `read_genome`.
         max_bytes: largest entry, which is held in memory whole.
     """
     for entry in entries(source_of(path), problems, max_bytes, "entry"):
@@ -212,6 +213,7 @@ def read_embl(
                 max_n=max_n,
                 meta={"description": found.description} if found.description else None,
                 genes=_embl_genes(found),
+                context=context,
             )
             yield from contig.whole(bytes(found.seq))
 

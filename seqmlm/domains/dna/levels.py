@@ -20,7 +20,7 @@ from seqmlm.anomaly.levels import Background, Level, SecondReading, Track, part_
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import named_over
-from seqmlm.domains.dna.nucleotides import GENES
+from seqmlm.domains.dna.nucleotides import GENES, own
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units
@@ -325,10 +325,10 @@ class WindowLevel(DnaLevel):
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         values = self.values(scored, background)
-        spans, length = scored.spans, len(str(scored.record.raw))
+        spans, (begin, stop) = scored.spans, own(scored.record)
         known = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
         found = []
-        for start, end in windows(length):
+        for start, end in ((begin + one, begin + other) for one, other in windows(stop - begin)):
             first, last = np.searchsorted(spans[:, 0], [start, end]).tolist()
             if last > first and 2 * (known[end] - known[start]) >= end - start:
                 units = np.arange(first, last)
@@ -342,10 +342,11 @@ class BaseLevel(DnaLevel):
     name = "base"
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        values = self.values(scored, background)
+        values, (begin, stop) = self.values(scored, background), own(scored.record)
         return [
             _part(scored, np.array([unit]), start, end, values.statistics(slice(unit, unit + 1)))
             for unit, (start, end) in enumerate(scored.spans.tolist())
+            if begin <= start < stop
         ]
 
 
@@ -371,8 +372,11 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
 
 
 def _whole(scored: Scored, values: _Values) -> Row:
-    row = record_row(scored, values.statistics(slice(None)))
-    return _placed(row, scored.record, 0, len(str(scored.record.raw)))
+    begin, stop = own(scored.record)
+    units = np.flatnonzero((scored.spans[:, 0] >= begin) & (scored.spans[:, 0] < stop))
+    row = record_row(scored, values.statistics(units))
+    row = replace(row, start=begin, end=stop, units=units, length=len(units))
+    return _placed(row, scored.record, begin, stop)
 
 
 def _part(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from Bio import SeqIO
+from Bio.Seq import Seq
+from Bio.SeqRecord import SeqRecord
 from tiny_fields import random_model
 
+from seqmlm.anomaly.levels import WHOLE
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.levels import (
     BaseLevel,
     DnaLevel,
@@ -22,6 +29,7 @@ from seqmlm.domains.dna.levels import (
     place,
     windows,
 )
+from seqmlm.domains.dna.nucleotides import own
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
@@ -104,6 +112,55 @@ def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) ->
     # A record that is no part of a contig is written as before: whole, without places.
     [alone] = Detector(detector.scorer, RecordLevel()).judged([record(TEXT)], Problems())
     assert "start" not in line(alone, BaseTokenizer())
+
+
+@pytest.mark.parametrize("form", ["fasta", "genbank", "embl"])
+def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: str, tmp_path: Path) -> None:
+    contig = "".join(random.Random(6).choices("ACGT", k=1500))
+    path = tmp_path / f"x.{form}"
+    entry = SeqRecord(Seq(contig), id="c", name="c", description="d", annotations={"molecule_type": "DNA"})
+    SeqIO.write([entry], path, form)
+    tokenizer, longest = BaseTokenizer(), 66
+
+    def fewest(**options: Any) -> int:
+        """Bases that the model sees on the shorter side of a base it is asked, but for the contig's ends."""
+        sides, asked = [], []
+        for one in DNA.read([path], Problems(), format=form, block=300, **options):
+            start = one.meta["start"]
+            first, stop = own(one)
+            encoding = tokenizer.encode(one.raw)
+            for window, owned in WHOLE.windows(encoding, tokenizer, longest):
+                assert window.spans is not None
+                shown = window.spans[window.groups >= 0, 0] + start
+                low, high = int(shown.min()), int(shown.max())
+                for base in (window.spans[owned, 0] + start).tolist():
+                    if start + first <= base < start + stop:
+                        asked.append(base)
+                        sides += [base - low] * (low > 0) + [high - base] * (high < len(contig) - 1)
+        assert sorted(asked) == list(range(len(contig)))
+        return min(sides)
+
+    amid = (longest - 2) // 4
+    assert fewest(scoring=True) >= amid
+    assert fewest(scoring=True, context=amid) >= amid
+    assert fewest() == 0
+
+
+def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
+    path = tmp_path / "x.fa"
+    path.write_text(">c\n" + letters(1000) + "\n")
+    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), WindowLevel())
+
+    def rows(**options: Any) -> list[tuple[object, ...]]:
+        records = DNA.read([path], Problems(), block=230, **options)
+        return [
+            (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"])
+            for one in detector.judged(records, Problems())
+        ]
+
+    assert rows(scoring=True) == rows()
+    detector.level = RecordLevel()
+    assert rows(scoring=True) == rows()
 
 
 def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
