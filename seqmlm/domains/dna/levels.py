@@ -197,8 +197,15 @@ class BothStrands(SecondReading):
         """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
 
         A unit of several bases which the other strand divides otherwise gets the sum of their shares; one
-        that the other strand does not score in full keeps its own values.
+        that the other strand does not score in full keeps its own values. What is left are the record's own
+        units: bases that stand beside a block are only shown.
         """
+        begin, stop = own(first.record)
+        kept = (first.spans[:, 0] >= begin) & (first.spans[:, 0] < stop)
+        if not kept.all():
+            left = {name: values[kept] for name, values in first.values.items()}
+            number, surprisal = first.number[kept], first.surprisal[kept]
+            first = replace(first, number=number, surprisal=surprisal, values=left)
         length = len(str(first.record.raw))
 
         def averaged(own: Doubles, other: Doubles) -> Doubles:
@@ -342,11 +349,10 @@ class BaseLevel(DnaLevel):
     name = "base"
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
-        values, (begin, stop) = self.values(scored, background), own(scored.record)
+        values = self.values(scored, background)
         return [
             _part(scored, np.array([unit]), start, end, values.statistics(slice(unit, unit + 1)))
             for unit, (start, end) in enumerate(scored.spans.tolist())
-            if begin <= start < stop
         ]
 
 
@@ -373,9 +379,7 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
 
 def _whole(scored: Scored, values: _Values) -> Row:
     begin, stop = own(scored.record)
-    units = np.flatnonzero((scored.spans[:, 0] >= begin) & (scored.spans[:, 0] < stop))
-    row = record_row(scored, values.statistics(units))
-    row = replace(row, start=begin, end=stop, units=units, length=len(units))
+    row = replace(record_row(scored, values.statistics(slice(None))), start=begin, end=stop)
     return _placed(row, scored.record, begin, stop)
 
 

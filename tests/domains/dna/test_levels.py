@@ -154,13 +154,19 @@ def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
     def rows(**options: Any) -> list[tuple[object, ...]]:
         records = DNA.read([path], Problems(), block=230, **options)
         return [
-            (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"])
+            (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"], len(one.scored))
             for one in detector.judged(records, Problems())
         ]
 
-    assert rows(scoring=True) == rows()
-    detector.level = RecordLevel()
-    assert rows(scoring=True) == rows()
+    for detector.level in (WindowLevel(), RecordLevel()):
+        assert rows(scoring=True) == rows()
+    # Asked anew, a block has the same units, at the same values.
+    batch = detector.scorer.encoded(list(DNA.read([path], Problems(), block=230, scoring=True)), Problems())
+    truth = detector.scored(batch)
+    units = [np.array([0, len(one) // 2, len(one) - 1]) for one in truth]
+    rough = [replace(one, surprisal=np.zeros(len(one))) for one in truth]
+    for exact, new, asked in zip(truth, detector.refine(batch, rough, units), units, strict=True):
+        np.testing.assert_allclose(new.surprisal[asked], exact.surprisal[asked], atol=1e-4)
 
 
 def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
