@@ -199,6 +199,8 @@ class Row:
         score: the level's main statistic; None where nothing could be scored.
         time: seconds since 1970-01-01 UTC of its first unit, or None.
         place: where it lies in what its record is a part of, or None.
+        backwards: the record is read against the direction of `place` (the other strand).
+        overlaps: names of what else lies at its place, such as genes.
         extra: further fields of its JSON line.
     """
 
@@ -213,4 +215,22 @@ class Row:
     score: float | None
     time: float | None = None
     place: Place | None = None
+    backwards: bool = False
+    overlaps: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def at(self, start: int, end: int) -> tuple[int, int]:
+        """Where characters start to end of the record lie in what it is a part of; without `place`, there.
+
+        >>> row = Row(id="r#2-5", source="f", line=1, start=2, end=5, units=np.arange(3), length=3,
+        ...           statistics={}, score=None, place=Place("chr1", 102, 105))
+        >>> row.at(0, 2), replace(row, backwards=True).at(0, 2)
+        ((100, 102), (105, 107))
+        """
+        if self.place is None:
+            return start, end
+        if self.backwards:
+            behind = self.place.end + self.start
+            return behind - end, behind - start
+        shift = self.place.start - self.start
+        return start + shift, end + shift

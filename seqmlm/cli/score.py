@@ -21,8 +21,8 @@ def score(
             help="How log-probabilities are computed: exact (mask one unit at a time), whole-unit (mask all "
             "tokens of a unit together), partition:K (K passes), one-pass (one pass, nothing masked, "
             "corrected), or cascade (one-pass for all, exact for the unusual). Default: exact; where that "
-            "would take more than ten minutes by estimate, or for a pipe, cascade if the model is calibrated "
-            "for it."
+            "would take more than ten minutes by estimate, cascade, and where that would, one-pass, if the "
+            "model is calibrated for it; for a pipe cascade, if it is."
         ),
     ] = None,
     level: opt.Level = None,
@@ -70,7 +70,10 @@ def score(
     ] = None,
     track: Annotated[
         Path | None,
-        typer.Option(help="Write scores along a genome to this bedGraph file and log a run in MLflow."),
+        typer.Option(
+            help="Write scores along a genome to this file and log a run in MLflow: .bedgraph, .bed (names "
+            "genes), or .bw."
+        ),
     ] = None,
     since: Annotated[
         str | None,

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BufferedReader
 from pathlib import Path
 from typing import Protocol, Self, cast
@@ -650,9 +651,36 @@ def _unopened(path: str, error: OSError | ValueError, absent: str) -> DataError:
     return DataError(reason, source=path, remedy=remedy)
 
 
+class Meter:
+    """Counts the bytes of files that are read, compressed ones as they lie on the disk.
+
+    Attributes:
+        bytes: read so far; what libraries open themselves (Parquet files, an indexed genome) is not counted.
+    """
+
+    bytes = 0
+
+
+_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Count what is read of files until the context ends."""
+    meter = Meter()
+    token = _METER.set(meter)
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+
+
 def _read(handle: BufferedReader, size: int, source: str) -> bytes:
     try:
-        return handle.read1(size)  # does not wait for the rest of a slow pipe
+        data = handle.read1(size)  # does not wait for the rest of a slow pipe
+        if (meter := _METER.get()) is not None:
+            meter.bytes += len(data)
+        return data
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", source=source, remedy="check the file") from None
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from seqmlm.anomaly.findings import told
 from seqmlm.anomaly.levels import Level
-from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Scored
+from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Row, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.data.record import Record
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
 from seqmlm.evaluation.incidents import Alarm, Incidents
+from seqmlm.inference.batches import characters
 from seqmlm.inference.calibrations import stored_trained_on
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.runner import Counts, Runner
@@ -42,6 +43,8 @@ def line(
 ) -> dict[str, Any]:
     """The fields of a row; those that do not apply are left out, those without a value are None.
 
+    Of a record that is a part of something longer (a block of a contig), places are those in the whole.
+
     Args:
         judged: the row.
         tokenizer: names the expected alternatives.
@@ -53,10 +56,12 @@ def line(
     """
     row, scored = judged.row, judged.scored
     bits = scored.surprisal[row.units]
-    whole = row.start == 0 and len(row.units) == len(scored)
+    part = row.place is not None and row.place.name != scored.record.id
+    whole = row.start == 0 and len(row.units) == len(scored) and not part
     fields: dict[str, Any] = {"id": row.id, "source": row.source, "line": row.line}
     if not whole:
-        fields |= {"start": row.start, "end": row.end}
+        start, end = row.at(row.start, row.end)
+        fields |= {"start": start, "end": end}
     fields |= {"units": len(bits), **summary(bits), "score": _finite(row.score), **row.extra}
     if sensitive:
         fields["sensitive"] = True
@@ -75,9 +80,9 @@ def line(
         fields["channels"] = dict(judged.p_values)
     if top:
         worst = row.units[np.argsort(-bits, kind="stable")[:TOP_UNITS]]
-        fields["top"] = [unit_fields(scored, unit, tokenizer) for unit in worst.tolist()]
+        fields["top"] = [unit_fields(row, scored, unit, tokenizer) for unit in worst.tolist()]
     if per_unit:
-        fields["per_unit"] = [unit_fields(scored, unit, tokenizer) for unit in row.units.tolist()]
+        fields["per_unit"] = [unit_fields(row, scored, unit, tokenizer) for unit in row.units.tolist()]
     return fields
 
 
@@ -145,12 +150,12 @@ def summary(bits: Doubles) -> dict[str, float | None]:
     }
 
 
-def unit_fields(scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """One unit: its text, what that means and its place, its surprisal, and what was expected instead.
+def unit_fields(row: Row, scored: Scored, unit: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """One unit of a row: its text, its meaning and place, its surprisal, and what was expected instead.
 
     What can only be a piece of a unit is not named, so that `expected` has fewer entries then, or none.
     """
-    start, end = scored.spans[unit].tolist()
+    start, end = row.at(*scored.spans[unit].tolist())
     fields: dict[str, Any] = {
         "unit": scored.text(unit),
         "start": start,
@@ -331,11 +336,13 @@ class ScoreCounts(Counts):
     Attributes:
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
         is_known: whether the model was trained on a record; None where that is not known.
+        characters: of the records counted by this process, as `inference.batches.characters` counts them.
     """
 
     unfamiliar_ids: Sequence[int] = ()
     is_known: Callable[[Record], bool] | None = None
 
+    characters: int
     units: int
     alarms: int
     unscored: int
@@ -360,6 +367,7 @@ class ScoreCounts(Counts):
 
     def restore(self, counts: Mapping[str, Any]) -> None:
         super().restore(counts)
+        self.characters = 0
         for name in self._NUMBERS:
             setattr(self, name, int(counts.get(name, 0)))
         self.first = str(counts.get("first_unscored", ""))
@@ -373,6 +381,7 @@ class ScoreCounts(Counts):
         self.rows += 1
         if first:
             self.units += len(judged.scored)
+            self.characters += characters(judged.scored.record)
             self.unknown += len(judged.scored.unknown(self.unfamiliar_ids))
             self.trained_on += self.is_known is not None and self.is_known(judged.scored.record)
         if judged.p_value is not None:
@@ -457,11 +466,16 @@ def summarized(
 
 
 def _alarm(judged: JudgedRow) -> Alarm:
-    """Where an alarm lies: by lines where the record is made of lines, else by characters."""
+    """Where an alarm lies: by lines where the record is made of lines, else by characters, of the whole that
+    the record is a part of, if it is."""
     row, record = judged.row, judged.scored.record
     place = f"{record.source}\0{record.document or record.id}"
     lines = record.meta.get("lines")
-    start, end = (lines[0], lines[-1]) if lines and row.id == record.id else (row.start, row.end)
+    start, end = row.at(row.start, row.end)
+    if row.place is not None:
+        place = f"{record.source}\0{row.place.name}"
+    elif lines and row.id == record.id:
+        start, end = lines[0], lines[-1]
     p_value = 1.0 if judged.p_value is None else judged.p_value
     return Alarm(id=row.id, place=place, start=float(start), end=float(end), p_value=p_value)
 

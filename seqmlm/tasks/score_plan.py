@@ -6,35 +6,22 @@ is the request settled for a model. The same request to the same model always gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from seqmlm import plugins
 from seqmlm.anomaly.levels import WHOLE, Background, Level
 from seqmlm.data.files import expand
-from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.problems import OnError
 from seqmlm.data.timestamps import duration
 from seqmlm.engine.device import Precision
 from seqmlm.engine.reductions import Entropy, Rank, top
-from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS, Mode
 from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.evaluation.incidents import rate_for
-from seqmlm.inference.batches import (
-    Budget,
-    batches,
-    characters,
-    encoded,
-    forward_tokens,
-    input_bytes,
-    is_pipe,
-    tokens_per_second,
-)
+from seqmlm.inference.batches import Budget, is_pipe, tokens_per_second
 from seqmlm.inference.calibrations import (
     CASCADE,
     Stored,
@@ -44,10 +31,11 @@ from seqmlm.inference.calibrations import (
     stored_calibrations,
 )
 from seqmlm.inference.detector import ESCALATE, Detector
+from seqmlm.inference.estimate import work_of
 from seqmlm.inference.expert import Use
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
-from seqmlm.inference.session import Session, digest
+from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, resolve
 from seqmlm.streams.cursor import Cursor, file_facts
 from seqmlm.streams.outputs import check_outputs
@@ -78,7 +66,7 @@ class ScoreConfig:
         resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
         report: an HTML file that shows the results.
-        track: a bedGraph file of scores along a genome.
+        track: a file of scores along a genome for its browsers.
         since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
         sarif: alarms as SARIF.
         baseline: SARIF or JSON lines of an earlier scoring: only alarms that it does not have are written.
@@ -228,11 +216,8 @@ class ScoreConfig:
 # The plan
 
 PATIENCE = 600.0
-"""Seconds that the forward passes of an exact scoring may take, by estimate, where no mode is asked for and
-the model has a cascade: about as long as a person waits for one result without planning for it."""
-
-LOOK = 1 << 21
-"""Tokens that are looked at, at most, to estimate that: some seconds of reading."""
+"""Seconds that the forward passes of a scoring may take, by estimate, where no mode is asked for and the
+model is calibrated for a cheaper one: about as long as a person waits for one result without planning."""
 
 _CORRECTED = {
     "none": "by nothing",
@@ -261,6 +246,8 @@ class ScoringPlan:
         alpha: share of normal rows that may raise an alarm, or None.
         per_unit: entropy and rank of every unit are wanted.
         notes: what a person should know about the choice.
+        characters: of all records, as `inference.batches.characters` counts them, by estimate; None where it
+            was not looked at.
     """
 
     session: Session
@@ -272,6 +259,7 @@ class ScoringPlan:
     alpha: float | None
     per_unit: bool
     notes: tuple[str, ...]
+    characters: float | None = None
 
     @property
     def calibrated(self) -> bool:
@@ -323,10 +311,10 @@ class ScoringPlan:
 def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     """Decide level, mode and calibration.
 
-    Where no mode is asked for, an input is scored exactly, but by a cascade, if the model is calibrated for
-    it, where that would take more than `PATIENCE` or the input is a pipe. The estimate rests on no clock: the
-    same request always gets the same mode on the same kind of device, and what is resumed goes on in the mode
-    it began with.
+    Where no mode is asked for, an input is scored exactly, but by a cascade, or else in one pass, where that
+    would take more than `PATIENCE` and the model is calibrated for these; a pipe by a cascade, if it is. The
+    estimate rests on no clock: the same request always gets the same mode on the same kind of device, and
+    what is resumed goes on in the mode it began with.
 
     Raises:
         UsageError: an unknown level or mode, one the model cannot be asked in, or a rate of alarms that its
@@ -336,9 +324,11 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
     model = session.model
     level = model.domain.level(config.level)
     notes: list[str] = []
-    name = config.mode
+    name, characters = config.mode, None
     if name is None:
-        name, why = _possible(config, session, level, *choose_mode(config, session, level))
+        choice = choose_mode(config, session, level)
+        name, why = _possible(config, session, level, choice.mode, choice.why)
+        characters = choice.characters
         notes.append(f"--mode {name}: {why}")
     stored = stored_calibration(model, level, name)
     notes += _counts(session, level)
@@ -371,105 +361,99 @@ def choose(config: ScoreConfig, session: Session) -> ScoringPlan:
         alpha=_alpha(config, level, name, stored),
         per_unit=config.per_unit,
         notes=tuple(notes),
+        characters=characters,
     )
 
 
-def choose_mode(config: ScoreConfig, session: Session, level: Level) -> tuple[str, str]:
-    """The mode of a scoring that asks for none, and why."""
+class Choice(NamedTuple):
+    """The mode of a scoring that asks for none.
+
+    mode: its name.
+    why: in a part of a sentence.
+    characters: of all records, by estimate; None where it was not looked at.
+    """
+
+    mode: str
+    why: str
+    characters: float | None = None
+
+
+def choose_mode(config: ScoreConfig, session: Session, level: Level) -> Choice:
+    """The most exact mode that takes at most `PATIENCE`, else the cheapest, of exact and those that the model
+    is calibrated for."""
     if config.resume and config.out is not None:
         begun = Cursor(config.out, {}).begun().get("mode")
         if isinstance(begun, str):
-            return begun, "as the scoring that is continued began"
+            return Choice(begun, "as the scoring that is continued began")
     if config.since is not None or config.diff is not None:
-        return str(EXACT), "only files that changed are scored"
+        return Choice(str(EXACT), "only files that changed are scored")
+    cheaper = [name for name in _CHEAPER if _usable(session, level, name) is not None]
+    work = work_of(session, level, config.sources, format=config.format, options=config.options)
+    if work is None:
+        why = "how much there is to score is not known"
+        if CASCADE in cheaper:
+            return Choice(CASCADE, why)
+        why += f", but no cascade is calibrated for these scores of level {level.name}"
+        return Choice(str(EXACT), why)
     rate = tokens_per_second(session.model)
-    tokens = exact_tokens(config, session, level, most=PATIENCE * rate)
-    if tokens is not None and tokens <= PATIENCE * rate:
-        return str(EXACT), f"the forward passes take {_about(tokens / rate)}, by estimate"
-    why = "how much there is to score is not known"
-    if tokens is not None:
-        why = f"the forward passes of --mode exact would take more than {_about(PATIENCE)}, by estimate"
-    stored = stored_calibration(session.model, level, CASCADE)
-    if stored is None or not _rests_on(stored, session, level):
-        return str(EXACT), f"{why}, but no cascade is calibrated for these scores of level {level.name}"
-    return CASCADE, why
+    seconds = {name: tokens / rate for name, tokens in work.tokens.items()}
+    usable = [str(EXACT), *cheaper]
+    fast = [name for name in usable if seconds[name] <= PATIENCE]
+    mode = fast[0] if fast else min(usable, key=seconds.__getitem__)
+    why = f"the forward passes take {about(seconds[mode])}, by estimate"
+    if mode != str(EXACT):
+        why += f" (--mode exact: {about(seconds[str(EXACT)])})"
+    elif not fast and _asks_in_one_pass(session):
+        why += f" (--mode {ONE_PASS}: {about(seconds[str(ONE_PASS)])}; it is not calibrated for these scores)"
+    return Choice(mode, why, work.characters)
+
+
+_CHEAPER = (CASCADE, str(ONE_PASS))
+"""Modes that may be taken where nobody asks for one and exact scores take long, the most exact first."""
+
+
+def _usable(session: Session, level: Level, mode: str) -> Stored | None:
+    """The calibration of a mode, if it is one of the scores that are mixed now."""
+    stored = stored_calibration(session.model, level, mode)
+    return stored if stored is not None and _rests_on(stored, session, level) else None
+
+
+def _asks_in_one_pass(session: Session) -> bool:
+    try:
+        session.correction(ONE_PASS)
+    except SeqmlmError:
+        return False
+    return True
 
 
 def _possible(config: ScoreConfig, session: Session, level: Level, name: str, why: str) -> tuple[str, str]:
-    """The mode, and why; a cascade where only that was calibrated with enough rows for the asked rate."""
-    if config.rate_option is None or config.resume or name == CASCADE:
+    """The mode, and why; another one where only that was calibrated with enough rows for the asked rate."""
+    own = stored_calibration(session.model, level, name)
+    if config.rate_option is None or config.resume or own is None or not _too_rare(config, level, name, own):
         return name, why
-    own, other = (stored_calibration(session.model, level, mode) for mode in (name, CASCADE))
-    if own is None or other is None or not _rests_on(other, session, level):
-        return name, why
-    if _too_rare(config, level, name, own) and not _too_rare(config, level, CASCADE, other):
-        return (
-            CASCADE,
-            f"its {other.rows:,} normal rows are enough for the rate, the {own.rows:,} of {name} are not",
-        )
+    for mode in _CHEAPER:
+        other = _usable(session, level, mode)
+        if other is not None and not _too_rare(config, level, mode, other):
+            why = (
+                f"its {other.rows:,} normal rows are enough for the rate, the {own.rows:,} of {name} are not"
+            )
+            return mode, why
     return name, why
 
 
-def exact_tokens(config: ScoreConfig, session: Session, level: Level, *, most: float) -> float | None:
-    """About how many forward tokens (`forward_tokens`) an exact scoring takes; no clock is asked.
+def about(seconds: float) -> str:
+    """A duration as a person would say it.
 
-    Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens the rest is taken to
-    be like its beginning, by the size of the files.
-
-    Args:
-        config, session, level: of the scoring.
-        most: no more is counted once there are more.
-
-    Returns:
-        Tokens; None where the input can be read only once. Records that cannot be read count nothing.
+    >>> about(20), about(70), about(400), about(98_000)
+    ('less than a minute', '1 minute', '7 minutes', '27 hours')
     """
-    size = input_bytes(config.sources)
-    if size is None:
-        return None
-    cost, problems = _exact_cost(session, level), Problems("skip", sensitive=session.card.sensitive)
-    read = session.reader(config.sources, format=config.format, options=config.options)
-    known, total, tokens, seen = set[bytes](), 0.0, 0, 0
-    with suppress(SeqmlmError):  # the scoring itself says what is wrong with its input
-        for batch in batches(read(problems)):
-            seen += sum(map(characters, batch))
-            for _, encoding in encoded(session.domain, session.tokenizer, batch, problems):
-                tokens += len(encoding)
-                if (key := digest(encoding)) not in known:
-                    known.add(key)
-                    total += cost(encoding)
-            if total > most:
-                break
-            if tokens >= LOOK:
-                return total * max(1.0, size / max(seen, 1))
-    return total
-
-
-def _exact_cost(session: Session, level: Level) -> Callable[[Encoding], float]:
-    """Forward tokens that a record takes at a level in the exact mode."""
-    model, view = session.model, level.view
-    if view is not WHOLE:  # what is asked there depends on the record
-        rule = view.units(session.tokenizer)
-        return lambda encoding: float(
-            sum(
-                query.variants * len(query.encoding)
-                for window in view.windows(encoding, session.tokenizer, session.card.max_length)
-                for query in rule.questions(*window)
-            )
-        )
-    exact, also = forward_tokens(model), [forward_tokens(model, mode) for mode in level.also]
-    ways, special = 1 if level.second is None else 2, session.tokenizer.space.is_special
-
-    def cost(encoding: Encoding) -> float:
-        length = len(encoding)
-        asked = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids])
-        return ways * exact(length) * float(asked) / max(length, 1) + sum(one(length) for one in also)
-
-    return cost
-
-
-def _about(seconds: float) -> str:
     minutes = round(seconds / 60)
+    if minutes >= _HOURS:
+        return f"{round(minutes / 60):,} hours"
     return "less than a minute" if minutes < 1 else f"{minutes} minute{'s' * (minutes > 1)}"
+
+
+_HOURS = 120  # minutes from which on hours are told
 
 
 _OTHER_COUNTS = "the calibration was made with other counts than these scores mix in"
@@ -518,7 +502,7 @@ def check_rate(config: ScoreConfig) -> None:
         return  # nothing is asked, or loading says what is wrong
     level = plugins.domain(card.domain).level(config.level)
     stored = stored_calibrations(folder)
-    modes = [config.mode] if config.mode else [str(EXACT), CASCADE]
+    modes = [config.mode] if config.mode else [str(EXACT), *_CHEAPER]
     found = {mode: one for mode in modes if (one := stored.get((level.name, mode))) is not None}
     if not found:
         raise _uncalibrated(config, level, modes[0], option)

@@ -1,35 +1,36 @@
-"""Which mode is taken where none is asked for: by what an exact scoring costs, and never by a clock."""
+"""Which mode is taken where none is asked for: by what a scoring costs in each, and never by a clock."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_domain_models import patients, patients_model
+from tiny_domain_models import patients_model
 from tiny_fields import random_model
 from tiny_models import RESIDUES, protein_model
 
-from seqmlm.data.problems import Problems
-from seqmlm.data.record import Record
+from seqmlm.domains.dna import DNA
+from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.correction import Correction
-from seqmlm.errors import DataError, StateError
+from seqmlm.engine.model import MaskedRows
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.evaluation.conformal import Calibration
 from seqmlm.inference import batches, model_folder
-from seqmlm.inference.batches import forward_tokens, tokens_per_second
+from seqmlm.inference.batches import tokens_per_second
 from seqmlm.inference.calibrations import Stored
 from seqmlm.inference.detector import Detector
+from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_plan import ScoreConfig, choose, choose_mode, exact_tokens
+from seqmlm.tasks.score_plan import ScoreConfig, about, choose, choose_mode
 from seqmlm.tokenizers.kmer import BaseTokenizer
-
-ALL = float("inf")
 
 
 @pytest.fixture
@@ -43,32 +44,31 @@ def fasta(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cascades(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every model has a cascade, and no other calibration."""
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The modes that every model is calibrated for: a cascade and one pass, unless a test changes it."""
+    modes = {"cascade", "one-pass"}
 
     def stored(model: LoadedModel, level: object, mode: str) -> object:
-        return Stored() if mode == "cascade" else None
+        return Stored() if mode in modes else None
 
     monkeypatch.setattr(score_plan, "stored_calibration", stored)
+    return modes
 
 
 def request(*paths: object, **settings: Any) -> ScoreConfig:
     return ScoreConfig(model="m", paths=tuple(map(str, paths)), **settings)
 
 
-def tokens(session: Session, config: ScoreConfig, most: float = ALL) -> float:
-    found = exact_tokens(config, session, session.domain.level(None), most=most)
+def costs(session: Session, config: ScoreConfig) -> dict[str, float]:
+    """Forward tokens in each mode."""
+    found = work_of(session, session.domain.level(None), config.sources)
     assert found is not None
-    return found
-
-
-def cost(session: Session, residues: int) -> float:
-    """Of a protein, whose ends are not asked."""
-    return forward_tokens(session.model)(residues + 2) * residues / (residues + 2)
+    return dict(found.tokens)
 
 
 def mode(session: Session, config: ScoreConfig) -> tuple[str, str]:
-    return choose_mode(config, session, session.domain.level(None))
+    found = choose_mode(config, session, session.domain.level(None))
+    return found.mode, found.why
 
 
 def patience(monkeypatch: pytest.MonkeyPatch, session: Session, cost: float) -> None:
@@ -77,111 +77,135 @@ def patience(monkeypatch: pytest.MonkeyPatch, session: Session, cost: float) -> 
 
 
 @pytest.mark.parametrize("pattern", ["nearby.v1", "everywhere.v1"])
-def test_an_input_costs_what_its_records_cost_equal_ones_once(pattern: str, fasta: Path) -> None:
-    session = Session(protein_model(100, pattern))
-    assert tokens(session, request(fasta)) == pytest.approx(
-        sum(cost(session, 80 + n % 10) for n in range(40))
-    )
-
-
-@pytest.mark.parametrize("pattern", ["nearby.v1", "everywhere.v1"])
-def test_the_mode_changes_where_the_cost_passes_what_a_person_waits_for(
-    pattern: str, fasta: Path, monkeypatch: pytest.MonkeyPatch, cascades: None
+def test_the_most_exact_mode_is_taken_that_a_person_waits_for(
+    pattern: str, fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
-    session = Session(protein_model(100, pattern))
-    cost = tokens(session, request(fasta))
-    patience(monkeypatch, session, cost * 1.001)
-    assert mode(session, request(fasta)) == (
-        "exact",
-        "the forward passes take less than a minute, by estimate",
-    )
-    patience(monkeypatch, session, cost * 0.999)
-    assert mode(session, request(fasta))[0] == "cascade"
-    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: None)
-    name, why = mode(session, request(fasta))
-    assert name == "exact"
-    assert "no cascade is calibrated for these scores of level protein" in why
+    session = Session(protein_model(100, pattern), correction=Correction())
+    cost = costs(session, request(fasta))
+    assert cost["one-pass"] < cost["cascade"] < cost["exact"]
+
+    def chosen(longest: float) -> str:
+        patience(monkeypatch, session, longest)
+        return mode(session, request(fasta))[0]
+
+    assert [chosen(1.001 * cost[name]) for name in cost] == ["exact", "cascade", "one-pass"]
+    assert [chosen(0.999 * cost[name]) for name in cost] == ["cascade", "one-pass", "one-pass"]
+    calibrated.remove("cascade")
+    assert chosen(0.999 * cost["exact"]) == "one-pass"
+    calibrated.symmetric_difference_update({"cascade", "one-pass"})
+    assert chosen(0.999 * cost["one-pass"]) == "cascade", "the cheapest of those that there are"
+    calibrated.clear()
+    assert chosen(0.999 * cost["exact"]) == "exact"
+
+
+def test_a_calibration_with_other_counts_is_none(
+    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
+) -> None:
+    session = Session(protein_model(100), correction=Correction())
+    patience(monkeypatch, session, 1.0)
+    monkeypatch.setattr(score_plan, "stored_calibration", lambda *_: Stored(counts="others"))
+    assert mode(session, request(fasta))[0] == "exact"
 
 
 def test_layers_that_look_nearby_are_asked_exactly_for_longer(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch, cascades: None
+    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
     near, far = (Session(protein_model(100, pattern)) for pattern in ("nearby.v1", "everywhere.v1"))
-    patience(monkeypatch, near, 2 * tokens(near, request(fasta)))
+    patience(monkeypatch, near, 2 * costs(near, request(fasta))["exact"])
     assert [mode(session, request(fasta))[0] for session in (near, far)] == ["exact", "cascade"]
 
 
 def test_what_is_told_is_how_long_it_takes(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch, cascades: None
+    fasta: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
-    session = Session(protein_model(100))
-    cost = tokens(session, request(fasta))
-    for minutes, told in ((0.2, "take less than a minute"), (1, "take 1 minute,"), (7, "take 7 minutes,")):
-        monkeypatch.setattr(score_plan, "tokens_per_second", lambda _, m=minutes: cost / (60 * m))
-        assert told in mode(session, request(fasta))[1]
-    monkeypatch.setattr(score_plan, "tokens_per_second", lambda _: cost / 660)
-    name, why = mode(session, request(fasta))
-    assert name == "cascade"
-    assert why == "the forward passes of --mode exact would take more than 10 minutes, by estimate"
+    session = Session(protein_model(100, "everywhere.v1"), correction=Correction())
+    cost = costs(session, request(fasta))
+
+    def told(minutes: float) -> tuple[str, str]:
+        """Where an exact scoring takes so long."""
+        monkeypatch.setattr(score_plan, "tokens_per_second", lambda _: cost["exact"] / (60 * minutes))
+        return mode(session, request(fasta))
+
+    for minutes, said in ((0.2, "less than a minute"), (1, "1 minute"), (7, "7 minutes")):
+        assert told(minutes) == ("exact", f"the forward passes take {said}, by estimate")
+    share = cost["cascade"] / cost["exact"]
+    assert told(8 / share) == (
+        "cascade",
+        f"the forward passes take 8 minutes, by estimate (--mode exact: {about(480 / share)})",
+    )
+    calibrated.clear()
+    name, why = told(60 * 27)
+    assert (name, why) == (
+        "exact",
+        f"the forward passes take 27 hours, by estimate (--mode one-pass: "
+        f"{about(27 * 3600 * cost['one-pass'] / cost['exact'])}; it is not calibrated for these scores)",
+    )
+    session.one_pass_correction = None  # a model that cannot be asked in one pass: its card says no masking
+    assert told(60 * 27) == ("exact", "the forward passes take 27 hours, by estimate")
 
 
-def test_no_more_is_counted_than_is_needed(fasta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
-    session = Session(protein_model(100))
-    read: list[Record] = []
-    reader = session.reader
-
-    def watched(*given: Any, **options: Any) -> Any:
-        def records(problems: Problems) -> Iterator[Record]:
-            for record in reader(*given, **options)(problems):
-                read.append(record)
-                yield record
-
-        return records
-
-    monkeypatch.setattr(session, "reader", watched)
-    assert tokens(session, request(fasta), most=1.0) > 1
-    assert len(read) == 4
-
-
-def test_the_rest_of_a_large_input_is_taken_to_be_like_its_beginning(
-    fasta: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_genome_takes_minutes_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrated: set[str]
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
-    session = Session(protein_model(100))
-    whole = tokens(session, request(fasta))
-    monkeypatch.setattr(score_plan, "LOOK", 1)
-    assert tokens(session, request(fasta)) == pytest.approx(whole, rel=0.15)
+    """Of 61 kb and 1.85 Mb, by a model of the default size and layers of DNA, on two cores."""
+    monkeypatch.setattr(batches, "_RATES", dict.fromkeys((False, True), batches._RATES[False]))
+    defaults = DNA.defaults
+    model = random_model("dna", BaseTokenizer(), max_length=defaults.max_length)
+    shape = ModelConfig(size=defaults.size, max_length=defaults.max_length, **defaults.model)
+    model = replace(model, rows=MaskedRows(build(shape, model.tokenizer.space), model.tokenizer.space))
+    session = Session(model, correction=Correction())
+    file = tmp_path / "g.fa"
+    for bases, name in ((5_000, "cascade"), (61_000, "cascade"), (1_850_000, "one-pass")):
+        file.write_text(">c\n" + "".join(random.Random(bases).choices("ACGT", k=bases)) + "\n")
+        assert mode(session, request(file))[0] == name
+        seconds = costs(session, request(file))[name] / tokens_per_second(session.model)
+        assert seconds < 20 * 60
 
 
-def test_pipes_are_not_read_for_it_and_changes_are_few(cascades: None, tmp_path: Path) -> None:
+def test_pipes_are_not_read_for_it_and_changes_are_few(calibrated: set[str], tmp_path: Path) -> None:
     session = Session(protein_model(100))
-    assert exact_tokens(request("-"), session, session.domain.level(None), most=ALL) is None
-    assert mode(session, request("-")) == ("cascade", "how much there is to score is not known")
+    unknown = "how much there is to score is not known"
+    assert mode(session, request("-")) == ("cascade", unknown)
+    calibrated.remove("cascade")
+    assert mode(session, request("-")) == (
+        "exact",
+        f"{unknown}, but no cascade is calibrated for these scores of level protein",
+    )
     for changed in ({"since": "main"}, {"diff": tmp_path / "no.diff"}):
         assert mode(session, request(tmp_path / "nowhere", **changed))[0] == "exact"
 
 
+def rows(count: int) -> Stored:
+    """A calibration of so many rows, half of which guarantee a rate."""
+    values = np.random.default_rng(0).normal(size=count)
+    sizes = np.full(count, 10)
+    return Stored(calibration=Calibration.fit({"pll": values}, sizes, seed=0))
+
+
+def test_a_rate_is_asked_of_the_mode_that_has_rows_enough(
+    fasta: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"exact": rows(20), "cascade": rows(20), "one-pass": rows(2000)}
+    monkeypatch.setattr(score_plan, "stored_calibration", lambda _, __, mode: known.get(mode))
+    session = Session(protein_model(100), correction=Correction())
+    plan = choose(request(fasta, fpr=0.01), session)
+    assert plan.mode_name == "one-pass"
+    assert "its 2,000 normal rows are enough for the rate, the 20 of exact are not" in plan.notes[0]
+    assert choose(request(fasta, fpr=0.2), session).mode_name == "exact"
+    del known["one-pass"]
+    with pytest.raises(UsageError, match="the 20 normal rows that level protein"):
+        choose(request(fasta, fpr=0.01), session)
+
+
 def test_a_bad_input_is_for_the_scoring_to_refuse(tmp_path: Path, workspace: Path) -> None:
     session = Session(protein_model(100))
-    bad = tmp_path / "bad.fasta"
-    bad.write_text(">p\n1234\n>q\nMKV\n")
-    assert tokens(session, request(bad)) == cost(session, 3)
     empty = tmp_path / "empty.fasta"
     empty.write_text("")
-    assert tokens(session, request(empty)) == 0
+    assert mode(session, request(empty))[0] == "exact"
     folder = tmp_path / "model"
     model_folder.write(folder, session.model.rows, session.tokenizer, session.card)
     with pytest.raises(DataError, match="the file is empty"):
         score_files(ScoreConfig(model=str(folder), paths=(str(empty),)), io.StringIO())
-
-
-def test_an_input_is_read_as_the_request_says(tmp_path: Path) -> None:
-    session = Session(protein_model(100))
-    file = tmp_path / "p.fasta"
-    file.write_text(">a\nMKV\n>b\nMKVLAGMKVLAG\n")
-    assert tokens(session, request(file)) == cost(session, 3) + cost(session, 12)
-    assert tokens(session, request(file, options={"max_bytes": 8})) == cost(session, 3)
 
 
 def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
@@ -218,34 +242,6 @@ def test_a_resumed_scoring_goes_on_in_the_mode_it_began_with(
     assert mode(session, again) == ("exact", "as the scoring that is continued began")
     summary = score_files(again, io.StringIO())
     assert (summary.records, summary.rows) == (42, 42)
-
-
-def patient_files(count: int) -> tuple[LoadedModel, list[Record]]:
-    return patients_model(), patients(count)
-
-
-def strands(count: int) -> tuple[LoadedModel, list[Record]]:
-    model = random_model("dna", BaseTokenizer(), max_length=100)
-    raws = ["".join("ACGT"[(n * i * i + i) % 4] for i in range(80)) for n in range(1, count + 1)]
-    return model, [Record(id=str(n), raw=raw, source="x", line=n) for n, raw in enumerate(raws, 1)]
-
-
-@pytest.mark.parametrize(
-    ("made", "level"), [(patient_files, "visit"), (patient_files, "visit-whole"), (strands, "window")]
-)
-def test_the_estimate_counts_what_a_level_asks(
-    made: Any, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, records = made(5)
-    session = Session(model, correction=Correction())
-    monkeypatch.setattr(session, "reader", lambda *_, **__: lambda problems: iter(records))
-    file = tmp_path / "some"
-    file.write_text("some")
-    chosen = model.domain.level(level)
-    estimate = exact_tokens(request(file), session, chosen, most=ALL)
-    detector = Detector(RecordScorer(session), chosen)
-    detector.scored(detector.scorer.encoded(records, Problems()))
-    assert estimate == pytest.approx(session.forward_tokens, rel=0.2)
 
 
 @pytest.mark.parametrize(("level", "rests"), [("visit", True), ("visit-whole", False)])

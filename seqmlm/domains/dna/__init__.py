@@ -20,7 +20,7 @@ from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import WINDOW, BaseLevel, RecordLevel, WindowLevel
-from seqmlm.domains.dna.nucleotides import BLOCK, Contig, read_genome
+from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
@@ -100,6 +100,25 @@ class DNADomain(Domain):
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """Places of anomalies are those of the contig."""
         return overlap(row["contig_start"], row["contig_end"], anomaly)
+
+    def read(
+        self,
+        paths: Sequence[Path | str],
+        problems: Problems,
+        *,
+        format: str | None = None,
+        scoring: bool = False,
+        **options: Any,
+    ) -> Iterator[Record]:
+        """As `Domain.read`; to be scored, blocks of a contig come with the bases next to them."""
+        named = self.all_formats.get(format or "fasta")
+        if scoring and named is not None and "context" in named.options():
+            options = {"context": CONTEXT, **options}
+        return super().read(paths, problems, format=format, scoring=scoring, **options)
+
+    def identity(self, record: Record) -> str:
+        """The bases that are its own: a model was trained on these, whatever stands beside them now."""
+        return str(record.raw)[slice(*own(record))]
 
     def split_key(self, record: Record) -> str:
         """The part of the genome a record comes from, so that neighbours stay together; else its sequence.

@@ -15,13 +15,13 @@ from typing import Any
 from seqmlm.data.files import COMPRESSED, lines, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.dna.nucleotides import BLOCK, LONGEST_GAP, Contig
+from seqmlm.domains.dna.genes import Genes, genes_of, known_as
+from seqmlm.domains.dna.nucleotides import BLOCK, GENES, LONGEST_GAP, Contig
 from seqmlm.errors import DataError, UsageError
 
 _OTHER_STRAND = bytes.maketrans(b"ACGTUacgtuRYKMBVDHrykmbvdh", b"TGCAAtgcaaYRMKVBHDyrmkvbhd")
 _HEADINGS = ("#", "track", "browser")
 _STRETCH = 1 << 20
-_MITOCHONDRION = ("M", "MT", "chrM", "chrMT")
 
 
 def read_bed(
@@ -31,6 +31,7 @@ def read_bed(
     genome: str | None = None,
     block: int = BLOCK,
     max_n: int = LONGEST_GAP,
+    genes: str | None = None,
 ) -> Iterator[Record]:
     """Read the bases of BED windows (also .gz, .zst, "-"): 0-based, half open, `-` is the other strand.
 
@@ -40,10 +41,11 @@ def read_bed(
             that reach over the end of a contig and are clipped.
         genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder where
             that cannot be written.
-        block, max_n: as in `read_genome`.
+        block, max_n, genes: as in `read_genome`.
 
     Raises:
         UsageError: no genome.
+        DataError: a file of genes that cannot be read.
     """
     source = source_of(path)
     if genome is None:
@@ -61,9 +63,10 @@ def read_bed(
             if window is not None:
                 name = window.name or window.place
                 cutter = Contig(name, source=source, line=number, problems=problems, block=block, max_n=max_n)
+                near = None if genes is None else genes_of(genes, window.contig, problems)
                 for letters in _letters(fasta, window):
-                    yield from map(window.record, cutter.add(letters))
-                yield from map(window.record, cutter.finish())
+                    yield from (window.record(one, near) for one in cutter.add(letters))
+                yield from (window.record(one, near) for one in cutter.finish())
 
 
 _PLACE = re.compile(r"\s*\d{1,18}\s*")  # Python refuses to read numbers of thousands of digits
@@ -87,15 +90,14 @@ class _Window:
     def place(self) -> str:
         return f"{self.contig}:{self.start}-{self.end}({self.strand})"
 
-    def record(self, record: Record) -> Record:
+    def record(self, record: Record, genes: Genes | None) -> Record:
         """The record with its place in the genome in place of that in the window."""
         inside = int(record.meta.get("start", 0))
         first = self.end - inside - len(record.raw) if self.reverse else self.start + inside
-        return replace(
-            record,
-            document=self.contig,
-            meta={"contig": self.contig, "start": first, "strand": self.strand},
-        )
+        meta: dict[str, Any] = {"contig": self.contig, "start": first, "strand": self.strand}
+        if genes is not None:
+            meta[GENES] = genes.over(first, first + len(record.raw))
+        return replace(record, document=self.contig, meta=meta)
 
 
 def _letters(fasta: Any, window: _Window) -> Iterator[bytes]:
@@ -121,7 +123,7 @@ def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -
         )
         return None
     start, end = int(fields[1]), int(fields[2])
-    contig = _contig(fields[0], fasta)
+    contig = known_as(fields[0], fasta)
     if contig is None:
         bad("a contig that the genome does not have", "give the genome that the windows were made for")
         return None
@@ -134,13 +136,6 @@ def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -
     reverse = len(fields) > 5 and fields[5].strip() == "-"
     name = fields[3] if len(fields) > 3 and fields[3] not in ("", ".") else ""
     return _Window(contig, start, min(end, size), reverse, name)
-
-
-def _contig(name: str, fasta: Any) -> str | None:
-    """The genome's name of a contig: chr1 may be 1, chrM may be MT."""
-    stem = name.removeprefix("chr")
-    others = _MITOCHONDRION if name in _MITOCHONDRION else ()
-    return next((one for one in (name, stem, "chr" + stem, *others) if one in fasta), None)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.levels import Background, Level, SecondReading, Track, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.genes import named_over
+from seqmlm.domains.dna.nucleotides import GENES, own
 from seqmlm.domains.dna.track import GenomeTrack
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Units
@@ -195,8 +197,15 @@ class BothStrands(SecondReading):
         """Averages of surprisals and of what `second` has beside, such as entropies; the rest is of `first`.
 
         A unit of several bases which the other strand divides otherwise gets the sum of their shares; one
-        that the other strand does not score in full keeps its own values.
+        that the other strand does not score in full keeps its own values. What is left are the record's own
+        units: bases that stand beside a block are only shown.
         """
+        begin, stop = own(first.record)
+        kept = (first.spans[:, 0] >= begin) & (first.spans[:, 0] < stop)
+        if not kept.all():
+            left = {name: values[kept] for name, values in first.values.items()}
+            number, surprisal = first.number[kept], first.surprisal[kept]
+            first = replace(first, number=number, surprisal=surprisal, values=left)
         length = len(str(first.record.raw))
 
         def averaged(own: Doubles, other: Doubles) -> Doubles:
@@ -332,10 +341,10 @@ class WindowLevel(DnaLevel):
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         values = self.values(scored, background)
-        spans, length = scored.spans, len(str(scored.record.raw))
+        spans, (begin, stop) = scored.spans, own(scored.record)
         known = np.concatenate([[0], np.cumsum(base_codes(str(scored.record.raw)) < 4)])
         found = []
-        for start, end in windows(length):
+        for start, end in ((begin + one, begin + other) for one, other in windows(stop - begin)):
             first, last = np.searchsorted(spans[:, 0], [start, end]).tolist()
             if last > first and 2 * (known[end] - known[start]) >= end - start:
                 units = np.arange(first, last)
@@ -378,22 +387,31 @@ def windows(length: int) -> Iterator[tuple[int, int]]:
 
 
 def _whole(scored: Scored, values: _Values) -> Row:
-    row = record_row(scored, values.statistics(slice(None)))
-    return _placed(row, scored.record, 0, len(str(scored.record.raw)))
+    begin, stop = own(scored.record)
+    row = replace(record_row(scored, values.statistics(slice(None))), start=begin, end=stop)
+    return _placed(row, scored.record, begin, stop)
 
 
 def _part(scored: Scored, units: Longs, start: int, end: int, statistics: dict[str, float]) -> Row:
-    row = part_row(scored, units, f"{start}-{end}", statistics)
+    at = place(scored.record, start, end)
+    row = part_row(scored, units, f"{at.start}-{at.end}", statistics)
     return _placed(replace(row, start=start, end=end), scored.record, start, end)
 
 
 def _placed(row: Row, record: Record, start: int, end: int) -> Row:
-    """The row with its place, and the share of it that is soft-masked (a repeat, in lower case)."""
+    """The row with its place, its genes, and the share of it that is soft-masked (repeats, in lower case)."""
     bases = str(record.raw)[start:end]
     masked = sum(map(bases.count, "acgt")) / max(1, len(bases))
     contig, first, stop = at = place(record, start, end)
-    extra = {"contig": contig, "contig_start": first, "contig_end": stop, "soft_masked": round(masked, 3)}
-    return replace(row, place=at, extra=extra)
+    extra: dict[str, Any] = {"contig": contig, "contig_start": first, "contig_end": stop}
+    extra["soft_masked"] = round(masked, 3)
+    genes: list[str] = []
+    if GENES in record.meta:
+        extra["genes"] = genes = named_over(record.meta[GENES], first, stop)
+    if "strand" in record.meta:
+        extra["strand"] = record.meta["strand"]
+    backwards = record.meta.get("strand") == "-"
+    return replace(row, place=at, backwards=backwards, overlaps=tuple(genes), extra=extra)
 
 
 def _per_unit(bases: Doubles, spans: Longs) -> Doubles:

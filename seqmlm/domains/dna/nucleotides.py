@@ -1,8 +1,9 @@
 """Genomes in FASTA, and what every format of DNA shares: one spelling, and blocks cut from long contigs.
 
 Case stays (lower case is a soft-masked repeat). `U` becomes `T`; the IUPAC codes of several bases become
-`N`. A contig may be larger than memory, so it is cut as it is read; the price is that a window never
-reaches across two blocks.
+`N`. A contig may be larger than memory, so it is cut as it is read. To be scored, a block comes with the
+bases next to it, so that a base beside a cut is read as one amid a block is; for training it does not: two
+blocks may be on two sides of a split.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from seqmlm.data.files import MAX_BYTES, source_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import parts
 from seqmlm.data.record import Record
+from seqmlm.domains.dna.genes import Genes, genes_of
 from seqmlm.errors import DataError
 
 BLOCK = 16_384
@@ -24,10 +26,20 @@ BLOCK = 16_384
 LONGEST_GAP = 512
 """Longest run of N that is kept."""
 
+CONTEXT = 256
+"""Bases beside a block that it is scored with: half a window of models of the default length."""
+
+OWN = "own"
+"""Key of `Record.meta`: which bases (from, to) of a record are its own; the others are shown beside them."""
+
+GENES = "genes"
+"""Key of `Record.meta`: the `Gene`s over the record, where those of its contig are known."""
+
 _PLAIN = b"ACGTNacgtn"
 _DROPPED = b"\r\n \t-."
 _AMBIGUOUS = b"RYSWKMBDHVXryswkmbdhvx"
 _SPELLING = bytes.maketrans(b"Uu" + _AMBIGUOUS, b"Tt" + b"N" * 11 + b"n" * 11)
+_UNKNOWN = re.compile(b"[Nn]")
 _KNOWN = _PLAIN + b"Uu" + _AMBIGUOUS
 
 FOREIGN = "a letter that stands for no nucleotide"
@@ -60,7 +72,8 @@ class Contig:
 
     A contig that fits into one record keeps its name. Of a longer one, or one with long runs of N, a record
     is called `<name>:<start>-<end>` (0-based, half open) and `meta` has `contig` and `start`. Runs of more
-    than `max_n` N, and the N at the ends of a record, are left out and counted.
+    than `max_n` N, and the N at the ends of a record, are left out and counted. With a context, `meta` also
+    has `own`, the name is that of these bases, and `start` is that of the first base of all.
 
     Args:
         name: of the contig.
@@ -69,6 +82,8 @@ class Contig:
         block: bases of a record.
         max_n: longest run of N that stays.
         meta: goes into every record.
+        genes: of the contig; None where they are not known.
+        context: bases on either side that a record of a longer contig has beside its own, up to the next N.
     """
 
     def __init__(
@@ -81,11 +96,15 @@ class Contig:
         block: int = BLOCK,
         max_n: int = LONGEST_GAP,
         meta: Mapping[str, Any] | None = None,
+        genes: Genes | None = None,
+        context: int = 0,
     ) -> None:
         self._name, self._source, self._line, self._problems = name, source, line, problems
-        self._block, self._meta = block, dict(meta or {})
+        self._block, self._meta, self._genes = block, dict(meta or {}), genes
         self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled
+        self._context = context
         self._held = b""
+        self._done = 0  # bases held that have been handed on, and are kept for their neighbours
         self._at = 0  # of the first base held
         self._refused = self._cut = False
 
@@ -99,20 +118,16 @@ class Contig:
             self._refused, self._held = True, b""
             self._problems.bad(foreign(self._source, self._line), f">{self._name}\n{shown}")
             return
-        held = self._held + plain if self._held else plain
-        done = 0
-        while len(held) - done > self._block:
-            self._cut = True
-            yield from self._records(held[done : done + self._block], self._at + done)
-            done += self._block
-        self._held, self._at = held[done:], self._at + done
+        self._held += plain
+        yield from self._blocks(self._block + self._context)
 
     def finish(self) -> Iterator[Record]:
         """Yield what is left."""
         if self._refused:
             return
-        if self._held:
-            yield from self._records(self._held, self._at)
+        yield from self._blocks(self._block)
+        if len(self._held) > self._done:
+            yield from self._records(self._done, len(self._held))
         elif not self._at:
             error = DataError(
                 "a record without a sequence",
@@ -127,14 +142,25 @@ class Contig:
         yield from self.add(letters)
         yield from self.finish()
 
-    def _records(self, bases: bytes, start: int) -> Iterator[Record]:
+    def _blocks(self, more: int) -> Iterator[Record]:
+        """The next blocks, as long as more bases than these are held."""
+        while len(self._held) - self._done > more:
+            self._cut = True
+            end = self._done + self._block
+            yield from self._records(self._done, end)
+            self._done = end
+        over = max(0, self._done - self._context)
+        self._held, self._at, self._done = self._held[over:], self._at + over, self._done - over
+
+    def _records(self, first: int, stop: int) -> Iterator[Record]:
+        """The records of bases first to stop of those held."""
+        bases = self._held[first:stop]
         if b"N" not in bases and b"n" not in bases:
-            yield self._record(bases, start, whole=not self._cut)
+            yield self._record(first, stop, first, stop)
             return
         found = 0
         for begin, end in self._without_gaps(bases):
-            whole = not self._cut and end - begin == len(bases)
-            yield self._record(bases[begin:end], start + begin, whole)
+            yield self._record(first + begin, first + end, first, stop)
             found += end - begin
         self._problems.note("N left out: long runs, and those at the ends of a block", len(bases) - found)
 
@@ -149,16 +175,32 @@ class Contig:
                 yield begin + left, begin + right
             begin = run.end() if run else end
 
-    def _record(self, bases: bytes, start: int, whole: bool) -> Record:
-        where = {} if whole else {"contig": self._name, "start": start}
+    def _record(self, begin: int, end: int, first: int, stop: int) -> Record:
+        """The record of the held bases begin to end, of a block from first to stop."""
+        whole = not self._cut and (begin, end) == (first, stop)
+        before = self._held[max(0, begin - self._context) : begin] if begin == first else b""
+        after = self._held[end : end + self._context] if end == stop else b""
+        before, after = _UNKNOWN.split(before)[-1], _UNKNOWN.split(after)[0]
+        start = self._at + begin - len(before)
+        where: dict[str, Any] = {} if whole else {"contig": self._name, "start": start}
+        if before or after:
+            where[OWN] = len(before), len(before) + end - begin
+        if self._genes is not None:
+            where[GENES] = self._genes.over(start, self._at + end + len(after))
         return Record(
-            id=self._name if whole else f"{self._name}:{start}-{start + len(bases)}",
-            raw=bases.decode("ascii"),
+            id=self._name if whole else f"{self._name}:{self._at + begin}-{self._at + end}",
+            raw=(before + self._held[begin:end] + after).decode("ascii"),
             source=self._source,
             line=self._line,
             document=self._name,
             meta={**self._meta, **where},
         )
+
+
+def own(record: Record) -> tuple[int, int]:
+    """Which bases of a record are its own, half open: all, unless it comes with its neighbours."""
+    first, stop = record.meta.get(OWN, (0, len(str(record.raw))))
+    return int(first), int(stop)
 
 
 # FASTA
@@ -167,7 +209,13 @@ _SPILL = 1 << 18
 
 
 def read_genome(
-    path: str | Path, problems: Problems, *, block: int = BLOCK, max_n: int = LONGEST_GAP
+    path: str | Path,
+    problems: Problems,
+    *,
+    block: int = BLOCK,
+    max_n: int = LONGEST_GAP,
+    genes: str | None = None,
+    context: int = 0,
 ) -> Iterator[Record]:
     """Read DNA or RNA in FASTA (also .gz, .bgz, .zst, "-"); case stays, see `nucleotides`.
 
@@ -176,6 +224,11 @@ def read_genome(
         problems: receives records without bases or with letters of proteins, text before the first `>`.
         block: longest record; a longer contig gives several, see `Contig`.
         max_n: longest run of N that stays in a record.
+        genes: a GFF3 file (also .gz, .zst) of the same contigs: rows of scores name its genes.
+        context: bases of its neighbours that a block comes with; to be scored, 256.
+
+    Raises:
+        DataError: a file of genes that cannot be read.
     """
     source, name = source_of(path), Path(path).name
     contig: Contig | None = None
@@ -186,14 +239,17 @@ def read_genome(
             if b"\0" in header:
                 body = header  # refused as a letter that stands for no nucleotide
             label, _, description = header.decode("utf-8", "backslashreplace").strip().partition(" ")
+            label = label or f"{name}:{line}"
             contig = Contig(
-                label or f"{name}:{line}",
+                label,
                 source=source,
                 line=line,
                 problems=problems,
                 block=block,
                 max_n=max_n,
                 meta={"description": description} if description else None,
+                genes=None if genes is None else genes_of(genes, label, problems),
+                context=context,
             )
         yield from contig.add(body)
         if last:

@@ -1,4 +1,4 @@
-"""Scores along contigs as a bedGraph or bigWig file for genome browsers (UCSC, IGV)."""
+"""Scores along contigs for genome browsers (UCSC, IGV): bedGraph, bigWig, or BED, which names genes too."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from seqmlm.errors import StateError, UsageError, printable
 
 BEDGRAPH = (".bedgraph", ".bg")
 BIGWIG = (".bw", ".bigwig")
+BED = (".bed",)
+_STRONGEST = 1000  # score of a line of BED that browsers draw the darkest
 _TOGETHER = 4096  # entries handed to pyBigWig at a time
 
 
@@ -43,11 +45,12 @@ class GenomeTrack:
 
     Where rows of one record overlap, as windows do, a base has their mean. Where records do (a BED file may
     list a place twice), the first in the order of the genome counts; `repeated` tells how many bases that
-    was.
+    was. Of BED, which may overlap, every row is a line of its own: its name is that of the genes it overlaps,
+    its score from 0 to 1,000 the row's in proportion to the highest of all.
     Memory holds one record's rows, and a place in the draft file for each record.
 
     Args:
-        path: ends in .bedgraph or .bg, or in .bw or .bigwig (needs pyBigWig).
+        path: ends in .bedgraph or .bg, in .bed, or in .bw or .bigwig (needs pyBigWig).
         name: of the track, as a browser shows it.
         private: only the owner may read the file.
 
@@ -58,13 +61,14 @@ class GenomeTrack:
 
     def __init__(self, path: Path, *, name: str = "seqmlm", private: bool = False) -> None:
         suffix = path.suffix.lower()
-        if suffix not in BEDGRAPH + BIGWIG:
-            raise UsageError(
-                f"a track is a file ending in {', '.join(BEDGRAPH + BIGWIG)}; got {path.name or str(path)!r}"
-            )
+        if suffix not in BEDGRAPH + BED + BIGWIG:
+            endings = ", ".join(BEDGRAPH + BED + BIGWIG)
+            raise UsageError(f"a track is a file ending in {endings}; got {path.name or str(path)!r}")
+        self._bed, self._highest = suffix in BED, 0.0
         self._bigwig = _bigwig_library() if suffix in BIGWIG else None
         self._path, self._name, self._mode = path, name, 0o600 if private else 0o666
         self._rows: list[tuple[int, int, float]] = []
+        self._names: list[str] = []
         self._record: object = None
         self._contig = ""
         self._groups: list[_Group] = []
@@ -95,6 +99,8 @@ class GenomeTrack:
             self._flush()
             self._record, self._contig = record, contig
         self._rows.append((start, end, row.score))
+        self._names.append(printable(",".join(row.overlaps)) or ".")
+        self._highest = max(self._highest, row.score)
 
     def close(self) -> None:
         """Write the file, whole or not at all.
@@ -106,7 +112,8 @@ class GenomeTrack:
             self._flush()
             self._file.flush()
             if self._bigwig is None:
-                replace_file(self._path, self._write_bedgraph, mode=self._mode)
+                write = self._write_bed if self._bed else self._write_bedgraph
+                replace_file(self._path, write, mode=self._mode)
             else:
                 self._write_bigwig(self._bigwig)
         except OSError as error:
@@ -129,7 +136,12 @@ class GenomeTrack:
         """Draft the segments of the record that has come to its end."""
         if not self._rows:
             return
-        lines = "".join(f"{one.start}\t{one.end}\t{one.value!r}\n" for one in averaged(self._rows)).encode()
+        if self._bed:
+            named = sorted(zip(self._rows, self._names, strict=True))
+            drafted = [f"{start}\t{end}\t{value!r}\t{name}\n" for (start, end, value), name in named]
+        else:
+            drafted = [f"{one.start}\t{one.end}\t{one.value!r}\n" for one in averaged(self._rows)]
+        lines = "".join(drafted).encode()
         try:
             self._file.write(lines)
         except OSError as error:
@@ -138,27 +150,40 @@ class GenomeTrack:
             _Group(printable(self._contig), min(r[0] for r in self._rows), self._written, len(lines))
         )
         self._written += len(lines)
-        self._rows = []
+        self._rows, self._names = [], []
+
+    def _drafted(self) -> Iterator[tuple[str, list[str]]]:
+        """The fields of every drafted line with its contig, records by contig and place."""
+        for group in sorted(self._groups):
+            self._file.seek(group.offset)
+            for text in self._file.read(group.size).decode().split("\n")[:-1]:
+                yield group.contig, text.split("\t")
 
     def _contigs(self) -> Iterator[tuple[str, Segment]]:
         """All segments, by contig and place, each base once."""
         self.repeated = 0
         contig, done = "", 0
-        for group in sorted(self._groups):
-            if group.contig != contig:
-                contig, done = group.contig, 0
-            self._file.seek(group.offset)
-            for text in self._file.read(group.size).decode().splitlines():
-                first, last, value = text.split("\t")
-                start, end = max(int(first), done), int(last)
-                self.repeated += min(start, end) - int(first)
-                if start < end:
-                    yield contig, Segment(start, end, float(value))
-                    done = end
+        for name, (first, last, value) in self._drafted():
+            if name != contig:
+                contig, done = name, 0
+            start, end = max(int(first), done), int(last)
+            self.repeated += min(start, end) - int(first)
+            if start < end:
+                yield contig, Segment(start, end, float(value))
+                done = end
+
+    def _heading(self, settings: str) -> bytes:
+        label = printable(self._name).replace('"', "'")
+        return f'track {settings} name="{label}" description="higher is more unusual"\n'.encode()
+
+    def _write_bed(self, file: IO[bytes]) -> None:
+        file.write(self._heading("useScore=1"))
+        for contig, (start, end, value, name) in self._drafted():
+            share = max(float(value), 0.0) / self._highest if self._highest else 0.0
+            file.write(f"{contig}\t{start}\t{end}\t{name}\t{round(_STRONGEST * share)}\n".encode())
 
     def _write_bedgraph(self, file: IO[bytes]) -> None:
-        label = printable(self._name).replace('"', "'")
-        file.write(f'track type=bedGraph name="{label}" description="higher is more unusual"\n'.encode())
+        file.write(self._heading("type=bedGraph"))
         for contig, one in self._contigs():
             file.write(f"{contig}\t{one.start}\t{one.end}\t{one.value:.5g}\n".encode())
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from seqmlm.data import files
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.dna import nucleotides
-from seqmlm.domains.dna.nucleotides import read_genome
+from seqmlm.domains.dna import DNA, nucleotides
+from seqmlm.domains.dna.nucleotides import own, read_genome
 from seqmlm.errors import DataError
 
 
@@ -73,6 +73,40 @@ def test_blocks_hold_every_base_at_its_place(contigs, data):
         assert not set(rest) - {" ", "N"}
         left_out += rest.count("N")
     assert sum(problems.counts.values()) == left_out
+
+
+@given(contigs=contigs, data=st.data())
+def test_blocks_that_are_scored_come_with_their_neighbours(contigs, data):
+    texts = ["".join(parts) for parts in contigs]
+    block, max_n, context = (data.draw(st.integers(low, 12)) for low in (1, 0, 1))
+    raw = "".join(f">c{i}\n{text}\n" for i, text in enumerate(texts)).encode()
+    options = {"size": data.draw(st.integers(1, 50)), "block": block, "max_n": max_n}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nucleotides, "_SPILL", data.draw(st.integers(1, 40)))
+        alone = read(raw, Problems("skip"), **options)
+        beside = read(raw, Problems("skip"), **options, context=context)
+    assert [one.id for one in beside] == [one.id for one in alone], "they are the same blocks"
+    for one, other in zip(beside, alone, strict=True):
+        first, stop = own(one)
+        assert one.raw[first:stop] == other.raw
+        assert DNA.identity(one) == DNA.identity(other)
+        text = texts[int(one.document[1:])]
+        start, from_start = one.meta.get("start", 0), other.meta.get("start", 0)
+        assert start + first == from_start
+        assert first <= context
+        assert len(one.raw) - stop <= context
+        if "contig" not in one.meta:
+            assert one == other
+            continue
+        assert one.raw == text[start : start + len(one.raw)]
+        assert not set(one.raw[:first] + one.raw[stop:]) & set("Nn")
+        # Where it has less than it might, the contig ends there, N begin there, or bases are left out there.
+        begins, ends = from_start, from_start + len(other.raw)
+        if begins % block == 0 and first < context:
+            assert start == 0 or text[start - 1] in "Nn"
+        if ends % block == 0 and len(one.raw) - stop < context:
+            end = start + len(one.raw)
+            assert end == len(text) or text[end] in "Nn"
 
 
 def test_a_long_contig_takes_little_memory(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from seqmlm.inference.detector import Detector
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.reports.report import ScoreReport
+from seqmlm.tasks.score_output import line
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
 BLOCK = 260
@@ -45,14 +46,20 @@ def test_a_genome_from_file_to_track_and_report(tmp_path: Path) -> None:
             assert stretch == one.scored.record.raw[one.row.start : one.row.end]
             for base in range(extra["contig_start"], extra["contig_end"]):
                 over[extra["contig"], base].append(score)
+            fields = line(one, model.tokenizer, per_unit=True)
+            assert (fields["start"], fields["end"]) == (extra["contig_start"], extra["contig_end"])
+            assert fields["id"].endswith(f"#{fields['start']}-{fields['end']}")
+            for unit in (*fields["top"], *fields["per_unit"]):
+                assert fields["start"] <= unit["start"] < unit["end"] <= fields["end"]
+                assert unit["unit"] == contigs[extra["contig"]][unit["start"] : unit["end"]]
     lines = (tmp_path / "t.bedgraph").read_text().splitlines()[1:]
     found: dict[tuple[str, int], float] = {}
-    for contig, start, end, value in (line.split("\t") for line in lines):
+    for contig, start, end, value in (text.split("\t") for text in lines):
         for base in range(int(start), int(end)):
             assert (contig, base) not in found
             found[contig, base] = float(value)
     assert {name for name, _ in found} == set(contigs)
-    assert list(dict.fromkeys(line.split("\t")[0] for line in lines)) == ["chrA", "chrB"]
+    assert list(dict.fromkeys(text.split("\t")[0] for text in lines)) == ["chrA", "chrB"]
     assert found.keys() == over.keys()
     for place, scores in over.items():
         assert found[place] == pytest.approx(np.mean(scores), rel=1e-3, abs=1e-4)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from Bio import SeqIO
+from Bio.Seq import Seq
+from Bio.SeqRecord import SeqRecord
 from tiny_fields import random_model
 
+from seqmlm.anomaly.levels import WHOLE
 from seqmlm.anomaly.values import Row
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.domains.dna import DNA
 from seqmlm.domains.dna.levels import (
     BaseLevel,
     DnaLevel,
@@ -22,10 +29,12 @@ from seqmlm.domains.dna.levels import (
     place,
     windows,
 )
+from seqmlm.domains.dna.nucleotides import own
 from seqmlm.engine.types import Encoding, Ids
-from seqmlm.inference.detector import Detector
+from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
+from seqmlm.tasks.score_output import ScoreCounts, line
 from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
 from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
 from seqmlm.tokenizers.kmer_block import KmerBlockTokenizer
@@ -81,6 +90,99 @@ def test_every_row_says_where_in_its_contig_it_lies(level: DnaLevel) -> None:
     for row in judged(BaseTokenizer(), level, record(TEXT[:120], contig="c", start=1000)):
         assert row.place == ("c", 1000 + row.start, 1000 + row.end)
         assert row.place == tuple(row.extra[name] for name in ("contig", "contig_start", "contig_end"))
+
+
+@pytest.mark.parametrize("level", [RecordLevel(), BaseLevel(), WindowLevel()], ids=lambda level: level.name)
+@pytest.mark.parametrize("strand", ["+", "-"])
+def test_written_places_are_those_of_the_contig(level: DnaLevel, strand: str) -> None:
+    contig = letters(60) + TEXT[:150] + letters(60)
+    raw = TEXT[:150] if strand == "+" else reverse_complement(TEXT[:150])
+    one = record(raw, contig="c", start=60, strand=strand)
+    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), level)
+    rows = [line(found, BaseTokenizer(), per_unit=True) for found in detector.judged([one], Problems())]
+    covered = set()
+    for row in rows:
+        assert (row["start"], row["end"]) == (row["contig_start"], row["contig_end"])
+        assert row["strand"] == strand
+        for unit in row["per_unit"]:
+            there = contig[unit["start"] : unit["end"]]
+            assert unit["unit"] == (there if strand == "+" else reverse_complement(there))
+            covered.add(unit["start"])
+    assert covered == set(range(60, 210))
+    # A record that is no part of a contig is written as before: whole, without places.
+    [alone] = Detector(detector.scorer, RecordLevel()).judged([record(TEXT)], Problems())
+    assert "start" not in line(alone, BaseTokenizer())
+
+
+@pytest.mark.parametrize("form", ["fasta", "genbank", "embl"])
+def test_the_model_sees_both_sides_of_a_base_wherever_its_contig_was_cut(form: str, tmp_path: Path) -> None:
+    contig = "".join(random.Random(6).choices("ACGT", k=1500))
+    path = tmp_path / f"x.{form}"
+    entry = SeqRecord(Seq(contig), id="c", name="c", description="d", annotations={"molecule_type": "DNA"})
+    SeqIO.write([entry], path, form)
+    tokenizer, longest = BaseTokenizer(), 66
+
+    def fewest(**options: Any) -> int:
+        """Bases that the model sees on the shorter side of a base it is asked, but for the contig's ends."""
+        sides, asked = [], []
+        for one in DNA.read([path], Problems(), format=form, block=300, **options):
+            start = one.meta["start"]
+            first, stop = own(one)
+            encoding = tokenizer.encode(one.raw)
+            for window, owned in WHOLE.windows(encoding, tokenizer, longest):
+                assert window.spans is not None
+                shown = window.spans[window.groups >= 0, 0] + start
+                low, high = int(shown.min()), int(shown.max())
+                for base in (window.spans[owned, 0] + start).tolist():
+                    if start + first <= base < start + stop:
+                        asked.append(base)
+                        sides += [base - low] * (low > 0) + [high - base] * (high < len(contig) - 1)
+        assert sorted(asked) == list(range(len(contig)))
+        return min(sides)
+
+    amid = (longest - 2) // 4
+    assert fewest(scoring=True) >= amid
+    assert fewest(scoring=True, context=amid) >= amid
+    assert fewest() == 0
+
+
+def test_rows_are_of_a_blocks_own_bases(tmp_path: Path) -> None:
+    path = tmp_path / "x.fa"
+    path.write_text(">c\n" + letters(1000) + "\n")
+    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), WindowLevel())
+
+    def rows(**options: Any) -> list[tuple[object, ...]]:
+        records = DNA.read([path], Problems(), block=230, **options)
+        return [
+            (one.row.id, one.row.place, one.row.length, one.row.extra["soft_masked"], len(one.scored))
+            for one in detector.judged(records, Problems())
+        ]
+
+    for detector.level in (WindowLevel(), RecordLevel()):
+        assert rows(scoring=True) == rows()
+    # Asked anew, a block has the same units, at the same values.
+    batch = detector.scorer.encoded(list(DNA.read([path], Problems(), block=230, scoring=True)), Problems())
+    truth = detector.scored(batch)
+    units = [np.array([0, len(one) // 2, len(one) - 1]) for one in truth]
+    rough = [replace(one, surprisal=np.zeros(len(one))) for one in truth]
+    for exact, new, asked in zip(truth, detector.refine(batch, rough, units), units, strict=True):
+        np.testing.assert_allclose(new.surprisal[asked], exact.surprisal[asked], atol=1e-4)
+
+
+def test_alarms_of_one_place_in_a_contig_are_one_incident() -> None:
+    detector = Detector(RecordScorer(Session(random_model("dna", BaseTokenizer()))), WindowLevel())
+    blocks = [record(TEXT[:200], contig="c", start=200 * n) for n in range(3)]
+    first, second, third = (list(detector.judged([one], Problems())) for one in blocks)
+
+    def incidents(*alarmed: JudgedRow) -> int:
+        counts = ScoreCounts()
+        for one in alarmed:
+            counts.add(replace(one, alarm=True, p_value=0.1), first=False)
+        return counts.incidents()
+
+    assert incidents(first[0], second[0]) == 2, "equal offsets in two blocks are two places"
+    assert incidents(first[-1], second[0]) == 1, "they touch where the contig was cut"
+    assert incidents(first[-1], third[0]) == 2
 
 
 @every

@@ -240,12 +240,12 @@ def test_what_is_expected_are_clinical_codes_with_what_they_mean(past):
     tokenizer = EventsTokenizer.train(train)
     model = loaded("ehr", tokenizer, 256)
     # Untrained, it expects anything.
-    one, _ = rows(model, EventLevel(past=past), patients(4)[3])
+    one, found = rows(model, EventLevel(past=past), patients(4)[3])
     tokens = one.values["top_ids"]
     expected = [
         alternative
         for unit in range(len(one))
-        for alternative in unit_fields(one, unit, tokenizer)["expected"]
+        for alternative in unit_fields(found[unit], one, unit, tokenizer)["expected"]
     ]
     everything = [tokenizer.surface(token) for token in tokens.ravel().tolist()]
     frame = ("[", "SEX//", "VISIT//")
@@ -256,9 +256,9 @@ def test_what_is_expected_are_clinical_codes_with_what_they_mean(past):
     for alternative in expected:
         code = alternative["unit"].partition("//Q")[0]
         assert alternative.get("description") == meanings.get(code)
-    assert [unit_fields(one, unit, tokenizer).get("description") for unit in range(len(one))] == [
-        meanings.get(one.text(unit)) for unit in range(len(one))
-    ]
+    assert [
+        unit_fields(found[unit], one, unit, tokenizer).get("description") for unit in range(len(one))
+    ] == [meanings.get(one.text(unit)) for unit in range(len(one))]
     assert any("description" in alternative for alternative in expected)
     told = report_told(one, 0, tokenizer.alone, lambda text: f"the meaning of {text}", most=3)
     assert told.startswith(f"{one.text(0)} (the meaning of {one.text(0)}): ")

@@ -1,0 +1,111 @@
+"""What a scoring takes, by estimate, before it begins: by its input and the model, never by a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seqmlm.anomaly.levels import WHOLE, Level
+from seqmlm.anomaly.values import Doubles
+from seqmlm.data.files import metered
+from seqmlm.data.problems import Problems
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import EXACT, ONE_PASS
+from seqmlm.errors import SeqmlmError
+from seqmlm.inference.batches import batches, characters, encoded, forward_tokens, input_bytes
+from seqmlm.inference.calibrations import CASCADE
+from seqmlm.inference.detector import ESCALATE
+from seqmlm.inference.session import Session, digest
+
+LOOK = 1 << 21
+"""Tokens that are looked at, at most: some seconds of reading."""
+
+
+class Work(NamedTuple):
+    """What a scoring takes, by estimate.
+
+    tokens: forward tokens (`forward_tokens`) in each mode that may be taken where nobody asks for one.
+    characters: of all records.
+    """
+
+    tokens: Mapping[str, float]
+    characters: float
+
+
+def work_of(
+    session: Session,
+    level: Level,
+    sources: Sequence[str],
+    *,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Work | None:
+    """What a scoring takes, by estimate; no clock is asked.
+
+    Records are read and counted, equal ones once. Of an input of more than `LOOK` tokens the rest is taken to
+    be like its beginning, by the bytes that were read for it, which may be compressed.
+
+    Args:
+        session, level: of the scoring.
+        sources, format, options: its input, as `Domain.read` takes it.
+
+    Returns:
+        None where the input can be read only once. Records that cannot be read count nothing.
+    """
+    size = input_bytes(sources)
+    if size is None:
+        return None
+    cost, problems = _cost(session, level), Problems("skip", sensitive=session.card.sensitive)
+    read = session.reader(sources, format=format, options=options)
+    known, total = set[bytes](), np.zeros(2)
+    tokens, seen, whole = 0, 0, 1.0
+    stored, each = 0, 0.0  # bytes read; bytes of a character, of those before the last block of the file
+    with metered() as meter, suppress(SeqmlmError):  # the scoring itself says what is wrong with its input
+        for batch in batches(read(problems)):
+            own = sum(map(characters, batch))
+            if meter.bytes > stored:  # a block was read amid this batch, and is used from there on
+                each, stored = stored / (seen + own / 2) if stored else each, meter.bytes
+            seen += own
+            for _, encoding in encoded(session.domain, session.tokenizer, batch, problems):
+                tokens += len(encoding)
+                if (key := digest(encoding)) not in known:
+                    known.add(key)
+                    total += cost(encoding)
+            if tokens >= LOOK:
+                whole = max(1.0, size / (each * seen or meter.bytes or seen))
+                break
+    exact, screen = (whole * total).tolist()
+    spent = {str(EXACT): exact, CASCADE: screen + ESCALATE * exact, str(ONE_PASS): screen}
+    return Work(spent, whole * seen)
+
+
+def _cost(session: Session, level: Level) -> Callable[[Encoding], Doubles]:
+    """(2,) forward tokens that a record takes at a level in the exact mode, and in one pass."""
+    model, view = session.model, level.view
+    if view is not WHOLE:  # what is asked there depends on the record
+        rule = view.units(session.tokenizer)
+
+        def of_windows(encoding: Encoding) -> Doubles:
+            parts = view.windows(encoding, session.tokenizer, session.card.max_length)
+            asked = [
+                sum(query.variants * len(query.encoding) for query in rule.questions(*one)) for one in parts
+            ]
+            shown = [len(one) for (one, _), passes in zip(parts, asked, strict=True) if passes]
+            return np.array([sum(asked), sum(shown)], dtype=np.float64)
+
+        return of_windows
+    modes = [forward_tokens(model), forward_tokens(model, ONE_PASS)]
+    also = [forward_tokens(model, mode) for mode in level.also]
+    ways, special = 1 if level.second is None else 2, session.tokenizer.space.is_special
+
+    def cost(encoding: Encoding) -> Doubles:
+        length = len(encoding)
+        asked = np.count_nonzero((encoding.groups >= 0) & ~special[encoding.ids])
+        share = np.array([float(asked) / max(length, 1), 1.0])  # one pass shows what it does not ask, too
+        first = ways * share * [one(length) for one in modes]
+        return np.asarray(first + sum(one(length) for one in also))
+
+    return cost
