@@ -1,7 +1,7 @@
 """Does an asked rate of alarms hold on normal data nobody has seen, and is it said where it cannot hold?
 
 A `tiny` model of each field is trained and calibrated by `seqmlm train`'s own path. Its further levels are
-then calibrated by `seqmlm calibrate`'s with a part of the held-out data. The rest is scored by `seqmlm score`'s:
+then calibrated by `seqmlm calibrate`'s with a part of the held-out data. `seqmlm score`'s scores the rest:
 
     held out    the same kind, whole groups apart
     new         other groups of the same kind: other books, packages, chains, later sessions
