@@ -121,6 +121,8 @@ class Bench:
         refused = self.further(held[:cut])
         for (level, mode), stored in self._stored().items():
             automatic = level == default and mode in own
+            if not automatic and mode not in self.size.modes:
+                continue  # of an earlier run of another size
             for (role, name), items in sets.items():
                 # Further levels see the same kind alone; shifted data are not scored exactly, if possible.
                 wanted = role == "held out" or (level == default and (role == "new" or mode != "exact"))
