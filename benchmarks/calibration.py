@@ -1,0 +1,432 @@
+"""Does an asked rate of alarms hold on normal data nobody has seen, and is it said where it cannot hold?
+
+A `tiny` model of each field is trained and calibrated by `seqmlm train`'s own path. Its further levels are
+then calibrated by `seqmlm calibrate`'s with a part of the held-out data. `seqmlm score`'s scores the rest:
+
+    held out    the same kind, whole groups apart
+    new         other groups of the same kind: other books, packages, chains, later sessions
+    shifted     something else: another language, genome, system
+
+For each level, mode and asked rate: alarms realised, and the interval that 95 % of calibrations with as many
+rows lie in (beta-binomial: Vovk 2012). Rows of one record depend on each other, which the interval does not
+know: one row of each record is drawn, and the calibration counts as many rows as it has records, about.
+"in" lies within the interval that takes every calibration row as one, "(in)" only within this wider one. A
+rate below the smallest that the calibration guarantees is "refused", as the product does. The interval beside
+"all rows" is of a bootstrap over records.
+
+    python benchmarks/calibration.py --data ../shared/data                # 2 minutes a model, 3 seeds
+    python benchmarks/calibration.py --data ../shared/data --quick        # 1 minute, one seed, fewer records
+    python benchmarks/calibration.py --data ../shared/data --only logs --seeds 1
+
+Results are kept per field and seed under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_models import trained
+from calibration_data import KINDS, Items, Kind, drawn
+from numpy.typing import NDArray
+from scipy.stats import betabinom
+
+from seqmlm.errors import SeqmlmError, UsageError
+from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
+from seqmlm.inference.calibrations import CASCADE, Stored, stored_calibrations
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.session import Session
+from seqmlm.tasks import pretrain as training
+from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
+from seqmlm.tasks.score import score_files
+from seqmlm.tasks.score_plan import ScoreConfig, check_rate, exact_tokens
+
+Row = dict[str, Any]
+
+RATES = (0.001, 0.01, 0.05, 0.1)
+FEWEST, LOOKED_AT = 8, 24
+"""Records that are scored at least, and that say what one costs."""
+
+BOOTSTRAPS = 1000
+_NORMAL_SHARE = 0.4  # of the held-out records, for calibrating further levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is done.
+
+    Args:
+        minutes: of a training.
+        records: of a set that are scored at most.
+        tokens: forward tokens that a scoring takes, about.
+        modes: that further levels are calibrated in, of those the model has.
+    """
+
+    minutes: float
+    records: int
+    tokens: float
+    modes: tuple[str, ...] = ("exact", "one-pass", CASCADE)
+
+
+class Timed:
+    """Seconds of this process's processors in the calibration at the end of trainings."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.told: list[str] = []
+        training.calibrate_trained = self  # type: ignore[attr-defined]
+
+    def __call__(self, *arguments: Any, notify: Callable[[str], None], **named: Any) -> dict[str, float]:
+        began = time.process_time()
+        try:
+            return calibrate_trained(*arguments, notify=self.told.append, **named)
+        finally:
+            self.seconds += time.process_time() - began
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """One field's model and data.
+
+    Args:
+        kind: the data.
+        model: trained.
+        out: folder for files.
+        seed: of all draws.
+        size: how much is done.
+    """
+
+    kind: Kind
+    model: LoadedModel
+    out: Path
+    seed: int
+    size: Size
+
+    def rows(self) -> Iterator[Row]:
+        """Every level and mode that is calibrated, on every set of data."""
+        held = drawn(self.kind.held, self.seed)
+        cut = int(len(held) * _NORMAL_SHARE)
+        sets = {("held out", "same kind"): held[cut:]}
+        sets |= {("new", name): drawn(items, self.seed) for name, items in self.kind.new.items()}
+        sets |= {("shifted", name): drawn(items, self.seed) for name, items in self.kind.shifted.items()}
+        default = self.model.domain.level(None).name
+        own = {mode for level, mode in self._stored() if level == default}
+        refused = self.further(held[:cut])
+        for (level, mode), stored in self._stored().items():
+            automatic = level == default and mode in own
+            if not automatic and mode not in self.size.modes:
+                continue  # of an earlier run of another size
+            for (role, name), items in sets.items():
+                # Further levels see the same kind alone; shifted data are not scored exactly, if possible.
+                wanted = role == "held out" or (level == default and (role == "new" or mode != "exact"))
+                if wanted or (level == default and own == {"exact"}):
+                    yield {
+                        "set": name,
+                        "role": role,
+                        "by": "train" if automatic else "calibrate",
+                        **self.scored(name, items, level, mode, stored, role == "shifted"),
+                    }
+        yield from refused
+
+    def further(self, normal: Items) -> list[Row]:
+        """Calibrate the other levels in the modes that the model has; what was refused."""
+        failed: list[Row] = []
+        known = self._stored()
+        for level in self.model.domain.levels:
+            if any(name == level.name for name, _ in known):
+                continue
+            number = self.affordable(normal, level.name, "exact")
+            path = self.kind.write(normal[:number], self.out / "normal")
+            for mode in self.size.modes:
+                if mode != "exact" and not any(one == mode for _, one in known):
+                    continue
+                config = CalibrateConfig(
+                    model=self.model.path,
+                    paths=(str(path),),
+                    level=level.name,
+                    mode=mode,
+                    options=self.kind.options,
+                    on_error="skip",
+                )
+                try:
+                    calibrate_files(config, lambda text: None)
+                except SeqmlmError as error:
+                    failed.append(
+                        {"role": "not calibrated", "level": level.name, "mode": mode, "why": str(error)}
+                    )
+        return failed
+
+    def _stored(self) -> dict[tuple[str, str], Stored]:
+        return stored_calibrations(Path(self.model.path))
+
+    def affordable(self, items: Items, level: str, mode: str, share: float = 1.0) -> int:
+        """How many of the records a scoring may take."""
+        if mode == "one-pass":
+            return min(len(items), self.size.records)
+        path = self.kind.write(items[:LOOKED_AT], self.out / "look")
+        config = self._config(path, level, "exact")
+        found = self.model.domain.level(level)
+        tokens = exact_tokens(config, Session(self.model), found, most=float("inf"))
+        each = (tokens or 1.0) / min(len(items), LOOKED_AT) * (0.08 if mode == CASCADE else 1.0)
+        return min(len(items), self.size.records, max(FEWEST, int(share * self.size.tokens / each)))
+
+    def _config(self, path: Path, level: str, mode: str, **more: Any) -> ScoreConfig:
+        return ScoreConfig(
+            model=self.model.path,
+            paths=(str(path),),
+            level=level,
+            mode=mode,
+            options=self.kind.options,
+            on_error="skip",
+            **more,
+        )
+
+    def scored(self, name: str, items: Items, level: str, mode: str, stored: Stored, half: bool) -> Row:
+        """What the product says of some records."""
+        number = self.affordable(items, level, mode, 0.5 if half else 1.0)
+        label = f"{level}-{mode}-{name}".replace(" ", "_").replace("'", "")
+        path = self.kind.write(items[:number], self.out / f"scored-{label}")
+        rows = self.out / f"{label}.jsonl"
+        rows.unlink(missing_ok=True)
+        summary = score_files(self._config(path, level, mode, out=rows), sys.stdout)
+        lines = [json.loads(line) for line in rows.read_text().splitlines()]
+        judged = [one for one in lines if one.get("p_value") is not None]
+        owner = np.unique(
+            [f"{one['source']}\0{_record(one, self.kind)}" for one in judged], return_inverse=True
+        )[1]
+        p_values = np.array([one["p_value"] for one in judged])
+        found = {
+            "level": level,
+            "mode": mode,
+            "records_given": number,
+            "rows": len(p_values),
+            "records": int(owner.max()) + 1 if len(owner) else 0,
+            "calibration_rows": stored.rows,
+            "ranked": ranked(stored.fitted),
+            "smallest_rate": stored.fitted.smallest_rate,
+            "unscored": len(lines) - len(judged),
+            "unfamiliar": summary.unfamiliar,
+            "unknown": summary.unknown,
+            "units": summary.units,
+            "trained_on": summary.trained_on,
+            "low_p": summary.low_p,
+            "low_p_measured": float((p_values <= 0.5).mean()) if len(p_values) else None,
+            "distinct_p": len(np.unique(p_values)),
+            "warned": any("p-values below .5" in one for one in summary.warnings()),
+            "warnings": summary.warnings(),
+        }
+        return {
+            **found,
+            "rates": [self.realised(rate, p_values, owner, level, mode, stored) for rate in RATES],
+        }
+
+    def realised(
+        self,
+        rate: float,
+        p_values: NDArray[np.float64],
+        owner: NDArray[np.int64],
+        level: str,
+        mode: str,
+        stored: Stored,
+    ) -> Row:
+        """Alarms at one rate, and the interval that normal data would give."""
+        try:
+            check_rate(self._config(Path("-"), level, mode, fpr=rate))
+        except UsageError:
+            return {"rate": rate, "refused": True}
+        if not len(p_values):
+            return {"rate": rate, "refused": False}
+        alarms = p_values <= rate
+        random = np.random.default_rng(self.seed)
+        order = random.permutation(len(owner))
+        one_each = order[np.unique(owner[order], return_index=True)[1]]
+        count, total = int(alarms[one_each].sum()), len(one_each)
+        rows = ranked(stored.fitted)
+        narrow = interval(rate, rows, total)
+        wide = interval(rate, max(1, round(rows * total / len(p_values))), total)
+        low, high = by_records(alarms, owner, random)
+        return {
+            "rate": rate,
+            "refused": False,
+            "all": float(alarms.mean()),
+            "all_95": [low, high],
+            "alarms": count,
+            "of": total,
+            "interval": narrow,
+            "interval_records": wide,
+            "verdict": verdict(count, narrow, wide),
+        }
+
+
+def ranked(fitted: Calibration | CascadeCalibration) -> int:
+    """Normal rows that a new one is ranked among."""
+    return fitted.ranks.total if isinstance(fitted, CascadeCalibration) else fitted.ranked
+
+
+def interval(rate: float, rows: int, total: int) -> tuple[int, int]:
+    """Alarms among `total` rows that 95 % of the calibrations with so many rows give, both bounds included.
+
+    >>> interval(0.05, 199, 100), interval(0.05, 10**9, 100)
+    ((1, 11), (1, 10))
+    """
+    first = (
+        max(rate * (rows + 1), 1e-9) if rate * (rows + 1) < 1 else float(np.floor(rate * (rows + 1) + 1e-9))
+    )
+    last = rows + 1 - first
+    low, high = betabinom.ppf([0.025, 0.975], total, first, last)
+    return int(low), int(high)
+
+
+def verdict(count: int, narrow: tuple[int, int], wide: tuple[int, int]) -> str:
+    """Whether so many alarms are what normal data give."""
+    if narrow[0] <= count <= narrow[1]:
+        return "in"
+    if wide[0] <= count <= wide[1]:
+        return "(in)"
+    return "above" if count > narrow[1] else "below"
+
+
+def by_records(
+    alarms: NDArray[np.bool_], owner: NDArray[np.int64], random: np.random.Generator
+) -> tuple[float, float]:
+    """95 % interval of the share of alarms among all rows, by bootstrap over records."""
+    sums, sizes = np.bincount(owner, weights=alarms), np.bincount(owner)
+    draws = random.integers(len(sizes), size=(BOOTSTRAPS, len(sizes)))
+    shares = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
+    low, high = np.quantile(shares, [0.025, 0.975]).tolist()
+    return low, high
+
+
+def _record(line: Row, kind: Kind) -> str:
+    """The record of a row: rows that are parts of one are called after it."""
+    name = str(line["id"]).split("#")[0]
+    return name.split(":")[0] if kind.domain == "dna" else name
+
+
+def measured(name: str, data: Path, out: Path, seed: int, size: Size) -> Row:
+    """The results of one field and seed; cached as JSON."""
+    label = f"{name}-{size.minutes:g}min-{size.records}records-{size.tokens:g}tokens-seed{seed}"
+    kept = out / f"{label}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    kind = KINDS[name](data, out / "data", size.minutes)
+    spent, model = _trained(name, kind, out, seed, size.minutes)
+    began = time.process_time()
+    bench = Bench(kind, model, out / label, seed, size)
+    rows = list(bench.rows())
+    found = {
+        "field": name,
+        "seed": seed,
+        "minutes": size.minutes,
+        **spent,
+        "scoring_seconds": time.process_time() - began,
+        "rows": rows,
+    }
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial_file = kept.with_suffix(".partial")
+    partial_file.write_text(json.dumps(found, indent=2, default=float) + "\n")
+    partial_file.replace(kept)
+    return found
+
+
+def _trained(name: str, kind: Kind, out: Path, seed: int, minutes: float) -> tuple[Row, LoadedModel]:
+    """The model, and what its training and calibration took; both are kept."""
+    spent = out / f"spent-{name}-{minutes:g}min-seed{seed}.json"
+    timed, began = Timed(), time.process_time()
+    model = trained(out, f"calibration-{name}", kind.domain, kind.train, kind.flags, seed, minutes)
+    if not spent.exists():
+        took = {
+            "training_seconds": time.process_time() - began,
+            "calibration_seconds": timed.seconds,
+            "told": timed.told,
+        }
+        spent.write_text(json.dumps(took) + "\n")
+    return dict(json.loads(spent.read_text())), model
+
+
+def show(results: Sequence[Row]) -> None:
+    """Both tables, and what the calibrations took."""
+    print(f"{'field':<9}{'seed':>5}{'training s':>12}{'calibration s':>15}{'share':>8}")
+    for one in results:
+        share = one["calibration_seconds"] / max(one["training_seconds"], 1e-9)
+        print(
+            f"{one['field']:<9}{one['seed']:>5}{one['training_seconds']:>12.0f}"
+            f"{one['calibration_seconds']:>15.0f}{share:>8.0%}"
+        )
+    head = f"\n{'field seed level mode':<34}{'set':<24}{'cal.rows':>9}{'ranked':>7}"
+    head += f"{'from':>7}{'rows':>7}{'rec.':>6}"
+    print(head + "".join(f"{f'at {rate:g}: all rows; drawn':>34}" for rate in RATES))
+    for label, row in _labelled(results, ("held out", "new")):
+        cells = "".join(f"{_cell(one):>34}" for one in row["rates"])
+        print(f"{label}{row['rows']:>7}{row['records']:>6}{cells}")
+    print(f"\n{head.strip()}{'p<=.5':>7}{'warned':>8}{'at .05':>8}{'unknown':>9}{'unfam.':>7}")
+    for label, row in _labelled(results, ("held out", "new", "shifted")):
+        unknown = row["unknown"]
+        share = f"{unknown / max(unknown + row['units'], 1):.1%}" if isinstance(unknown, int) else unknown
+        at = [one.get("all") for one in row["rates"] if one["rate"] == 0.05]
+        told = f"{row['low_p']:.2f}" if row["low_p"] is not None else "few"
+        print(
+            f"{label}{row['rows']:>7}{row['records']:>6}{told:>7}{'yes' if row['warned'] else 'no':>8}"
+            f"{'' if at[0] is None else f'{at[0]:.3f}':>8}{share:>9}{row['unfamiliar']:>7}"
+        )
+    for one in results:
+        for row in one["rows"]:
+            if row["role"] == "not calibrated":
+                print(f"{one['field']} {row['level']} {row['mode']}: {row['why']}")
+
+
+def _labelled(results: Sequence[Row], roles: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    for one in results:
+        for row in one["rows"]:
+            if row["role"] in roles:
+                name = f"{one['field']} {one['seed']} {row['level']} {row['mode']}"
+                label = f"{name:<34}{row['set']:<24}{row['calibration_rows']:>9}{row['ranked']:>7}"
+                yield f"{label}{row['smallest_rate']:>7.4f}", row
+
+
+def _cell(one: Row) -> str:
+    if one["refused"]:
+        return "refused"
+    if "all" not in one:
+        return "no rows"
+    low, high = one["interval"]
+    return f"{one['all']:.3f}; {one['alarms']}/{one['of']} [{low}, {high}] {one['verdict']}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write all results here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/calibration"))
+    parser.add_argument("--only", choices=sorted(KINDS), action="append", help="only these fields")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
+    parser.add_argument("--records", type=int, default=2000, help="score at most so many of a set")
+    parser.add_argument("--tokens", type=float, default=8e6, help="forward tokens of one scoring, about")
+    parser.add_argument("--quick", action="store_true", help="one minute, one seed, fewer records")
+    options = parser.parse_args()
+    size = Size(minutes=options.minutes, records=options.records, tokens=options.tokens)
+    if options.quick:
+        options.seeds = 1
+        size = Size(minutes=1.0, records=300, tokens=6e5, modes=("exact",))
+    results = []
+    for name in options.only or list(KINDS):
+        for seed in range(options.seeds):
+            print(f"{name}, seed {seed} ...", file=sys.stderr)
+            results.append(measured(name, options.data, options.out.resolve(), seed, size))
+    show(results)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
