@@ -38,15 +38,17 @@ from calibration_data import KINDS, Items, Kind, drawn
 from numpy.typing import NDArray
 from scipy.stats import betabinom
 
+from seqmlm.engine.units import EXACT
 from seqmlm.errors import SeqmlmError, UsageError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
 from seqmlm.inference.calibrations import CASCADE, Stored, stored_calibrations
+from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks import pretrain as training
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_plan import ScoreConfig, check_rate, exact_tokens
+from seqmlm.tasks.score_plan import ScoreConfig, check_rate
 
 Row = dict[str, Any]
 
@@ -171,10 +173,10 @@ class Bench:
         if mode == "one-pass":
             return min(len(items), self.size.records)
         path = self.kind.write(items[:LOOKED_AT], self.out / "look")
-        config = self._config(path, level, "exact")
         found = self.model.domain.level(level)
-        tokens = exact_tokens(config, Session(self.model), found, most=float("inf"))
-        each = (tokens or 1.0) / min(len(items), LOOKED_AT) * (0.08 if mode == CASCADE else 1.0)
+        work = work_of(Session(self.model), found, [str(path)], options=self.kind.options)
+        tokens = 1.0 if work is None else work.tokens[str(EXACT)]
+        each = tokens / min(len(items), LOOKED_AT) * (0.08 if mode == CASCADE else 1.0)
         return min(len(items), self.size.records, max(FEWEST, int(share * self.size.tokens / each)))
 
     def _config(self, path: Path, level: str, mode: str, **more: Any) -> ScoreConfig:

@@ -81,6 +81,11 @@ def _show(result: CalibrateResult, alpha: float | None) -> None:
         ],
     )
     for name, facts in result.modes.items():
+        if isinstance(facts["records"], int) and 0 < facts["records"] < min(30, facts["rows"]):
+            tell(
+                f"mode {name}: the rows are of {facts['records']} records only, and rows of one record are "
+                "alike: rates are less sure than so many rows say; give more records"
+            )
         if "evidence" in facts:
             kinds = ", ".join(
                 f"{kind} {one['found']:.0%}" for kind, one in facts["evidence"]["kinds"].items()

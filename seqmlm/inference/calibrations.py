@@ -23,6 +23,7 @@ from safetensors.numpy import save
 
 from seqmlm.anomaly.levels import Background, Level
 from seqmlm.data.identity import TrainedOn
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.engine.foreign import shapes_of
 from seqmlm.engine.units import ONE_PASS, Mode
 from seqmlm.errors import StateError
@@ -41,6 +42,7 @@ _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _FORMAT = 1
+_FEW_RECORDS = 30
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -53,6 +55,7 @@ class Stored:
         calibration: of a mode.
         cascade: of a cascade, whose first stage asks in the mode `screen`.
         rows_per_day: of normal data with times; None without.
+        records: normal records that the rows are of; 0 where the file does not say.
         precision: "fp32" or "bf16", that the normal data were asked in.
         source: fingerprint of the normal data, or the data set of the training it was set aside from.
         created: when, ISO 8601.
@@ -66,6 +69,7 @@ class Stored:
     cascade: CascadeCalibration | None = None
     screen: Mode = ONE_PASS
     rows_per_day: float | None = None
+    records: int = 0
     precision: str = "fp32"
     source: str = ""
     created: str = ""
@@ -100,6 +104,7 @@ class Stored:
         fitted = self.fitted
         found: dict[str, Any] = {
             "rows": fitted.rows,
+            "records": redact_small_counts({"n": self.records}, model.card.sensitive)["n"],
             "smallest_rate": fitted.smallest_rate,
             "tail": fitted.has_tail,
             "rows_per_day": self.rows_per_day,
@@ -132,13 +137,21 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
     parts = [
         f"level {level}: "
         + ", ".join(
-            f"{mode} {one.rows:,} rows (rates from {rate_above(one.fitted.smallest_rate)}{_judged(one)})"
+            f"{mode} {one.rows:,} rows{_few_records(one)} "
+            f"(rates from {rate_above(one.fitted.smallest_rate)}{_judged(one)})"
             for (own, mode), one in made.items()
             if own == level
         )
         for level in levels
     ]
     return f"calibrated {'; '.join(parts)}"
+
+
+def _few_records(one: Stored) -> str:
+    """What is to be said where rows are of few records: their number promises more than they hold."""
+    return (
+        f" of {one.records} records only" if 0 < one.records < _FEW_RECORDS and one.rows > one.records else ""
+    )
 
 
 def _judged(one: Stored) -> str:
@@ -283,6 +296,7 @@ def _content(stored: Mapping[tuple[str, str], Stored]) -> bytes:
                 "screen": str(one.screen),
                 "rows": one.rows,
                 "rows_per_day": one.rows_per_day,
+                "records": one.records,
                 "precision": one.precision,
                 "source": one.source,
                 "correction": one.correction,
@@ -327,6 +341,7 @@ def _stored(facts: Mapping[str, Any], arrays: Arrays) -> Stored:
         cascade=CascadeCalibration.from_state(facts["state"], arrays) if cascade else None,
         screen=Mode.parse(facts["screen"]),
         rows_per_day=facts["rows_per_day"],
+        records=int(facts.get("records", 0)),
         precision=facts.get("precision", "fp32"),
         source=facts["source"],
         created=facts["created"],

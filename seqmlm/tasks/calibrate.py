@@ -64,6 +64,10 @@ TRAINING_SHARE, MOST_SHARE = 0.05, 0.25
 ENOUGH_ROWS = 1_000
 """Rows that a mode is calibrated with if the most share allows it: 500 of them guarantee rates of .002."""
 
+_ENOUGH_RECORDS = (
+    50  # rows of few records, such as lines of a file, are more alike than so many rows would be
+)
+
 # A forward pass is a third of a training step's work.
 _FORWARD = 3.0
 
@@ -380,7 +384,9 @@ class Calibrator:
         if fitted.needs_scores:
             detector = Detector(self._scorer(), level)
             found: list[Scored] = []
-            few = self._paid(half.records, _EXACT_SHARE / 2, self._cost(EXACT), lambda: sum(map(len, found)))
+            few = self._paid(
+                half.records, _EXACT_SHARE / 2, self._cost(EXACT, level), lambda: sum(map(len, found))
+            )
             for batch in batches(few):
                 found += detector.scored(self._encoded(batch, self.problems))
             fitted = fitted.learn(found)
@@ -455,7 +461,7 @@ class Calibrator:
             self._paid(
                 normal.records,
                 share,
-                self._cost(mode),
+                self._cost(mode, level),
                 lambda: len(judged),
                 statistics=len(level.statistics),
             )
@@ -480,7 +486,7 @@ class Calibrator:
         self, level: Level, name: str, normal: Normal, background: Background | None
     ) -> Stored | None:
         scorer = self._scorer()
-        again, judged = self._cost(EXACT), list[JudgedRow]()
+        again, judged = self._cost(EXACT, level), list[JudgedRow]()
 
         def cost(tokens: int) -> float:
             return again(tokens) * ESCALATE
@@ -540,6 +546,7 @@ class Calibrator:
             "rows_per_day": daily,
             "source": normal.source,
             "precision": self.session.precision,
+            "records": taken,
             "counts": self.session.counts,
         }
 
@@ -552,9 +559,10 @@ class Calibrator:
                 found += windows(one.encoding, space, longest)
         return InMemory(found)
 
-    def _cost(self, mode: Mode) -> Callable[[int], float]:
+    def _cost(self, mode: Mode, level: Level) -> Callable[[int], float]:
         """Forward tokens of a record by its tokens."""
-        return forward_tokens(self.session.model, mode)
+        once, ways = forward_tokens(self.session.model, mode), 1 if level.second is None else 2
+        return lambda tokens: ways * once(tokens)
 
     def _paid(
         self,
@@ -586,7 +594,8 @@ class Calibrator:
         most = max(usual * MOST_SHARE / TRAINING_SHARE, _FLOOR)
         for number, place in enumerate(nested(len(records))):
             spent = (number + (copies(number) if statistics > 1 else 0)) * each
-            if number and spent >= (usual if rows() >= ENOUGH_ROWS else most):
+            enough = rows() >= ENOUGH_ROWS and number >= _ENOUGH_RECORDS
+            if number and spent >= (usual if enough else most):
                 return
             yield records[place]
 

@@ -230,10 +230,11 @@ def schema(plan: ScoringPlan) -> Schema:
     return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
-SHIFTED, FEWEST_TOLD = 0.75, 100
-"""Share of rows with p-values of at most .5 that is said to be too large, of so many rows at least.
+SHIFTED, ALARMED, FEWEST_TOLD = 0.75, 0.2, 100
+"""Shares of rows with p-values of at most .5 and .05 that are said to be too large, of so many rows at least.
 
-With as many rows in the calibration the share is .5 of normal data but for .05: of few it says little."""
+With as many rows in the calibration the share of normal data is .5 but for .05: of few it says little. A tail
+may move alone: sessions of a length that calibration never met, among others that are most usual."""
 
 _FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line
 
@@ -259,6 +260,7 @@ class ScoreSummary:
         trained_on: records that the model was trained on.
         low_p: share of rows with p-values of at most .5, which is half of rows like those the model was
             calibrated with; None of fewer than `FEWEST_TOLD` rows, here or there.
+        lowest_p: the same of p-values of at most .05.
         stopped: the signal that ended it early, or None.
         quarantine: where bad records went, or None.
         notes: what happened on the way that a person should know.
@@ -282,6 +284,7 @@ class ScoreSummary:
     unknown: int | str = 0
     trained_on: int | str = 0
     low_p: float | None = None
+    lowest_p: float | None = None
     stopped: int | None = None
     quarantine: str | None = None
     run: str | None = None
@@ -304,6 +307,13 @@ class ScoreSummary:
                 f"{self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal data "
                 "do: these data are not like those the model was calibrated with, and their p-values are too "
                 "low; calibrate it with normal data like these ('seqmlm calibrate')"
+            )
+        elif self.lowest_p is not None and self.lowest_p > ALARMED:
+            found.append(
+                f"{self.lowest_p:.0%} of the rows have p-values below .05, as 5% of those of normal data do: "
+                "either so many are unusual, or these data are not like those the model was calibrated with, "
+                "and raise alarms where nothing is wrong; look at some, and if they are normal, calibrate it "
+                "with them ('seqmlm calibrate')"
             )
         return found
 
@@ -351,6 +361,7 @@ class ScoreCounts(Counts):
     trained_on: int
     with_p: int
     low_p: int
+    lowest_p: int
     _NUMBERS: ClassVar[Sequence[str]] = [
         "units",
         "alarms",
@@ -360,6 +371,7 @@ class ScoreCounts(Counts):
         "trained_on",
         "with_p",
         "low_p",
+        "lowest_p",
     ]
 
     def __init__(self) -> None:
@@ -387,6 +399,7 @@ class ScoreCounts(Counts):
         if judged.p_value is not None:
             self.with_p += 1
             self.low_p += judged.p_value <= 0.5
+            self.lowest_p += judged.p_value <= 0.05
         self.unfamiliar += judged.unfamiliar
         if judged.row.score is None:
             self.unscored += 1
@@ -410,9 +423,12 @@ class ScoreCounts(Counts):
             "incidents_open": [asdict(one) for one in open_ones],
         }
 
-    def share_of_low_p(self) -> float | None:
-        """Of rows with p-values; None of too few to tell."""
-        return self.low_p / self.with_p if self.with_p >= FEWEST_TOLD else None
+    def shares(self, plan: ScoringPlan | None = None) -> dict[str, float]:
+        """`low_p` and `lowest_p` of the summary; nothing of too few rows, here or in the calibration."""
+        calibrated = plan is None or (plan.stored is not None and plan.stored.rows >= FEWEST_TOLD)
+        if self.with_p < FEWEST_TOLD or not calibrated:
+            return {}
+        return {"low_p": self.low_p / self.with_p, "lowest_p": self.lowest_p / self.with_p}
 
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch, those still open included."""
@@ -456,9 +472,7 @@ def summarized(
         unfamiliar=redacted_count(counts.unfamiliar) if plan.sensitive else counts.unfamiliar,
         unknown=redacted_count(counts.unknown) if plan.sensitive else counts.unknown,
         trained_on=redacted_count(counts.trained_on) if plan.sensitive else counts.trained_on,
-        low_p=counts.share_of_low_p()
-        if plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
-        else None,
+        **counts.shares(plan),
         stopped=runner.stopped,
         quarantine=str(problems.quarantine) if problems.quarantined and problems.bad_count else None,
         run=run,

@@ -414,7 +414,7 @@ def _said(counts: ScoreCounts) -> str:
         "mode": "exact",
         "precision": "fp32",
     }
-    return ScoreSummary(**empty, **numbers, low_p=counts.share_of_low_p()).sentence()
+    return ScoreSummary(**empty, **numbers, **counts.shares()).sentence()
 
 
 def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
@@ -426,6 +426,9 @@ def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
     again = ScoreCounts()
     again.restore(shifted.snapshot())
     assert _said(again) == _said(shifted)
+    tail = _counted([0.02] * 25 + [0.6] * 50 + [0.2] * 25)
+    assert "25% of the rows have p-values below .05" in _said(tail)
+    assert "p-values" not in _said(_counted([0.02] * 20 + [0.6] * 50 + [0.2] * 30))
 
 
 def test_records_that_were_trained_on_are_said() -> None:
