@@ -171,7 +171,7 @@ def test_a_budget_bounds_what_is_asked(model: LoadedModel, monkeypatch: pytest.M
         return sum(exact(len(record.raw) + 2) for record in found)
 
     assert paid(None, 0) == list(records)
-    assert len(paid(1, ENOUGH_ROWS)) == 1
+    assert len(paid(1, ENOUGH_ROWS)) == 50, "rows of few records are too much alike"
     few = paid(1, 0)
     assert 200_000 < cost(few) < 400_000, "so much however short the training was"
     lines = np.diff(sorted(record.line for record in few))
