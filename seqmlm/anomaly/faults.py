@@ -9,7 +9,7 @@ Faults of texts are edits of units, of any field whose records are text; others 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -89,16 +89,22 @@ def edits(draw: Draw, spell: Callable[[Any, str], Any] = lambda raw, text: text)
     return fault
 
 
-def substituted(units: int = 1, *, own: bool = False) -> Draw:
-    """So many units are others of their kind, drawn as they occur in the other record (or in the same)."""
+def substituted(units: int = 1, *, own: bool = False, among: Collection[int] | None = None) -> Draw:
+    """So many units are others of their kind, drawn as they occur in the other record.
+
+    Args:
+        units: that are changed.
+        own: they are drawn from the same record.
+        among: kinds of units that are changed; None for all.
+    """
 
     def draw(given: Given, other: Given, random: Random) -> list[Edit]:
         found: dict[int, Edit] = {}
-        source = given if own else other
+        source, places = given if own else other, _places(given, among)
         for _ in range(_TRIES * units):
-            if len(found) == units or not len(given.spans) or not len(source.spans):
+            if len(found) == units or not len(places) or not len(source.spans):
                 break
-            place = int(random.integers(len(given.spans)))
+            place = int(random.choice(places))
             alike = np.arange(len(source.spans))
             if given.kinds is not None and source.kinds is not None:
                 alike = np.flatnonzero(source.kinds == given.kinds[place])
@@ -111,17 +117,28 @@ def substituted(units: int = 1, *, own: bool = False) -> Draw:
     return draw
 
 
-def swapped(given: Given, other: Given, random: Random) -> list[Edit]:
-    """Two different units of one kind, at most four apart, change places."""
-    for _ in range(_TRIES if len(given.spans) > 1 else 0):
-        first = int(random.integers(len(given.spans) - 1))
-        for second in range(first + 1, min(first + 5, len(given.spans))):
-            if given.kinds is None or given.kinds[first] == given.kinds[second]:
-                one, two = _text(given, first), _text(given, second)
-                if one != two and one.strip() and two.strip():
-                    return [(*given.spans[first].tolist(), two), (*given.spans[second].tolist(), one)]
-                break
-    return []
+def swapped(among: Collection[int] | None = None) -> Draw:
+    """Two different units of one kind (of these kinds), at most four apart, change places."""
+
+    def draw(given: Given, other: Given, random: Random) -> list[Edit]:
+        places = _places(given, among)
+        for _ in range(_TRIES if len(places) else 0):
+            first = int(random.choice(places))
+            for second in range(first + 1, min(first + 5, len(given.spans))):
+                if given.kinds is None or given.kinds[first] == given.kinds[second]:
+                    one, two = _text(given, first), _text(given, second)
+                    if one != two and one.strip() and two.strip():
+                        return [(*given.spans[first].tolist(), two), (*given.spans[second].tolist(), one)]
+                    break
+        return []
+
+    return draw
+
+
+def _places(given: Given, among: Collection[int] | None) -> Longs:
+    if among is None or given.kinds is None:
+        return np.arange(len(given.spans))
+    return np.flatnonzero(np.isin(given.kinds, list(among)))
 
 
 def shuffled(units: int) -> Draw:
@@ -173,7 +190,7 @@ def _text(given: Given, place: int) -> str:
 
 FAULTS: Mapping[str, Fault] = {
     "substituted": edits(substituted()),
-    "swapped": edits(swapped),
+    "swapped": edits(swapped()),
     "shuffled": edits(shuffled(8)),
 }
 """Faults of any text: a unit of another record, two units in the wrong order, a stretch in disorder."""

@@ -35,7 +35,7 @@ DRAWS = {
     "one": substituted(),
     "five": substituted(5),
     "own": substituted(own=True),
-    "swapped": swapped,
+    "swapped": swapped(),
     "shuffled": shuffled(6),
     "recoded": recoded(6, {"e": "a", "a": "e"}),
     "half": recoded(6, {"e": "a"}, share=0.5),
@@ -76,7 +76,8 @@ def test_units_are_those_of_the_other_record_and_of_the_same_kind():
         new = found.record.raw[start:end]
         assert new in "eFgH"
         assert new.isupper() == one.record.raw[start:end].isupper()
-        mixed = edits(swapped)(one, other, random)
+        assert edits(substituted(among=[1]))(one, other, random).record.raw[::4] == "ac"
+        mixed = edits(swapped())(one, other, random)
         assert [letter.isupper() for letter in mixed.record.raw[::2]] == [False, True, False, True]
         assert sorted(mixed.record.raw) == sorted(one.record.raw)
 

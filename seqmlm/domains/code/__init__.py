@@ -15,6 +15,7 @@ from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.tokenizers.lexers.classes import IDENTIFIERS, KEYWORD, OPERATOR
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
@@ -66,16 +67,15 @@ class CodeDomain(Domain):
 
     @property
     def faults(self) -> Mapping[str, Fault]:
-        """A token of the same class from another file, one from this file, and two in the wrong order."""
+        """An operator or keyword in place of another, a name of this file, and names in the wrong order."""
 
         def spell(raw: Any, text: str) -> Any:
             return SourceText(text, getattr(raw, "language", ""))
 
-        misused = substituted(own=True)
         return {
-            "substituted": edits(substituted(), spell),
-            "misused": edits(misused, spell),
-            "swapped": edits(swapped, spell),
+            "wrong operator": edits(substituted(among=(OPERATOR, KEYWORD)), spell),
+            "misused name": edits(substituted(own=True, among=IDENTIFIERS), spell),
+            "swapped names": edits(swapped(IDENTIFIERS), spell),
         }
 
     def pictures(self, level: Level) -> Sequence[Picture]:
