@@ -151,7 +151,7 @@ def _by_share(groups: NDArray[np.int64], wanted: tuple[float, float]) -> Parts:
     parts = _IN_ORDER[np.digitize(shares, ends)]
     distinct, member, sizes = np.unique(shares, return_inverse=True, return_counts=True)
     fair = all(
-        share / 2 <= (parts == part).mean() <= 2 * share
+        share / 2 * len(parts) <= np.count_nonzero(parts == part) <= 2 * share * len(parts)
         for part, share in ((VALIDATION, wanted[0]), (CALIBRATION, wanted[1]))
         if share > 0
     )
