@@ -147,12 +147,16 @@ class Census:
         """All counts so far."""
         owners, marks = self._all_marks()
         held = min(self.records, self._uniform)
-        parts = self._split.parts(np.concatenate([self._marks[:held], marks]))
+        parts = self._split.parts(self._marks[:held])
         validation, calibration = (
-            round(float((parts[:held] == part).mean()) * self.records) if held else 0
+            round(float((parts == part).mean()) * self.records) if held else 0
             for part in (VALIDATION, CALIBRATION)
         )
-        trains = parts[held:] == TRAIN
+        # Sizes of groups matter: a sequence is where its records are; where none is held, the rule decides.
+        known = dict(zip(map(tuple, self._marks[:held].tolist()), parts.tolist(), strict=True))
+        others = self._split.parts(np.concatenate([self._marks[:held], marks]))[held:].tolist()
+        found = [known.get(tuple(mark), part) for mark, part in zip(marks.tolist(), others, strict=True)]
+        trains = np.array(found, dtype=np.int8) == TRAIN
         held_out = np.bincount(owners[~trains], minlength=len(self._seen)) > 0
         in_training = np.bincount(owners[trains], minlength=len(self._seen)) > 0
         distinct = min(len(self._seen) << self._level, self.records)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.record import Record
-from seqmlm.data.splits import ByKey, assign
+from seqmlm.data.splits import VALIDATION, ByKey
 from seqmlm.tasks.inspect import Census
 
 SPLIT = ByKey(key=lambda record: str(record.document), seed=3, share=0.3)
@@ -26,17 +27,18 @@ pairs = st.lists(
 @given(pairs)
 def test_as_counting_everything_would_say(rows):
     census, sides = Census(SPLIT, 0), defaultdict(set)
-    documents = {document for _, document in rows}
-    for number, (raw, document) in enumerate(rows):
-        census.add(record(number, raw, document))
-        sides[raw].add(assign(document, 3, 0.3))
+    records = [record(number, raw, document) for number, (raw, document) in enumerate(rows)]
+    marks = np.array([SPLIT.mark(one) for one in records], dtype=np.int64).reshape(-1, 2)
+    parts = SPLIT.parts(marks).tolist()
+    for one, part in zip(records, parts, strict=True):
+        census.add(one)
+        sides[one.raw].add(part)
     found = census.counts()
     assert (found.records, found.distinct) == (len(rows), len(sides))
     assert found.duplicates == len(rows) - len(sides)
     assert found.train + found.validation == len(rows)
-    if len({assign(document, 3, 0.3) for document in documents}) == 2:  # else one of them crosses
-        assert found.validation == sum(assign(d, 3, 0.3) == "validation" for _, d in rows)
-        assert found.leaked == sum(len(side) == 2 for side in sides.values())
+    assert found.validation == parts.count(VALIDATION)
+    assert found.leaked == sum(len(side) == 2 for side in sides.values())
     assert found.exact
     assert census.characters == sum(len(raw) for raw, _ in rows)
 
