@@ -48,7 +48,7 @@ def quixbugs_rows(
     lines = [SourceUnits(one).lines for one in asked]
     bits = _bits(Baselines(model, spelled(model, field)), asked)
     normal = _scored(model, field.texts[:: -(-len(field.texts) // NORMAL)])
-    z = {f"z of {arm}": _z(_of(arm, normal), _of(arm, asked)) for arm in ARMS}
+    z = _z(normal, asked)
     rows = []
     for name, values in {**bits, **z}.items():
         ranks = [
@@ -79,9 +79,11 @@ def _of(arm: str, found: Sequence[Scored]) -> list[Scored]:
     ]
 
 
-def _z(normal: Sequence[Scored], asked: Sequence[Scored]) -> list[Doubles]:
+def _z(normal: Sequence[Scored], asked: Sequence[Scored]) -> dict[str, list[Doubles]]:
+    """Standard deviations by which each unit is more surprising than its class, by arm: (U,) a program."""
     norms = ClassNorms(np.zeros((len(CLASSES) + 1, SUBWORDS, 3))).learn(normal)
-    return [norms.z(one) for one in asked]
+    mixed, alone = zip(*(norms.z(one) for one in asked), strict=True)
+    return {f"z of {arm}": list(alone if arm == "model" else mixed) for arm in ARMS}
 
 
 def _bits(baselines: Baselines, asked: Sequence[Scored]) -> dict[str, list[Doubles]]:
