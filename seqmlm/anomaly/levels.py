@@ -230,6 +230,13 @@ class Level(ABC):
             "one; --report draws them"
         )
 
+    def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
+        """What a normal record may come as when it is judged: itself, or what it is cut into, by chance.
+
+        Calibration judges these, so that rows are compared with such as are cut as they are.
+        """
+        return (record,)
+
     @abstractmethod
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """What of the record is judged; statistics that read a pass which was not made are left out."""

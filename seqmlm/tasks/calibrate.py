@@ -405,6 +405,9 @@ class Calibrator:
             UsageError: a mode that this model cannot be asked in.
         """
         found: dict[tuple[str, str], Stored] = {}
+        random = np.random.default_rng(self.seed)
+        cut = [part for record in normal.records for part in level.as_judged(record, random)]
+        normal = replace(normal, records=cut)
         for mode in modes:
             one = self._cascade if mode == CASCADE else self._single
             made = one(level, mode, normal, background)
@@ -479,7 +482,7 @@ class Calibrator:
         if mode == EXACT:
             self._exact[level.name] = choice
         calibration = Calibration.fit(statistics, lengths, seed=self.seed, choice=choice)
-        facts = self._facts(rows, len(records.records), normal)
+        facts = self._facts(rows, records.records, normal)
         return Stored(calibration=calibration, evidence=evidence, **facts)
 
     def _cascade(
@@ -520,7 +523,7 @@ class Calibrator:
         screen, exact, lengths = stage.shown(seen)
         choice = self._exact.get(level.name, level.choice)
         cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed, choice=choice)
-        facts = self._facts(rows, len(records), normal)
+        facts = self._facts(rows, records, normal)
         return Stored(cascade=cascade, screen=ONE_PASS, evidence=evidence, **facts)
 
     def _too_few(self, judged: Sequence[JudgedRow]) -> bool:
@@ -536,7 +539,8 @@ class Calibrator:
     def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
-    def _facts(self, rows: Sequence[Row], taken: int, normal: Normal) -> dict[str, Any]:
+    def _facts(self, rows: Sequence[Row], records: Sequence[Record], normal: Normal) -> dict[str, Any]:
+        taken = len({(one.source, one.id) for one in records})  # a record may have come in parts
         times = [row.time for row in rows if row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:
             times = []  # the first and the last of few are dates of single people

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from seqmlm.anomaly.faults import Fault, Given, Planted, Random
 from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
+from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
@@ -252,15 +254,42 @@ ODD = 5
 """Lines that a row names."""
 
 
-class SessionLevel(Level):
+class _LinesLevel(Level):
+    """A level of records of lines, which live may be cut anywhere."""
+
+    background = LogBackground
+
+    def as_judged(self, record: Record, random: Random) -> Sequence[Record]:
+        """A session as it is; every other window of a log is cut in two to many places, as a log that pauses
+        while it is followed. The cuts are drawn with lengths that are uniform on a log scale."""
+        raw = record.raw
+        if not raw.windowed or len(raw.lines) < 2 or random.random() < 0.5:
+            return (record,)
+        cuts = [0]
+        while cuts[-1] < len(raw.lines):
+            cuts.append(cuts[-1] + int(len(raw.lines) ** random.random()))
+        return [_lines(record, slice(*pair)) for pair in pairwise(cuts)]
+
+
+def _lines(record: Record, part: slice) -> Record:
+    """Some of a window's lines as a record."""
+    raw, columns = record.raw, ("lines", "labels")
+    times = None if raw.times is None else raw.times[part]
+    meta = {name: value[part] if name in columns else value for name, value in record.meta.items()}
+    return replace(record, raw=replace(raw, lines=raw.lines[part], times=times), meta=meta)
+
+
+class SessionLevel(_LinesLevel):
     """The record, session or window, by surprisals, by LogBERT's rule, and by what counting says.
 
     A session may come in several records (`max_session`, `session_gap`, rotated files): they have one id, and
     each is judged alone, so events that are in another of them are missing here.
 
     Its statistics say much the same, and a fault moves few of them: they are fused by the harmonic mean. All
-    lengths are compared with each other (rows have length 1): length is a statistic of its own, and bins
-    would leave too few of like length to tell how rare a value is. Both were chosen on planted faults.
+    lengths of sessions are compared with each other (rows have length 1): length is a statistic of its own,
+    and bins would leave too few of like length to tell how rare a value is. Both were chosen on planted
+    faults. Windows of lines, which end where a log that is followed pauses, are compared with windows of
+    their length.
 
     JSON fields of its rows beside the usual ones, each where there is something to say:
         odd_lines: lines of the file that surprise most, the most surprising first.
@@ -280,7 +309,6 @@ class SessionLevel(Level):
     choice = Choice(fusion="harmonic")
     always = ("unseen",)
     also, also_want = (PARTITION,), (Rank(),)
-    background = LogBackground
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -302,12 +330,20 @@ class SessionLevel(Level):
         if again is not None and Rank.name in again.values:
             whole = np.array([0, len(again)])
             statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
-        row = record_row(scored, {**statistics, **counted.statistics})
+        statistics |= counted.statistics
+        windowed = scored.record.raw.windowed
+        if windowed:  # a window has the length and the ends that it was given
+            del statistics["length"]
+            inner = counted.follows[1:-1]
+            statistics["bigram_max"], statistics["bigram_mean"] = (
+                (float(inner.max()), float(inner.mean())) if len(inner) else (0.0, 0.0)
+            )
         extra = _told(scored, counted, known, bits)
-        return [replace(row, length=1, time=_time(scored, 0), extra=extra)]
+        row = record_row(scored, statistics)
+        return [replace(row, length=count if windowed else 1, time=_time(scored, 0), extra=extra)]
 
 
-class LineLevel(Level):
+class LineLevel(_LinesLevel):
     """Each line alone: by its surprisal, by what stands beside it, and by whether it was ever seen.
 
     Args:
@@ -320,7 +356,6 @@ class LineLevel(Level):
         "bigram": "how rarely training had this line after the one before it",
     }
     always = ("unseen",)
-    background = LogBackground
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -333,15 +368,20 @@ class LineLevel(Level):
         size = np.bincount(line, minlength=len(bits))
         new = _new(counted, known)
         numbers = scored.record.meta.get("lines")
+        # What is known of a line depends on how many stand around it; of words, more on its own.
+        windowed = scored.record.raw.windowed and known.tokenizer.unit == "line"
+        follows = counted.follows.copy()
+        if scored.record.raw.windowed:  # its ends are those of the window
+            follows[[0, -1]] = 0.0
         rows = []
         for at in np.unique(line).tolist():
             units = np.flatnonzero(line == at)
             statistics = {
                 "surprisal": float(bits[at] / size[at]),
                 "unseen": float(np.inf if counted.events[at] == known.counts.size else new[at]),
-                "bigram": float(max(counted.follows[at], counted.follows[at + 1])),
+                "bigram": float(follows[at : at + 2].max()),
             }
-            row = part_row(scored, units, str(at), statistics)
+            row = part_row(scored, units, str(at), statistics, length=len(bits) if windowed else None)
             place = row.line if numbers is None else numbers[at]
             rows.append(replace(row, line=place, time=_time(scored, at)))
         return rows
@@ -381,6 +421,8 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     if counted.statistics["unseen"]:
         new = np.flatnonzero(_new(counted, known))[:ODD].tolist()
         told["unseen_lines"] = [numbers[at] for at in new]
+    if scored.record.raw.windowed and counted.statistics["length"] > 1:
+        return told  # shorter than any window of training: most of what these have is not there
     if counted.missing:
         told["missing"] = [{"unit": unit, "share": share} for unit, share in counted.missing]
     if counted.unlike:

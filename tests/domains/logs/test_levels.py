@@ -150,3 +150,54 @@ def test_a_window_is_judged_as_a_session(model: LoadedModel) -> None:
     domain = model.domain
     assert [level.name for level in domain.levels] == ["session", "line"]
     assert domain.level("window").name == domain.level(None).name == "session"
+
+
+def window(lines: int) -> Record:
+    """A window of a log, as its reader cuts it."""
+    record = session([f"line {number}" for number in range(lines)])
+    return replace(
+        record,
+        raw=replace(record.raw, windowed=True),
+        meta={**record.meta, "labels": tuple(map(str, range(lines))), "note": "kept"},
+    )
+
+
+@pytest.mark.parametrize("level", [SessionLevel("session"), LineLevel("line")])
+def test_calibration_judges_windows_as_a_pause_may_cut_them(level: SessionLevel | LineLevel) -> None:
+    random, lengths, whole = np.random.default_rng(0), [], 0
+    for _ in range(400):
+        record = window(64)
+        parts = level.as_judged(record, random)
+        for name in ("lines", "times"):
+            assert sum((getattr(part.raw, name) for part in parts), ()) == getattr(record.raw, name)
+        for name in ("lines", "labels"):
+            assert sum((part.meta[name] for part in parts), ()) == record.meta[name]
+        assert {(part.id, part.meta["note"]) for part in parts} == {(record.id, "kept")}
+        whole += len(parts) == 1
+        lengths += [len(part.raw.lines) for part in parts] if len(parts) > 1 else []
+    assert 150 < whole < 250
+    octaves = np.histogram(lengths, [1, 2, 4, 8, 16, 32, 64])[0] / len(lengths)
+    assert (octaves > 0.08).all(), "every length of a burst is met"
+
+
+def test_calibration_judges_sessions_whole() -> None:
+    record, random = session(NORMAL * 16), np.random.default_rng(0)
+    assert all(SessionLevel("session").as_judged(record, random) == (record,) for _ in range(20))
+
+
+def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, known: LogBackground) -> None:
+    record = session(NORMAL[:2])
+    [whole] = SessionLevel("session").rows(scored(model, record), known)
+    [cut] = SessionLevel("session").rows(
+        scored(model, replace(record, raw=replace(record.raw, windowed=True))), known
+    )
+    assert (whole.length, cut.length) == (1, 2)
+    own = {"length", "bigram_max", "bigram_mean"}
+    assert {name: whole.statistics[name] for name in set(cut.statistics) - own} == {
+        name: value for name, value in cut.statistics.items() if name not in own
+    }
+    inner = known.counted(scored(model, record).encoding).follows[1]
+    assert cut.statistics["bigram_max"] == cut.statistics["bigram_mean"] == inner
+    assert "length" not in cut.statistics
+    assert "missing" in whole.extra
+    assert not {"missing", "unlike"} & set(cut.extra)

@@ -33,6 +33,7 @@ class LogLines:
         keys: the lines are event ids of a session file, not messages.
         subject: whose lines they are, the session or the file with its rotations; None where nobody says.
             Vocabularies of sensitive logs keep what enough subjects have. No part of what the lines say.
+        windowed: the log was cut after a number of lines, or where it paused: another cut would do as well.
 
     >>> raw = LogLines(lines=("started", "ready"), times=(0.0, 1.5))
     >>> raw.text
@@ -43,6 +44,7 @@ class LogLines:
     times: tuple[float, ...] | None = None
     keys: bool = False
     subject: str | None = field(default=None, compare=False, repr=False)
+    windowed: bool = field(default=False, compare=False, repr=False)
 
     @property
     def text(self) -> str:

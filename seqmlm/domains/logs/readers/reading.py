@@ -200,7 +200,8 @@ class Reading:
         meta: dict[str, object] = {"lines": piece.numbers}
         if piece.labels is not None:
             meta["labels"] = piece.labels
-        raw = LogLines(lines=piece.messages, times=piece.times)
+        cut = piece.session is None and not self._asked.window.by_time
+        raw = LogLines(lines=piece.messages, times=piece.times, windowed=cut)
         return self._made(raw, piece.session, piece.numbers[0], f"{self._name}:{piece.group}", meta)
 
     def _made(

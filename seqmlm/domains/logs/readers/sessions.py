@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from math import isnan
+from math import inf, isnan
 from operator import lt
 
 from seqmlm.data.problems import Problems
@@ -89,7 +89,8 @@ def windows(events: Iterator[Events], window: Window, source: str, problems: Pro
 
     Windows are made stretch by stretch: a stretch ends with its 16th window, and the next one begins with
     the line behind it. So windows that overlap are of one stretch; a split has no line on both sides. A pause
-    ends the stretch, and the window under way.
+    ends the stretch: after the window under way, or, of windows by time, before the first one whose time is
+    not over by our own clock.
 
     Raises:
         DataError: windows by time of a log without times.
@@ -97,8 +98,9 @@ def windows(events: Iterator[Events], window: Window, source: str, problems: Pro
     held = _Held()
     for batch in events:
         if not len(batch):
-            yield from held.cut(window, len(held.numbers))
-            held.drop(len(held.numbers))
+            number, last, begin = held.over(window, time.monotonic())
+            yield from held.cut(window, last, number)
+            held.drop(begin)
             continue
         if window.by_time and (batch.times is None or isnan(batch.times[0])):
             raise DataError(
@@ -127,6 +129,7 @@ class _Held:
         self._times: list[float] | None = None
         self._labels: list[str] | None = None
         self._order: list[float] = []  # times that never go back
+        self._came = 0.0  # the last of them, by our clock
         self.late = 0
 
     def add(self, batch: Events) -> None:
@@ -139,6 +142,7 @@ class _Held:
             before = self._order[-1:]
             ordered = list(accumulate([*before, *batch.times], max))[len(before) :]
             self._order += ordered
+            self._came = time.monotonic()
         if batch.labels is not None:
             self._labels = (self._labels or []) + batch.labels
 
@@ -156,10 +160,23 @@ class _Held:
             if column:
                 del column[:end]
 
-    def cut(self, window: Window, end: int) -> Iterator[Piece]:
-        """The windows of the first `end` lines."""
+    def over(self, window: Window, now: float) -> tuple[float, int, int]:
+        """At a pause: how many windows are over, the lines they have, and those no other window has.
+
+        Windows of lines are over. The time in the log goes on from the last line as our clock does.
+        """
+        if not window.by_time or not self.numbers:
+            return inf, len(self.numbers), len(self.numbers)
+        first = self._order[0]
+        passed = self._order[-1] + now - self._came - first
+        number = max(0, int((passed - window.length) // window.step) + 1)
+        last = bisect_left(self._order, first + (number - 1) * window.step + window.length)
+        return number, last if number else 0, bisect_left(self._order, first + number * window.step)
+
+    def cut(self, window: Window, end: int, most: float = inf) -> Iterator[Piece]:
+        """The windows of the first `end` lines, at most `most` of them."""
         covered = number = 0
-        while covered < end:
+        while covered < end and number < most:
             if window.by_time:
                 # Where nothing happened, windows are passed over at once.
                 begin = self._order[0] + number * window.step

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.readers import READERS
+from seqmlm.domains.logs.readers import READERS, sessions
 from seqmlm.domains.logs.readers.events import Events
 from seqmlm.domains.logs.readers.sessions import STRETCH, Piece, Sessions, ids_by, window_of, windows
 from seqmlm.errors import DataError
@@ -99,6 +99,37 @@ def test_lines_out_of_order_and_without_times():
     assert problems.counts == {"a line earlier than the one before it": 1}
     with pytest.raises(DataError, match="windows by time need lines with times"):
         list(windows(batches(None, 4, 4), window_of("1m", None), "f", Problems()))
+
+
+@pytest.mark.parametrize("step", [10, 5])
+def test_at_a_pause_windows_by_time_end_whose_time_is_over(monkeypatch: pytest.MonkeyPatch, step: int):
+    now = 1000.0
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: now)
+    nothing = Events(numbers=[], messages=[], times=None, whole=[])
+
+    def live() -> Iterator[Events]:
+        nonlocal now
+        times = [0.0, 4.0, 9.0, 12.0]
+        for row, _ in zip(batches(times, 4, 1), times, strict=True):
+            yield row
+            yield nothing
+        now += 3.0  # at 15 in the log's time
+        yield nothing
+        now += 7.0
+        yield nothing
+
+    came: list[tuple[float, tuple[int, ...]]] = [
+        (now, piece.numbers) for piece in windows(live(), window_of("10s", f"{step}s"), "f", Problems())
+    ]
+    # A stretch begins with a line: after the first window at 9, where windows have lines in common.
+    assert came == [(1000.0, (1, 2, 3)), (1010.0, (4,) if step == 10 else (3, 4))]
+
+
+def test_at_a_pause_windows_of_lines_end():
+    nothing = Events(numbers=[], messages=[], times=None, whole=[])
+    live = (one for row in batches(None, 5, 2) for one in (row, nothing))
+    pieces = windows(live, window_of(64, None), "f", Problems())
+    assert [piece.numbers for piece in pieces] == [(1, 2), (3, 4), (5,)]
 
 
 def gather(lines: list[str], times: list[float] | None = None, **options: Any) -> list[Piece]:
