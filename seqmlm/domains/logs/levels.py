@@ -51,6 +51,12 @@ ASKED = {
 }
 """Statistics of the pseudo-log-likelihood."""
 
+TIMED = {
+    "hurried": "more lines a second than usual",
+    "paused": "a longer pause between two lines than usual",
+}
+"""Statistics of the times of lines; a log without times does not have them."""
+
 MISSES = "misses"
 """The statistic of LogBERT's rule, over a partition."""
 
@@ -110,6 +116,24 @@ def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str
             "pll_max": largest(bits, offsets),
             "pll_top": top / np.minimum(number, TOP),
         }
+
+
+def timed(times: Sequence[float] | None) -> dict[str, float]:
+    """The statistics of `TIMED`, on log scales; nothing for fewer than two lines with times.
+
+    hurried: log2 of lines per second, of the time from the first line to the last and a second.
+    paused: log2 of the longest time between neighbouring lines, in seconds, and a second.
+
+    Args:
+        times: seconds of each line; a line before the one above it counts as at the same time.
+    """
+    if times is None or len(times) < 2:
+        return {}
+    apart = np.maximum(np.diff(times), 0.0)
+    return {
+        "hurried": float(np.log2(len(times) / (apart.sum() + 1.0))),
+        "paused": float(np.log2(apart.max() + 1.0)),
+    }
 
 
 def misses(ranks: Longs, offsets: Longs, g: int) -> Doubles:
@@ -305,6 +329,7 @@ class SessionLevel(_LinesLevel):
         **ASKED,
         MISSES: "lines that are not among the most probable ones of their place",
         **COUNTED,
+        **TIMED,
     }
     choice = Choice(fusion="harmonic")
     always = ("unseen",)
@@ -315,7 +340,7 @@ class SessionLevel(_LinesLevel):
 
     @property
     def screen(self) -> tuple[str, ...]:
-        return (*ASKED, *COUNTED)
+        return (*ASKED, *COUNTED, *TIMED)
 
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         known = _known(background, self.name)
@@ -330,7 +355,7 @@ class SessionLevel(_LinesLevel):
         if again is not None and Rank.name in again.values:
             whole = np.array([0, len(again)])
             statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
-        statistics |= counted.statistics
+        statistics |= {**counted.statistics, **timed(scored.record.raw.times)}
         windowed = scored.record.raw.windowed
         if windowed:  # a window has the length and the ends that it was given
             del statistics["length"]
@@ -488,9 +513,38 @@ def _doubled(lines: list[str], others: Sequence[str], random: Random) -> list[in
     return [at]
 
 
+def _times_changed(change: Callable[[Doubles, Random], Doubles]) -> Fault:
+    """The fault of a record whose lines come at other times: all of them are wrong."""
+
+    def fault(given: Given, other: Given, random: Random) -> Planted | None:
+        raw = given.record.raw
+        if raw.times is None or len(raw.times) < 2 or raw.times[0] == raw.times[-1]:
+            return None
+        apart = change(np.maximum(np.diff(raw.times), 0.0), random)
+        times = raw.times[0] + np.concatenate([[0.0], np.cumsum(apart)])
+        record = replace(given.record, raw=replace(raw, times=tuple(times.tolist())))
+        return Planted(record, np.array([[0, len(raw.text)]]))
+
+    return fault
+
+
+def _hurried(apart: Doubles, random: Random) -> Doubles:
+    return apart / _TIMES
+
+
+def _paused(apart: Doubles, random: Random) -> Doubles:
+    longer = apart.copy()
+    longer[random.integers(len(apart))] += (_TIMES - 1) * apart.sum()
+    return longer
+
+
+_TIMES = 8.0  # as fast, or as long
+
 FAULTS: Mapping[str, Fault] = {
     "swapped": _lines_changed(_swapped),
     "substituted": _lines_changed(_substituted),
     "deleted": _lines_changed(_deleted),
     "doubled": _lines_changed(_doubled),
+    "hurried": _times_changed(_hurried),
+    "paused": _times_changed(_paused),
 }

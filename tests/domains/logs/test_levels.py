@@ -12,7 +12,7 @@ from log_models import NORMAL, log_model, session
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import counts_of
-from seqmlm.domains.logs.levels import PARTITION, LineLevel, LogBackground, SessionLevel
+from seqmlm.domains.logs.levels import PARTITION, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
@@ -201,3 +201,9 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
     assert "length" not in cut.statistics
     assert "missing" in whole.extra
     assert not {"missing", "unlike"} & set(cut.extra)
+
+
+def test_times_of_lines() -> None:
+    assert timed((5.0, 6.0, 8.0, 12.0)) == {"hurried": -1.0, "paused": pytest.approx(math.log2(5))}
+    assert timed((5.0, 3.0, 4.0)) == timed((5.0, 5.0, 6.0)), "a line before the one above it"
+    assert timed(None) == timed((5.0,)) == {}
