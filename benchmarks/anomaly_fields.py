@@ -179,7 +179,7 @@ def compared(
     twice = np.tile(np.arange(half), 2)
     rows = [_row(f"{name}, unit", changed, by_unit, owner, len(pairs))]
     if judges is not None:
-        rows[0] |= _judged(changed, judges, both[half:], by_unit[rows[0]["floor"]], owner)
+        rows[0] |= _judged(changed, judges, both[half:], by_unit, rows[0]["floor"], owner)
     for way, reduce in (("mean", np.mean), ("max", np.max)):
         whole = {arm: np.array([float(reduce(v)) for v in values]) for arm, values in bits.items()}
         row = _row(f"{name}, record by {way}", labels, whole, twice, len(pairs))
@@ -188,9 +188,17 @@ def compared(
     return rows
 
 
-def _judged(labels: Bools, judges: Judges, faulty: Sequence[Encoded], floor: Doubles, groups: Any) -> Row:
-    """The product beside the best floor and beside the best of its own statistics."""
-    found = judges.found(faulty)
+def _judged(
+    labels: Bools,
+    judges: Judges,
+    faulty: Sequence[Encoded],
+    arms: dict[str, Doubles],
+    best: str,
+    groups: Any,
+) -> Row:
+    """The product beside the best floor and beside the best of its own statistics; of all, the share of wrong
+    units that are found where one in twenty of the others is taken for wrong."""
+    found, floor = judges.found(faulty), arms[best]
     areas = {name: ranking(labels, values)["auroc"] for name, values in found.items()}
     part = max((name for name in areas if name != JUDGED), key=lambda name: areas[name])
     return {
@@ -198,6 +206,10 @@ def _judged(labels: Bools, judges: Judges, faulty: Sequence[Encoded], floor: Dou
         "judged_by": judges.choice,
         "parts": areas,
         "part": part,
+        "found": {
+            name: float((values[labels] > np.quantile(values[~labels], 0.95)).mean())
+            for name, values in {**arms, **found}.items()
+        },
         **{f"judged_{key}": value for key, value in gain(labels, found[JUDGED], floor, groups).items()},
         **{f"part_{key}": v for key, v in gain(labels, found[JUDGED], found[part], groups).items()},
     }

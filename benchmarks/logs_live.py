@@ -1,0 +1,228 @@
+"""Does a log that is followed raise alarms at what goes wrong with a web server, and at nothing else?
+
+A real nginx (Debian's package; without it the benchmark says so and ends) serves a small shop to real
+clients (`logs_live_site`). A `tiny` model is trained on a normal stretch; in the next one the backend goes
+down, paths are scanned, methods come that never came, passwords are tried, the catalogue is scraped, and
+answers are slow. The access log, combined and as JSON, is scored twice: as a file, and written into a pipe as
+it came, with `--max-latency 1s`, where windows end at pauses. Beside both, on windows of 64 lines:
+
+    unseen rule     a method, shape of a path and status that training never had together: five lines of code
+    bigram          the rarest pair of neighbouring ones, by counts
+    rate            the largest count of one in a window, by its mean in training, and lines a second
+
+Thresholds of these come from the last fifth of the normal stretch, at the same rates; the others are
+calibrated by `seqmlm train`. A window shows a fault if one of its lines does; nearby means within 5 s.
+
+    python benchmarks/logs_live.py           # 5 minutes of normal traffic: about 20 minutes on two cores
+    python benchmarks/logs_live.py --quick   # 2 minutes of it
+
+Traffic and models are kept under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_metrics import threshold_on
+from logs_live_site import FAULTS, kinds, nginx, record
+from numpy.typing import NDArray
+
+RATES = (0.01, 0.05)
+WINDOW = 64
+_NUMBER = re.compile(r"(?<=/)\d+(?=/|$)")
+Key = tuple[str, str, int]
+Found = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+def seqmlm(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "SEQMLM_HOME": str(out / "workspace"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "seqmlm", *arguments]
+    return subprocess.Popen(command, env=environment, stdin=options.get("stdin"), stdout=options["stdout"])
+
+
+def train(out: Path, form: str, steps: int) -> None:
+    """The model `form`, of the normal stretch."""
+    if (out / "workspace" / "runs" / form / "result.json").exists():
+        return
+    log = out / "normal" / f"{form}.log"
+    ended = seqmlm(
+        out,
+        *("train", "--domain", "logs", "--data", str(log), "--name", form, "--size", "tiny"),
+        *("--max-steps", str(steps), "--option", "session=none"),
+        stdout=subprocess.DEVNULL,
+    ).wait()
+    if ended:
+        raise SystemExit(f"training {form} ended with {ended}")
+
+
+def scored(out: Path, form: str, live: bool) -> Found:
+    """(W,) first line of each window, from 1 on, and its p-value."""
+    rows, log = out / f"{form}-{'live' if live else 'file'}.jsonl", out / "faulty" / f"{form}.log"
+    if not rows.exists():
+        part = rows.with_suffix(".part")
+        with part.open("wb") as written:
+            given = ("score", form, "-" if live else str(log), "--option", "session=none")
+            if live:
+                process = seqmlm(out, *given, "--max-latency", "1s", stdin=subprocess.PIPE, stdout=written)
+                replay(log, process)
+            else:
+                process = seqmlm(out, *given, stdout=written)
+            if process.wait():
+                raise SystemExit(f"scoring {form} ended with {process.returncode}")
+        part.rename(rows)
+    told = [json.loads(line) for line in rows.read_text().splitlines()]
+    told = [row for row in told if "p_value" in row]
+    return np.array([row["line"] for row in told]), np.array([row["p_value"] for row in told], dtype=float)
+
+
+def replay(log: Path, process: subprocess.Popen[bytes]) -> None:
+    """Write the lines of a second when that second comes; the first when the scorer has started."""
+    assert process.stdin is not None
+    seconds: dict[float, list[bytes]] = defaultdict(list)
+    for line, at in zip(log.read_bytes().splitlines(keepends=True), times(log.parent), strict=True):
+        seconds[at].append(line)
+    time.sleep(20)
+    began, first = time.monotonic(), min(seconds)
+    for at, lines in sorted(seconds.items()):
+        time.sleep(max(0.0, began + at - first - time.monotonic()))
+        process.stdin.write(b"".join(lines))
+        process.stdin.flush()
+    process.stdin.close()
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "json.log").read_text().splitlines()]
+
+
+def times(folder: Path) -> list[float]:
+    return [datetime.fromisoformat(row["time"]).timestamp() for row in rows_of(folder)]
+
+
+# Rules
+
+
+def keys(folder: Path) -> list[Key]:
+    """Method, shape of the path and status of each line."""
+    return [
+        (row["method"], _NUMBER.sub("*", row["uri"].split("?")[0]), row["status"]) for row in rows_of(folder)
+    ]
+
+
+def rules(
+    known: Sequence[Key], at: Sequence[float]
+) -> dict[str, Callable[[Sequence[Key], Sequence[float]], float]]:
+    """Each says how unusual a window is."""
+    seen, pairs = Counter(known), Counter(pairwise(known))
+    parts = [Counter(known[i : i + WINDOW]) for i in range(0, len(known), WINDOW)]
+    usual = {key: float(np.mean([part[key] for part in parts])) for key in seen}
+
+    def unseen(window: Sequence[Key], _: Sequence[float]) -> float:
+        return float(sum(key not in seen for key in window))
+
+    def bigram(window: Sequence[Key], _: Sequence[float]) -> float:
+        return max(
+            (-np.log2((pairs[a, b] + 0.5) / (seen[a] + 0.5 * len(seen))) for a, b in pairwise(window)),
+            default=0.0,
+        )
+
+    def rate(window: Sequence[Key], at: Sequence[float]) -> float:
+        own = Counter(window)
+        share = max(own[key] / (usual.get(key, 0.0) + 1.0) for key in own)
+        return float(share * len(window) / (at[-1] - at[0] + 1.0))
+
+    return {"unseen rule": unseen, "bigram": bigram, "rate": rate}
+
+
+def by_rules(out: Path) -> dict[str, tuple[NDArray[np.int64], dict[float, NDArray[np.bool_]]]]:
+    """Per rule: the first line of each window, and at each rate whether it alarms."""
+    normal, at = keys(out / "normal"), times(out / "normal")
+    cut = len(normal) * 4 // 5
+    asked, when = keys(out / "faulty"), times(out / "faulty")
+    found = {}
+    for name, rule in rules(normal[:cut], at[:cut]).items():
+
+        def values(lines: Sequence[Key], seconds: Sequence[float], rule: Any = rule) -> NDArray[np.float64]:
+            starts = range(0, len(lines), WINDOW)
+            return np.array([rule(lines[i : i + WINDOW], seconds[i : i + WINDOW]) for i in starts])
+
+        reference, scores = values(normal[cut:], at[cut:]), values(asked, when)
+        first = np.arange(1, len(asked) + 1, WINDOW)
+        found[name] = first, {rate: scores > threshold_on(reference, rate) for rate in RATES}
+    return found
+
+
+# Table
+
+
+def table(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
+    """For each detector and rate: alarms and windows, of each fault and of normal ones."""
+    truth, when = kinds(out), np.array(times(out / "faulty"))
+    detectors: dict[str, tuple[NDArray[np.int64], dict[float, NDArray[np.bool_]]]] = {}
+    for form in forms:
+        for live in (False, True):
+            first, p = scored(out, form, live)
+            detectors[f"{form}, {'live' if live else 'file'}"] = first, {rate: p <= rate for rate in RATES}
+    detectors |= by_rules(out)
+    disturbed = [(one["begin"] - 1, one["end"] + 5) for one in json.loads((out / "faults.json").read_text())]
+    near = np.zeros(len(when), dtype=np.bool_)
+    for begin, end in disturbed:
+        near |= (when >= begin) & (when <= end)
+    rows = []
+    for name, (first, alarms) in detectors.items():
+        bounds = [*(first - 1).tolist(), len(truth)]
+        shown = [set(truth[a:b]) - {""} for a, b in pairwise(bounds)]
+        normal = np.array([not near[a:b].any() for a, b in pairwise(bounds)])
+        for rate, alarm in alarms.items():
+            row: dict[str, Any] = {"detector": name, "rate": rate}
+            for kind in FAULTS:
+                own = np.array([kind in one for one in shown])
+                row[kind] = [int(alarm[own].sum()), int(own.sum())]
+            row["normal"] = [int(alarm[normal].sum()), int(normal.sum())]
+            rows.append(row)
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    kinds_ = [*FAULTS, "normal"]
+    print(f"{'windows alarmed':<18}{'rate':>6}" + "".join(f"{kind:>19}" for kind in kinds_))
+    for row in rows:
+        cells = "".join(f"{'/'.join(map(str, row[kind])):>19}" for kind in kinds_)
+        print(f"{row['detector']:<18}{row['rate']:>6}{cells}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("logs_live"))
+    parser.add_argument("--quick", action="store_true", help="2 minutes of normal traffic, 300 steps")
+    options = parser.parse_args()
+    if not nginx():
+        raise SystemExit("nginx is not installed (apt-get install nginx-light): nothing is measured")
+    out: Path = options.out
+    if not (out / "faults.json").exists():
+        quiet, normal = (6.0, 120.0) if options.quick else (12.0, 300.0)
+        record(out, normal=normal, quiet=quiet, seconds=5.0, clients=40, think=0.25)
+    forms = ("combined", "json")
+    for form in forms:
+        train(out, form, 300 if options.quick else 1000)
+    rows = table(out, forms)
+    show(rows)
+    (out / "results.json").write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
