@@ -481,13 +481,17 @@ def summarized(
 
 def _alarm(judged: JudgedRow) -> Alarm:
     """Where an alarm lies: by lines where the record is made of lines, else by characters, of the whole that
-    the record is a part of, if it is."""
+    the record is a part of, if it is. Lines of a file that have no other name than their place in it, such as
+    windows of a log, lie along the file."""
     row, record = judged.row, judged.scored.record
     place = f"{record.source}\0{record.document or record.id}"
     lines = record.meta.get("lines")
     start, end = row.at(row.start, row.end)
     if row.place is not None:
         place = f"{record.source}\0{row.place.name}"
+    elif lines and record.id == f"{Path(record.source).name}:{record.line}":
+        place, start = record.source, row.line
+        end = 1 + (lines[-1] if row.id == record.id else row.line)
     elif lines and row.id == record.id:
         start, end = lines[0], lines[-1]
     p_value = 1.0 if judged.p_value is None else judged.p_value

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from log_models import NORMAL, log_model, session
 from text_models import text_model
 from tiny_models import protein_model, residues
 
 from seqmlm.anomaly.levels import record_row
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.durable import FileLock
 from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
@@ -26,6 +28,7 @@ from seqmlm.inference.session import Session
 from seqmlm.tasks.score import opened, score_files
 from seqmlm.tasks.score_output import UNSCORED, ScoreCounts, ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig, about
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 
 class Lines:
@@ -457,3 +460,21 @@ def test_what_is_expected_of_a_text_are_whole_words(tmp_path: Path, *, wordpiece
     assert min(map(len, named)) < 3  # pieces among the three most probable tokens are left out
     for word in words:
         assert any(len(tokenizer.encode(before + word).ids) == 4 for before in ("a ", "a"))
+
+
+@pytest.mark.parametrize(("sessions", "incidents"), [(False, 2), (True, 3)])
+def test_windows_that_touch_are_one_incident(tmp_path: Path, *, sessions: bool, incidents: int) -> None:
+    lines = [f"step {n % 3} request_id=r{n % 3 if sessions else n}" for n in range(160)]
+    (tmp_path / "app.log").write_text("\n".join(lines) + "\n")
+    model = log_model(TemplateTokenizer.train([session(NORMAL).raw]))
+    options = {} if sessions else {"window": 32}
+    records = list(model.domain.read([str(tmp_path / "app.log")], Problems(), **options))
+    counts = ScoreCounts()
+    scorer = RecordScorer(Session(model))
+    for number, one in enumerate(scorer.scored(scorer.encoded(records, Problems()))):
+        row = record_row(one, {"bits_per_unit": 1.0})
+        quiet = not sessions and number == 2  # a window in between is normal
+        counts.add(
+            JudgedRow(row=row, scored=one, p_value=0.5 if quiet else 0.01, alarm=not quiet), first=True
+        )
+    assert counts.incidents() == incidents
