@@ -17,6 +17,10 @@ rate below the smallest that the calibration guarantees is "refused", as the pro
     python benchmarks/calibration.py --data ../shared/data                # 2 minutes a model, 3 seeds
     python benchmarks/calibration.py --data ../shared/data --quick        # 1 minute, one seed, fewer records
     python benchmarks/calibration.py --data ../shared/data --only logs --seeds 1
+    python benchmarks/calibration.py --data ../shared/data --in-time      # logs: which records calibrate
+
+With --in-time models of logs are trained on their beginning, calibrated on the latest tenth of it or on a
+tenth spread over it, and what came after is scored: alarms at .05 by tenths.
 
 Results are kept per field and seed under --out, so an interrupted benchmark goes on where it was.
 """
@@ -33,8 +37,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from anomaly_logs import log_flags
 from anomaly_models import trained
-from calibration_data import KINDS, Items, Kind, drawn
+from calibration_data import KINDS, Items, Kind, Stream, drawn, streams
 from numpy.typing import NDArray
 from scipy.stats import betabinom
 
@@ -53,6 +58,7 @@ from seqmlm.tasks.score_plan import ScoreConfig, check_rate
 Row = dict[str, Any]
 
 RATES = (0.001, 0.01, 0.05, 0.1)
+IN_TIME = 0.05
 FEWEST, LOOKED_AT = 8, 24
 """Records that are scored at least, and that say what one costs."""
 
@@ -353,6 +359,57 @@ def _trained(name: str, kind: Kind, out: Path, seed: int, minutes: float) -> tup
     return dict(json.loads(spent.read_text())), model
 
 
+def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> Row:
+    """Alarms at .05 by tenths of what came after training, by which records calibrated; cached as JSON."""
+    kept = out / f"in-time-{name}-{minutes:g}min-seed{seed}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    found: Row = {"data": name, "seed": seed}
+    for on in ("latest", "spread"):
+        flags = log_flags(minutes)
+        flags["data"] = {**flags["data"], "options": stream.options, "calibrate_on": on}
+        model = trained(out, f"in-time-{name}-{on}", "logs", [stream.train], flags, seed, minutes)
+        rows = out / f"in-time-{name}-{on}-seed{seed}.jsonl"
+        rows.unlink(missing_ok=True)
+        config = ScoreConfig(
+            model=model.path,
+            paths=(str(stream.later),),
+            mode=str(EXACT),
+            options=stream.options,
+            on_error="skip",
+            out=rows,
+        )
+        summary = score_files(config, sys.stdout)
+        p_values = [json.loads(line).get("p_value") for line in rows.read_text().splitlines()]
+        # A row without a score holds nothing the model knows: an alarm.
+        alarms = np.array([p is None or p <= IN_TIME for p in p_values])
+        tenths = np.array_split(alarms, 10)
+        stored = stored_calibrations(Path(model.path))["session", str(EXACT)]
+        found[on] = {
+            "calibration_rows": stored.rows,
+            "smallest_rate": stored.fitted.smallest_rate,
+            "rows": len(alarms),
+            "all": float(alarms.mean()),
+            "tenths": [float(tenth.mean()) for tenth in tenths],
+            "warnings": summary.warnings(),
+        }
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found, indent=2, default=float) + "\n")
+    return found
+
+
+def show_in_time(results: Sequence[Row]) -> None:
+    """Shares of alarms, and how far the tenths are from the rate asked, the mean of |log2(rate / .05)|."""
+    print(f"{'data':<24}{'seed':>5}  {'calibrates':<12}{'rows':>6}{'later':>7}{'all':>7}  by tenths")
+    for one in results:
+        for on in ("latest", "spread"):
+            own = one[on]
+            tenths = " ".join(f"{share:.2f}".lstrip("0") for share in own["tenths"])
+            told = "; warned" if own["warnings"] else ""
+            line = f"{one['data']:<24}{one['seed']:>5}  {on:<12}{own['calibration_rows']:>6}{own['rows']:>7}"
+            print(f"{line}{own['all']:>7.3f}  {tenths}{told}")
+
+
 def show(results: Sequence[Row]) -> None:
     """Both tables, and what the calibrations took."""
     print(f"{'field':<9}{'seed':>5}{'training s':>12}{'calibration s':>15}{'share':>8}")
@@ -415,17 +472,27 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2000, help="score at most so many of a set")
     parser.add_argument("--tokens", type=float, default=8e6, help="forward tokens of one scoring, about")
     parser.add_argument("--quick", action="store_true", help="one minute, one seed, fewer records")
+    parser.add_argument(
+        "--in-time", action="store_true", help="which records of logs calibrate, and what follows"
+    )
     options = parser.parse_args()
     size = Size(minutes=options.minutes, records=options.records, tokens=options.tokens)
     if options.quick:
         options.seeds = 1
         size = Size(minutes=1.0, records=300, tokens=6e5, modes=("exact",))
-    results = []
-    for name in options.only or list(KINDS):
-        for seed in range(options.seeds):
-            print(f"{name}, seed {seed} ...", file=sys.stderr)
-            results.append(measured(name, options.data, options.out.resolve(), seed, size))
-    show(results)
+    out, results = options.out.resolve(), []
+    if options.in_time:
+        for name, stream in streams(options.data, out / "data").items():
+            for seed in range(options.seeds):
+                print(f"{name}, seed {seed} ...", file=sys.stderr)
+                results.append(in_time(name, stream, out, seed, size.minutes))
+        show_in_time(results)
+    else:
+        for name in options.only or list(KINDS):
+            for seed in range(options.seeds):
+                print(f"{name}, seed {seed} ...", file=sys.stderr)
+                results.append(measured(name, options.data, out, seed, size))
+        show(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 
