@@ -17,6 +17,12 @@ rate below the smallest that the calibration guarantees is "refused", as the pro
     python benchmarks/calibration.py --data ../shared/data                # 2 minutes a model, 3 seeds
     python benchmarks/calibration.py --data ../shared/data --quick        # 1 minute, one seed, fewer records
     python benchmarks/calibration.py --data ../shared/data --only logs --seeds 1
+    python benchmarks/calibration.py --data ../shared/data --in-time      # logs: which records calibrate
+    python benchmarks/calibration.py --data ../shared/data --few          # fewer than 200 calibration rows
+
+With --few held-out rows are divided at random, again and again, into few to calibrate with and others; rates
+are means over the divisions. With --in-time models of logs are trained on their beginning, calibrated on the
+latest tenth of it or on a tenth spread over it, and what came after is scored: alarms at .05 by tenths.
 
 Results are kept per field and seed under --out, so an interrupted benchmark goes on where it was.
 """
@@ -28,22 +34,27 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from anomaly_logs import log_flags
 from anomaly_models import trained
-from calibration_data import KINDS, Items, Kind, drawn
+from calibration_data import KINDS, Items, Kind, Stream, drawn, streams
 from numpy.typing import NDArray
 from scipy.stats import betabinom
 
+from seqmlm.data.problems import Problems
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import SeqmlmError, UsageError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration
-from seqmlm.inference.calibrations import CASCADE, Stored, stored_calibrations
+from seqmlm.evaluation.ranks import CrossRanks, Ranks
+from seqmlm.inference.calibrations import CASCADE, Stored, stored_background, stored_calibrations
+from seqmlm.inference.detector import Detector, table
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks import pretrain as training
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
@@ -53,6 +64,9 @@ from seqmlm.tasks.score_plan import ScoreConfig, check_rate
 Row = dict[str, Any]
 
 RATES = (0.001, 0.01, 0.05, 0.1)
+IN_TIME = 0.05
+FEW_ROWS, FEW_JUDGED, DIVISIONS = 90, 100, 200
+FEW_LEVELS = {"ehr": "patient", "text": "sentence", "events": "session"}
 FEWEST, LOOKED_AT = 8, 24
 """Records that are scored at least, and that say what one costs."""
 
@@ -353,6 +367,94 @@ def _trained(name: str, kind: Kind, out: Path, seed: int, minutes: float) -> tup
     return dict(json.loads(spent.read_text())), model
 
 
+def few_rows(name: str, data: Path, out: Path, seed: int, minutes: float) -> Row:
+    """Alarms on average over random divisions of held-out rows, by how so few are calibrated with.
+
+    "largest" is the rule before: all folds ranked together, by the largest of a row's p-values.
+    """
+    kind, level_name = KINDS[name](data, out / "data", minutes), FEW_LEVELS[name]
+    _, model = _trained(name, kind, out, seed, minutes)
+    level = model.domain.level(level_name)
+    path = kind.write(drawn(kind.held, seed)[: 2 * (FEW_ROWS + FEW_JUDGED)], out / f"few-{name}")
+    detector = Detector(RecordScorer(Session(model)), level, background=stored_background(model, level))
+    records = model.domain.read([str(path)], Problems("skip"), **kind.options)
+    judged = [one for one in detector.judged(records, Problems("skip")) if one.row.score is not None]
+    statistics, lengths = table([one.row for one in judged], level.statistics)
+    realised: dict[str, list[list[float]]] = {"folds": [], "largest": [], "halves": []}
+    for division in range(DIVISIONS):
+        order = np.random.default_rng(division).permutation(len(lengths))
+        fit, new = order[:FEW_ROWS], order[FEW_ROWS:][:FEW_JUDGED]
+        own, others = ({n: values[rows] for n, values in statistics.items()} for rows in (fit, new))
+        folds = Calibration.fit(own, lengths[fit], seed=division, choice=level.choice)
+        assert folds.fused is not None
+        together = Ranks.of(np.concatenate([one.values for one in folds.fused.folds]))
+        rules = {
+            "folds": folds,
+            "largest": replace(folds, fused=CrossRanks((together,), together.tail)),
+            "halves": Calibration.fit(own, lengths[fit], seed=division, choice=level.choice, turns=False),
+        }
+        for rule, calibration in rules.items():
+            p_values = calibration.judge(others, lengths[new]).p_value
+            realised[rule].append([float((p_values <= rate).mean()) for rate in (0.05, 0.1)])
+    means = {rule: np.mean(rates, axis=0).tolist() for rule, rates in realised.items()}
+    print(f"{name}, {level_name}: {len(lengths)} rows, {FEW_ROWS} calibrate {FEW_JUDGED}, {DIVISIONS} times")
+    for rule, (at_05, at_1) in means.items():
+        below = np.mean([rates[1] <= 0.02 for rates in realised[rule]])
+        print(f"  {rule:<8} {at_05:.3f} at .05, {at_1:.3f} at .1 ({below:.0%} of the divisions at most .02)")
+    return {"field": name, "level": level_name, "rows": len(lengths), **means}
+
+
+def in_time(name: str, stream: Stream, out: Path, seed: int, minutes: float) -> Row:
+    """Alarms at .05 by tenths of what came after training, by which records calibrated; cached as JSON."""
+    kept = out / f"in-time-{name}-{minutes:g}min-seed{seed}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    found: Row = {"data": name, "seed": seed}
+    for on in ("latest", "spread"):
+        flags = log_flags(minutes)
+        flags["data"] = {**flags["data"], "options": stream.options, "calibrate_on": on}
+        model = trained(out, f"in-time-{name}-{on}", "logs", [stream.train], flags, seed, minutes)
+        rows = out / f"in-time-{name}-{on}-seed{seed}.jsonl"
+        rows.unlink(missing_ok=True)
+        config = ScoreConfig(
+            model=model.path,
+            paths=(str(stream.later),),
+            mode=str(EXACT),
+            options=stream.options,
+            on_error="skip",
+            out=rows,
+        )
+        summary = score_files(config, sys.stdout)
+        p_values = [json.loads(line).get("p_value") for line in rows.read_text().splitlines()]
+        # A row without a score holds nothing the model knows: an alarm.
+        alarms = np.array([p is None or p <= IN_TIME for p in p_values])
+        tenths = np.array_split(alarms, 10)
+        stored = stored_calibrations(Path(model.path))["session", str(EXACT)]
+        found[on] = {
+            "calibration_rows": stored.rows,
+            "smallest_rate": stored.fitted.smallest_rate,
+            "rows": len(alarms),
+            "all": float(alarms.mean()),
+            "tenths": [float(tenth.mean()) for tenth in tenths],
+            "warnings": summary.warnings(),
+        }
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found, indent=2, default=float) + "\n")
+    return found
+
+
+def show_in_time(results: Sequence[Row]) -> None:
+    """Shares of alarms, of all that came later and by its tenths."""
+    print(f"{'data':<24}{'seed':>5}  {'calibrates':<12}{'rows':>6}{'later':>7}{'all':>7}  by tenths")
+    for one in results:
+        for on in ("latest", "spread"):
+            own = one[on]
+            tenths = " ".join(f"{share:.2f}".lstrip("0") for share in own["tenths"])
+            told = "; warned" if own["warnings"] else ""
+            line = f"{one['data']:<24}{one['seed']:>5}  {on:<12}{own['calibration_rows']:>6}{own['rows']:>7}"
+            print(f"{line}{own['all']:>7.3f}  {tenths}{told}")
+
+
 def show(results: Sequence[Row]) -> None:
     """Both tables, and what the calibrations took."""
     print(f"{'field':<9}{'seed':>5}{'training s':>12}{'calibration s':>15}{'share':>8}")
@@ -415,17 +517,31 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2000, help="score at most so many of a set")
     parser.add_argument("--tokens", type=float, default=8e6, help="forward tokens of one scoring, about")
     parser.add_argument("--quick", action="store_true", help="one minute, one seed, fewer records")
+    parser.add_argument("--few", action="store_true", help="how few rows are calibrated with")
+    parser.add_argument(
+        "--in-time", action="store_true", help="which records of logs calibrate, and what follows"
+    )
     options = parser.parse_args()
     size = Size(minutes=options.minutes, records=options.records, tokens=options.tokens)
     if options.quick:
         options.seeds = 1
         size = Size(minutes=1.0, records=300, tokens=6e5, modes=("exact",))
-    results = []
-    for name in options.only or list(KINDS):
-        for seed in range(options.seeds):
-            print(f"{name}, seed {seed} ...", file=sys.stderr)
-            results.append(measured(name, options.data, options.out.resolve(), seed, size))
-    show(results)
+    out, results = options.out.resolve(), list[Row]()
+    if options.few:
+        for name in options.only or list(FEW_LEVELS):
+            results.append(few_rows(name, options.data, out, 0, size.minutes))
+    elif options.in_time:
+        for name, stream in streams(options.data, out / "data").items():
+            for seed in range(options.seeds):
+                print(f"{name}, seed {seed} ...", file=sys.stderr)
+                results.append(in_time(name, stream, out, seed, size.minutes))
+        show_in_time(results)
+    else:
+        for name in options.only or list(KINDS):
+            for seed in range(options.seeds):
+                print(f"{name}, seed {seed} ...", file=sys.stderr)
+                results.append(measured(name, options.data, out, seed, size))
+        show(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -222,6 +222,49 @@ KINDS: dict[str, Callable[[Path, Path, float], Kind]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A log in order of time.
+
+    Args:
+        train: its first part.
+        later: what came after.
+        options: of reading both.
+    """
+
+    train: Path
+    later: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def streams(data: Path, out: Path) -> dict[str, Stream]:
+    """Normal HDFS sessions, half and half; windows of other logs, three fifths and two, without labels."""
+    task = hdfs_raw(data)
+    records = [*task.train, *task.calibration, *task.test]
+    abnormal = np.concatenate([task.train_labels, task.calibration_labels, task.labels])
+    normal = [one for one, bad in zip(records, abnormal.tolist(), strict=True) if not bad]
+    half = len(normal) // 2
+    found = {
+        "hdfs": Stream(
+            train=write_raw(normal[:half], out / "hdfs-first.jsonl"),
+            later=write_raw(normal[half:], out / "hdfs-later.jsonl"),
+        )
+    }
+    logs = data / "logs"
+    for path in [
+        *sorted((logs / "raw_streams").glob("*.gz")),
+        *sorted((logs / "loghub_2k").glob("*.log.gz")),
+    ]:
+        lines = gzip.decompress(path.read_bytes()).decode(errors="replace").splitlines(keepends=True)
+        name, cut = path.name.split(".")[0], len(lines) * 3 // 5
+        found[name] = Stream(
+            train=_written(out / f"{name}-first.log", "".join(lines[:cut])),
+            later=_written(out / f"{name}-later.log", "".join(lines[cut:])),
+            options={"session": "none", "window": 4},
+        )
+    return found
+
+
 def drawn(items: Items, seed: int) -> list[Any]:
     """All of them, in an order of the seed's."""
     return [items[i] for i in np.random.default_rng(seed).permutation(len(items)).tolist()]

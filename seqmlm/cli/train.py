@@ -83,6 +83,15 @@ def train(
         int | None,
         typer.Option(min=1, help="Tokens of one optimizer step, over all processes. Default: by size."),
     ] = None,
+    calibrate_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="latest|spread",
+            help="Which records are set aside to calibrate scores where data are in order of time (logs): "
+            "latest, the last ones, for data that change slowly; spread, some of all times, for data whose "
+            "days differ. Default: latest.",
+        ),
+    ] = None,
     format: opt.Format = None,
     option: opt.Option = None,
     on_error: opt.OnError = None,
@@ -120,6 +129,7 @@ def train(
             "format": format,
             "options": parse_options(option or []),
             "on_error": on_error,
+            "calibrate_on": calibrate_on,
         },
         "masking": {"masker": masker},
         "model": {"size": size, "layers": layers, "init": init},

@@ -23,7 +23,9 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 
 Part = Literal["train", "validation", "calibration"]
+CalibrateOn = Literal["latest", "spread"]
 Marks = NDArray[np.int64]
+Places = NDArray[np.int64]
 Parts = NDArray[np.int8]
 
 PARTS: tuple[Part, ...] = ("train", "validation", "calibration")
@@ -200,21 +202,25 @@ def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Chronological:
-    """The latest groups calibrate, those before them validate, the earliest train.
+    """The earliest groups train, later ones validate; the latest calibrate, or some of all times before.
 
-    No group in training begins after one in validation, and none in validation after one in calibration.
+    No group in training begins after one in validation. None in validation begins after one in calibration
+    where the latest calibrate; where calibration is spread, none in calibration after one in validation: the
+    time before validation is cut into stretches of as many groups, and one is drawn of each by hash.
 
     Args:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
         order: the record's place in time: a number, a date, or ISO 8601 text.
         share: share of the records for validation; each part gets a group if there are enough.
         calibration: share of the records for calibration; 0 for none.
+        calibrate_on: whether the latest groups calibrate, or some spread over the time of training.
     """
 
     key: Callable[[Record], str]
     order: Callable[[Record], Any]
     share: float = 0.05
     calibration: float = 0.0
+    calibrate_on: CalibrateOn = "latest"
 
     def mark(self, record: Record) -> tuple[int, int]:
         """As `Split.mark`.
@@ -236,19 +242,37 @@ class Chronological:
         groups, member, records = np.unique(marks[:, 0], return_inverse=True, return_counts=True)
         begins = np.full(len(groups), np.iinfo(np.int64).max)
         np.minimum.at(begins, member, marks[:, 1])
-        latest = np.lexsort((groups, begins))[::-1]
-        ends = np.cumsum(records[latest])
         parts = np.full(len(groups), TRAIN, dtype=np.int8)
-        # Training keeps one group, then validation.
-        kept = {CALIBRATION: 2 if self.share > 0 else 1, VALIDATION: 1}
-        taken = done = 0
-        for part, share in ((CALIBRATION, self.calibration), (VALIDATION, self.share)):
-            if share > 0 and taken < len(groups) - kept[part]:
-                enough = int(np.searchsorted(ends, done + share * len(marks))) + 1
-                enough = min(enough, len(groups) - kept[part])
-                parts[latest[taken:enough]] = part
-                taken, done = enough, int(ends[enough - 1])
+        left = np.lexsort((groups, begins))  # groups in no part yet, the earliest first
+        spread = self.calibrate_on == "spread"
+        order = (VALIDATION, CALIBRATION) if spread else (CALIBRATION, VALIDATION)
+        wanted = {VALIDATION: self.share * len(marks), CALIBRATION: self.calibration * len(marks)}
+        for part in order:
+            # Training keeps one group, then validation, then calibration.
+            kept = 2 if part == order[0] and wanted[order[1]] > 0 and (len(left) > 2 or not spread) else 1
+            if wanted[part] > 0 and len(left) > kept:
+                draw = _stretches if spread and part == CALIBRATION else _latest
+                chosen = draw(left, groups, records, wanted[part])[: len(left) - kept]
+                parts[chosen] = part
+                left = left[parts[left] == TRAIN]
         return np.asarray(parts[member], dtype=np.int8)
+
+
+def _latest(left: Places, groups: Marks, records: Places, wanted: float) -> Places:
+    """The last of `left` (in order of time), latest first, that have at least the `wanted` records."""
+    latest = left[::-1]
+    return latest[: int(np.searchsorted(np.cumsum(records[latest]), wanted)) + 1]
+
+
+def _stretches(left: Places, groups: Marks, records: Places, wanted: float) -> Places:
+    """Of each stretch of `left` (in order of time), about as many as are `wanted`, the lowest hash.
+
+    Drawn, not every tenth: what a machine does again and again would fall on the same place of its period.
+    """
+    count = min(len(left), max(1, round(wanted * len(left) / int(records[left].sum()))))
+    stretch = np.arange(len(left)) * count // len(left)
+    order = np.lexsort((_share(groups[left]), stretch))
+    return left[order[np.unique(stretch[order], return_index=True)[1]]]
 
 
 @dataclass(frozen=True)

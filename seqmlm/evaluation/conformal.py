@@ -7,11 +7,16 @@ statistics' ranks were estimated on (split conformal prediction: Vovk, Gammerman
 exchangeability, P(p <= alpha) <= alpha for every alpha of at least 1 / (n + 1). Below that the p-value is
 extrapolated by a generalized Pareto tail (`seqmlm.evaluation.ranks`) and marked as such.
 
-Fewer than 200 rows are too few to be divided and are cross-fitted: each fifth is ranked by statistics
-estimated on the other four; a new row is ranked by all five, and the largest of a statistic's five p-values
-counts. That keeps alpha as the split does (the minmax of Barber, Candes, Ramdas & Tibshirani 2021), and is
-conservative. A single statistic needs no fusion and no division: it is ranked among all rows of its length
-bin.
+Fewer than 200 rows are too few to be divided and are cross-fitted in five folds of whole records: each fold
+is ranked by statistics estimated on the other four. A new row is fused by each of the five and compared with
+the rows of that fold only,
+
+    p = (1 + rows of its fold that are as unusual or more, added over folds) / (n + 1),
+
+the cross-conformal p-value of Vovk (2015). It keeps to about alpha; what is proven, if each record has one
+row, is P(p <= alpha) <= 2 alpha + 2 (1 - 1/K) / (n/K + 1) with K folds (the CV+ of Barber, Candes, Ramdas &
+Tibshirani 2021). A single statistic needs no fusion and no division: it is ranked among all rows of its
+length bin.
 
 Which statistics are fused, and how, is chosen on faults planted in normal records (`Choice`,
 `seqmlm.evaluation.evidence`), without labels. Fisher's sum suits a few statistics that measure different
@@ -38,7 +43,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.evaluation.ranks import Arrays, Bools, Longs, Ranks, RanksByLength, length_edges
+from seqmlm.evaluation.ranks import Arrays, Bools, CrossRanks, Longs, Ranks, RanksByLength, length_edges
 
 Doubles = NDArray[np.float64]
 Fusion = Literal["fisher", "harmonic"]
@@ -90,7 +95,12 @@ class Choice:
             raise StateError(
                 f"calibrated for the statistics {', '.join(sorted(missing))} too, which are missing"
             )
-        return FUSIONS[self.fusion]({name: p_values[name] for name in used})
+        chosen = {name: p_values[name] for name in used}
+        rows = len(next(iter(chosen.values())))
+        if rows == 1:
+            # numpy adds up a single column in another order than several, and equal rows must stay equal.
+            chosen = {name: np.repeat(one, 2) for name, one in chosen.items()}
+        return FUSIONS[self.fusion](chosen)[:rows]
 
     def to_state(self) -> dict[str, Any]:
         """JSON values."""
@@ -108,7 +118,9 @@ class Choice:
 
 ALL = Choice()
 
-FORMAT = 3
+FORMAT = 4
+_LARGEST_COUNTS = 3
+"""The format before: of cross-fitted rows it ranked all folds together, by the largest of a p-value."""
 
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
@@ -186,15 +198,15 @@ class Calibration:
     Holds only sorted values of each statistic and of the fused statistic, never which belong together.
 
     Args:
-        turns: ranks of the statistics, one for each fold; the largest p-value counts.
-        fused: ranks of the fused statistic among rows not used for the statistics' ranks; None for one
-            statistic, whose own ranks are the result.
+        turns: ranks of the statistics, each estimated without the rows of one fold.
+        fused: ranks of the fused statistic among the rows of each fold; None for one statistic, whose own
+            ranks are the result. Several turns with one fold are of an earlier version (`_LARGEST_COUNTS`).
         rows: normal rows it was fitted to.
         choice: how the statistics' p-values become the fused statistic.
     """
 
     turns: tuple[Marginals, ...]
-    fused: Ranks | None
+    fused: CrossRanks | None
     rows: int
     choice: Choice = ALL
 
@@ -208,6 +220,7 @@ class Calibration:
         fuse: bool | None = None,
         choice: Choice = ALL,
         turns: bool = True,
+        records: NDArray[Any] | None = None,
     ) -> Calibration:
         """Estimate the distribution of normal rows.
 
@@ -220,6 +233,8 @@ class Calibration:
             choice: how p-values become the fused statistic; for validity not made by the rows that
                 `teaching_part` leaves to be ranked.
             turns: cross-fit fewer than 200 rows; otherwise `teaching_part` of them estimates the marginals.
+            records: (N,) what each row is of, as numbers: rows of one record are in one fold. Default: each
+                row is a record.
 
         Raises:
             DataError: no rows, or no statistics.
@@ -234,15 +249,12 @@ class Calibration:
             own = {name: one[kept] for name, one in values.items()}
             return cls((Marginals.fit(own, sizes[kept], edges),), None, len(sizes), choice)
         if turns and len(sizes) < FEW:
-            fold = np.random.default_rng(seed).permutation(len(sizes)) % _FOLDS
-            edges = length_edges(sizes, _FEWEST_FUSED)
-            parts = [_fused(values, sizes, fold != turn, edges, choice) for turn in np.unique(fold)]
+            fold = _folds(np.arange(len(sizes)) if records is None else np.asarray(records), seed)
+            parts = [_fused(values, sizes, fold != turn, choice) for turn in np.unique(fold)]
         else:
-            teaches = teaching_part(len(sizes), seed)
-            edges = length_edges(sizes[teaches], _FEWEST_FUSED)
-            parts = [_fused(values, sizes, teaches, edges, choice)]
-        scores = np.concatenate([own for _, own in parts])
-        return cls(tuple(marginals for marginals, _ in parts), Ranks.of(scores), len(sizes), choice)
+            parts = [_fused(values, sizes, teaching_part(len(sizes), seed), choice)]
+        scores = CrossRanks.of([own for _, own in parts])
+        return cls(tuple(marginals for marginals, _ in parts), scores, len(sizes), choice)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -280,11 +292,15 @@ class Calibration:
         """
         values, sizes = _arrays(statistics, lengths)
         each = [marginals.p_values(values, sizes) for marginals in self.turns]
-        p_values = {name: np.max([found[name] for found, _ in each], axis=0) for name in self.statistics}
         if self.fused is None:
-            (p_value,), beyond = p_values.values(), each[0][1]
+            p_values, beyond = each[0]
+            (p_value,) = p_values.values()
+        elif len(self.fused.folds) == len(each):
+            p_values = {name: np.mean([found[name] for found, _ in each], axis=0) for name in self.statistics}
+            p_value, beyond = self.fused.p_values([self.choice.fused(found) for found, _ in each])
         else:
-            p_value, beyond = self.fused.p_values(self.choice.fused(p_values))
+            p_values = {name: np.max([found[name] for found, _ in each], axis=0) for name in self.statistics}
+            p_value, beyond = self.fused.p_values([self.choice.fused(p_values)])
         return Judgement(p_value, p_values, beyond)
 
     def to_state(self) -> tuple[dict[str, Any], Arrays]:
@@ -305,7 +321,12 @@ class Calibration:
         with_format(state)
         try:
             turns = [Marginals.from_state(o, f"channel/{k}", arrays) for k, o in enumerate(state["turns"])]
-            fused = None if state["fused"] is None else Ranks.from_state(state["fused"], "fused", arrays)
+            fused = None
+            if state["fused"] is not None and state["format"] == _LARGEST_COUNTS:
+                together = Ranks.from_state(state["fused"], "fused", arrays)
+                fused = CrossRanks((together,), together.tail)
+            elif state["fused"] is not None:
+                fused = CrossRanks.from_state(state["fused"], "fused", arrays)
             return cls(tuple(turns), fused, int(state["rows"]), Choice.from_state(state))
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
@@ -325,11 +346,11 @@ def teaching_part(rows: int, seed: int) -> Bools:
 
 
 def with_format(state: Mapping[str, Any]) -> None:
-    """Raise StateError if a state has another format than this version's."""
-    if state.get("format") != FORMAT:
+    """Raise StateError if a state has a format that this version does not read."""
+    if state.get("format") not in (_LARGEST_COUNTS, FORMAT):
         raise StateError(
-            f"the calibration has format {state.get('format')}, this version of seqmlm reads {FORMAT}; "
-            "calibrate the model again"
+            f"the calibration has format {state.get('format')}, this version of seqmlm reads "
+            f"{_LARGEST_COUNTS} and {FORMAT}; calibrate the model again"
         )
 
 
@@ -338,12 +359,26 @@ def broken(error: Exception) -> StateError:
     return StateError(f"the calibration is incomplete ({error}); calibrate the model again")
 
 
-def _fused(
-    values: Statistics, sizes: Longs, teaches: Bools, edges: Longs, choice: Choice
-) -> tuple[Marginals, Doubles]:
+def _folds(records: NDArray[Any], seed: int) -> Longs:
+    """(N,) the fold of each row, of (N,) numbers of records: whole records, folds of about as many rows each.
+
+    The rows of one single record are divided: there is nothing better.
+    """
+    owner, rows = np.unique(records, return_inverse=True, return_counts=True)[1:]
+    if len(rows) == 1:
+        owner, rows = np.arange(len(records)), np.ones(len(records), dtype=np.int64)
+    fold, held = np.zeros(len(rows), dtype=np.int64), np.zeros(_FOLDS, dtype=np.int64)
+    drawn = np.random.default_rng(seed).permutation(len(rows))
+    for record in np.lexsort((drawn, -rows)).tolist():  # the largest first
+        fold[record] = held.argmin()
+        held[fold[record]] += rows[record]
+    return fold[owner]
+
+
+def _fused(values: Statistics, sizes: Longs, teaches: Bools, choice: Choice) -> tuple[Marginals, Doubles]:
     """The statistics' ranks estimated on some rows, and the fused statistic of the others."""
     taught = {name: one[teaches] for name, one in values.items()}
-    marginals = Marginals.fit(taught, sizes[teaches], edges)
+    marginals = Marginals.fit(taught, sizes[teaches], length_edges(sizes[teaches], _FEWEST_FUSED))
     others = {name: one[~teaches] for name, one in values.items()}
     return marginals, choice.fused(marginals.p_values(others, sizes[~teaches])[0])
 

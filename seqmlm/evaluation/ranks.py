@@ -11,7 +11,7 @@ larger values impossible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -132,14 +132,11 @@ class Ranks:
         normal ones (Vovk et al. 2005). Beyond the largest value that is 1 / (total + 1), which the tail
         reduces further; NaN has p-value 1.
         """
-        applies = ~np.isnan(values)
-        at_least = len(self.values) - np.searchsorted(self.values, values, side="left")
-        found = np.where(applies, (1.0 + at_least) / (self.total + 1.0), 1.0)
-        beyond = np.zeros(len(values), dtype=np.bool_)
-        if self.tail is not None:
-            beyond = applies & (values > self.tail.largest)
-            found[beyond] *= self.tail.beyond_largest(values[beyond])
-        return np.maximum(found, LEAST_P), beyond
+        return _p_values(self.at_least(values), self.total, self.tail, values)
+
+    def at_least(self, values: Doubles) -> Longs:
+        """(M,) how many of the K are as large as each of (M,) values, or larger."""
+        return np.asarray(len(self.values) - np.searchsorted(self.values, values, side="left"))
 
     def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
         """Plain values; the normal values go into `arrays` under the name."""
@@ -149,11 +146,74 @@ class Ranks:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Ranks:
         """Restore what `to_state` wrote."""
-        tail = None
-        if state["tail"] is not None:
-            threshold, scale, shape, largest = map(float, state["tail"])
-            tail = Tail(threshold=threshold, scale=scale, shape=shape, largest=largest)
-        return cls(np.asarray(arrays[name], dtype=np.float64), int(state["total"]), tail)
+        return cls(np.asarray(arrays[name], dtype=np.float64), int(state["total"]), _tail(state))
+
+
+def _tail(state: Mapping[str, Any]) -> Tail | None:
+    if state["tail"] is None:
+        return None
+    threshold, scale, shape, largest = map(float, state["tail"])
+    return Tail(threshold=threshold, scale=scale, shape=shape, largest=largest)
+
+
+def _p_values(at_least: Longs, total: int, tail: Tail | None, values: Doubles) -> tuple[Doubles, Bools]:
+    """(M,) p-values of values that so many of a total reach, and (M,) True where they are extrapolated."""
+    applies = ~np.isnan(values)
+    found = np.where(applies, (1.0 + at_least) / (total + 1.0), 1.0)
+    beyond = np.zeros(len(values), dtype=np.bool_)
+    if tail is not None:
+        beyond = applies & (values > tail.largest)
+        found[beyond] *= tail.beyond_largest(values[beyond])
+    return np.maximum(found, LEAST_P), beyond
+
+
+@dataclass(frozen=True, eq=False)
+class CrossRanks:
+    """Values of a statistic for normal rows in folds, each fold's made without its own rows, and p-values.
+
+    A new row has a value by each of the folds' ways and is compared with the rows of that fold only (Vovk
+    2015). Of one fold it is `Ranks`.
+
+    Args:
+        folds: the ranks of each, without tails.
+        tail: beyond the largest value of all folds, where the least of a row's values lies; None if it cannot
+            be fitted.
+    """
+
+    folds: tuple[Ranks, ...]
+    tail: Tail | None
+
+    @classmethod
+    def of(cls, folds: Sequence[Doubles]) -> CrossRanks:
+        """From the (K,) values of each fold, in any order."""
+        together = np.sort(np.concatenate(folds))
+        return cls(tuple(Ranks(np.sort(own), len(own), None) for own in folds), Tail.fit(together))
+
+    @property
+    def total(self) -> int:
+        """Rows of all folds."""
+        return sum(own.total for own in self.folds)
+
+    def p_values(self, values: Sequence[Doubles]) -> tuple[Doubles, Bools]:
+        """(M,) values by the way of each fold to (M,) p-values, and (M,) True where they are extrapolated.
+
+        (1 + values as large or larger in their fold, added over folds) / (total + 1).
+        """
+        counts = sum(own.at_least(value) for own, value in zip(self.folds, values, strict=True))
+        return _p_values(np.asarray(counts), self.total, self.tail, np.min(np.stack(values), axis=0))
+
+    def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
+        """Plain values; the normal values go into `arrays` under names that begin with this one."""
+        folds = [own.to_state(f"{name}/{fold}", arrays) for fold, own in enumerate(self.folds)]
+        return {"folds": folds, "tail": None if self.tail is None else astuple(self.tail)}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]
+    ) -> CrossRanks:
+        """Restore what `to_state` wrote."""
+        folds = [Ranks.from_state(own, f"{name}/{fold}", arrays) for fold, own in enumerate(state["folds"])]
+        return cls(tuple(folds), _tail(state))
 
 
 @dataclass(frozen=True, eq=False)

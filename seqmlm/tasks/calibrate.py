@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from seqmlm.anomaly.levels import Background, Level
-from seqmlm.anomaly.values import Row, Scored
+from seqmlm.anomaly.values import Longs, Scored
 from seqmlm.data.identity import TrainedOn
 from seqmlm.data.prepare import combined, file_fingerprint
 from seqmlm.data.privacy import SMALLEST, redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
-from seqmlm.data.splits import evenly, nested
+from seqmlm.data.splits import evenly, hash64, nested
 from seqmlm.engine.device import Precision
 from seqmlm.engine.one_pass import Fit
 from seqmlm.engine.types import Encoding, InMemory, Sequences
@@ -64,9 +64,7 @@ TRAINING_SHARE, MOST_SHARE = 0.05, 0.25
 ENOUGH_ROWS = 1_000
 """Rows that a mode is calibrated with if the most share allows it: 500 of them guarantee rates of .002."""
 
-_ENOUGH_RECORDS = (
-    50  # rows of few records, such as lines of a file, are more alike than so many rows would be
-)
+_ENOUGH_RECORDS = 50  # rows of few records, as lines of a file, are more alike than so many rows would be
 
 # A forward pass is a third of a training step's work.
 _FORWARD = 3.0
@@ -232,26 +230,20 @@ def calibrate_trained(
     began = time.monotonic()
     folder, private = Path(model.path), model.card.sensitive
     store_trained_on(folder, trained_on, private=private)
-    records = list(calibrating(MOST_RECORDS))
-    if not records:
-        notify("no records were set aside for calibration; calibrate with normal data by 'seqmlm calibrate'")
-        return {}
     level = model.domain.level(None)
     problems, budget = Problems("skip", sensitive=private), int(TRAINING_SHARE * _FORWARD * tokens)
     calibrator = Calibrator(
         session=Session(model), problems=problems, seed=seed, budget=budget, notify=notify
     )
-    normal = Normal(records=records, of=of, source=source)
-    background, rest = calibrator.background(level, normal, train)
-    if background is not None:
-        store_backgrounds(folder, {level.name: background}, private=private)
-    if not rest.records:
-        notify(
-            "not calibrated: too few records were set aside; "
-            "'seqmlm calibrate' makes up for it with normal data"
-        )
-        return {}
+    normal = Normal(records=list(calibrating(MOST_RECORDS)), of=of, source=source)
     try:
+        if not normal.records:
+            raise DataError("no records were set aside for calibration")
+        background, rest = calibrator.background(level, normal, train)
+        if background is not None:
+            store_backgrounds(folder, {level.name: background}, private=private)
+        if not rest.records:
+            raise DataError("too few records were set aside")
         modes, rest = calibrator.default_modes(rest)
         made = calibrator.calibrate(level, modes, rest, background)
     except DataError as error:
@@ -459,55 +451,34 @@ class Calibrator:
     ) -> Stored | None:
         mode = Mode.parse(name)
         share = 1 - _EXACT_SHARE - _CASCADE_SHARE if mode == ONE_PASS else _EXACT_SHARE
-        judged: list[JudgedRow] = []
-        records = _Taken(
-            self._paid(
-                normal.records,
-                share,
-                self._cost(mode, level),
-                lambda: len(judged),
-                statistics=len(level.statistics),
-            )
-        )
         detector = Detector(self._scorer(), level, mode=mode, background=background)
-        for one in detector.judged(records, self.problems):
-            if one.row.score is not None:
-                judged.append(one)
+        everything, taken = self._judged(
+            detector, normal, share, self._cost(mode, level), len(level.statistics)
+        )
+        judged = [one for one in everything if one.row.score is not None]
         if self._too_few(judged):
             return None
-        rows = [one.row for one in judged]
-        statistics, lengths = table(rows, level.statistics)
+        statistics, lengths = table([one.row for one in judged], level.statistics)
         evidence = detector.evidence(judged, statistics, lengths, seed=self.seed)
         choice = level.choice if evidence is None else evidence.choice
         if mode == EXACT:
             self._exact[level.name] = choice
-        calibration = Calibration.fit(statistics, lengths, seed=self.seed, choice=choice)
-        facts = self._facts(rows, records.records, normal)
+        calibration = Calibration.fit(
+            statistics, lengths, seed=self.seed, choice=choice, records=self._owners(judged)
+        )
+        facts = self._facts(judged, taken, normal)
         return Stored(calibration=calibration, evidence=evidence, **facts)
 
     def _cascade(
         self, level: Level, name: str, normal: Normal, background: Background | None
     ) -> Stored | None:
         scorer = self._scorer()
-        again, judged = self._cost(EXACT, level), list[JudgedRow]()
-
-        def cost(tokens: int) -> float:
-            return again(tokens) * ESCALATE
-
-        taken = _Taken(
-            self._paid(
-                normal.records,
-                _CASCADE_SHARE,
-                cost,
-                lambda: len(judged),
-                statistics=len(level.screen),
-            )
-        )
+        again = self._cost(EXACT, level)
         stage = Recorder()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
-        for one in detector.judged(taken, self.problems):
-            judged.append(one)
-        records = taken.records
+        judged, records = self._judged(
+            detector, normal, _CASCADE_SHARE, lambda tokens: again(tokens) * ESCALATE, len(level.screen)
+        )
         seen = np.array([one.row.score is not None for one in judged], dtype=np.bool_)
         screen, _, lengths = stage.shown(seen)
         judged = [one for one in judged if one.row.score is not None]
@@ -519,12 +490,39 @@ class Calibrator:
         judged = [one for one in detector.judged(records, self.problems) if one.row.score is not None]
         if self._too_few(judged):
             return None
-        rows = [one.row for one in judged]
         screen, exact, lengths = stage.shown(seen)
         choice = self._exact.get(level.name, level.choice)
         cascade = CascadeCalibration.fit(screening, screen, exact, lengths, seed=self.seed, choice=choice)
-        facts = self._facts(rows, records, normal)
+        facts = self._facts(judged, records, normal)
         return Stored(cascade=cascade, screen=ONE_PASS, evidence=evidence, **facts)
+
+    def _judged(
+        self,
+        detector: Detector,
+        normal: Normal,
+        share: float,
+        cost: Callable[[int], float],
+        statistics: int,
+    ) -> tuple[list[JudgedRow], list[Record]]:
+        """The rows of normal records, taken as long as `_paid` gives some, and those records."""
+        judged, taken, scored = list[JudgedRow](), list[Record](), 0
+
+        def records() -> Iterator[Record]:
+            for record in self._paid(normal.records, share, cost, lambda: scored, statistics=statistics):
+                taken.append(record)
+                yield record
+
+        for one in detector.judged(records(), self.problems):
+            judged.append(one)
+            scored += one.row.score is not None
+        return judged, taken
+
+    def _owners(self, judged: Sequence[JudgedRow]) -> Longs:
+        """(N,) hashes of what rows are of, as training divides data; of records, where all are of one."""
+        keys = [self.session.domain.split_key(one.scored.record) for one in judged]
+        if len(set(keys)) == 1:
+            keys = [f"{one.row.source}\0{one.scored.record.id}" for one in judged]
+        return np.array([hash64(key) for key in keys], dtype=np.int64)
 
     def _too_few(self, judged: Sequence[JudgedRow]) -> bool:
         """Whether sensitive rows are of so few records that what is kept would tell of single ones."""
@@ -539,9 +537,11 @@ class Calibrator:
     def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
-    def _facts(self, rows: Sequence[Row], records: Sequence[Record], normal: Normal) -> dict[str, Any]:
+    def _facts(
+        self, judged: Sequence[JudgedRow], records: Sequence[Record], normal: Normal
+    ) -> dict[str, Any]:
         taken = len({(one.source, one.id) for one in records})  # a record may have come in parts
-        times = [row.time for row in rows if row.time is not None]
+        times = [one.row.time for one in judged if one.row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:
             times = []  # the first and the last of few are dates of single people
         rate = rows_per_day(len(times), min(times), max(times)) if times else None
@@ -602,15 +602,3 @@ class Calibrator:
             if number and spent >= (usual if enough else most):
                 return
             yield records[place]
-
-
-class _Taken:
-    """Records that are remembered as they are taken."""
-
-    def __init__(self, records: Iterator[Record]) -> None:
-        self._left, self.records = records, list[Record]()
-
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._left:
-            self.records.append(record)
-            yield record

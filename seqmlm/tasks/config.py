@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from seqmlm import plugins
 from seqmlm.config import arguments_of, from_dict, merge, read_yaml, to_dict
+from seqmlm.data.splits import CalibrateOn
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import INITIALIZATIONS, LAYERS, ModelConfig
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
@@ -66,8 +67,11 @@ class DataConfig:
     validation: float = 0.05
     """Share of the split keys held out for validation."""
     calibration: float = 0.0
-    """Share of the split keys held out to calibrate scores, by domain. With a chronological split they are
-    the latest ones. 0 for none: such a model gives no p-values until it is calibrated."""
+    """Share of the split keys held out to calibrate scores, by domain. 0 for none: such a model gives no
+    p-values until it is calibrated."""
+    calibrate_on: CalibrateOn = "latest"
+    """Which of them calibrate with a chronological split: the latest, which are most like what comes next, or
+    some spread over the time of training, which hold what is usual at any time. By key, they are spread."""
     sensitive: bool = False
     """The records concern people or contain secrets: no value appears in messages, quarantine files or
     artifacts. Always on for domains of patients."""

@@ -230,6 +230,7 @@ class CorpusReader:
                 data.validation,
                 data.calibration,
                 data.sensitive,
+                *_calibrate_on(data),
             ],
             max_length=config.model.max_length,
             seed=config.seed,
@@ -270,7 +271,8 @@ class CorpusReader:
         key = neighbours if self.config.data.join_documents else self.domain.split_key
         if self.config.data.split == "chronological":
             order = self.domain.order_key
-            return Chronological(key=key, order=order, share=share, calibration=calibration)
+            on = self.config.data.calibrate_on
+            return Chronological(key=key, order=order, share=share, calibration=calibration, calibrate_on=on)
         given = self.domain.given_split
         return ByKey(key=key, share=share, calibration=calibration, seed=seed, given=given)
 
@@ -384,6 +386,7 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
             config.data.calibration,
             config.data.join_documents,
             config.seed,
+            *_calibrate_on(config.data),
         ],
         deduplicate=config.data.deduplicate,
     )
@@ -411,6 +414,11 @@ def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) ->
     if not kind.trainable:
         return kind(**options)
     return kind.train(texts(), vocabulary_size=config.tokenizer.vocabulary_size, **options)
+
+
+def _calibrate_on(data: DataConfig) -> list[str]:
+    """What a fingerprint has of the setting: nothing where it is as it always was, or has no effect."""
+    return [data.calibrate_on] if data.split == "chronological" and data.calibrate_on != "latest" else []
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int, int], None]:

@@ -71,6 +71,9 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
     assert told["level"] == level
     assert told["left_out"] + told["records"] == 450
     assert told["records"] > 200, "the fresh ones, and those of the first file that were held out"
+    known = seqmlm("score", "mine", mine, "--fpr", 0.2)
+    assert f"the model was trained on {told['left_out']} of the records" in known.err
+    assert "was trained on" not in seqmlm("score", "mine", normal, "--fpr", 0.2).err
     again = stored_calibrations(folder)
     for mode, facts in told["modes"].items():
         assert 0.85 * told["records"] < facts["rows"] == again[level, mode].rows < told["records"]
@@ -91,7 +94,7 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
 
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
-    older = written.replace(b'\\"format\\": 3', b'\\"format\\": 2')
+    older = written.replace(b'\\"format\\": 4', b'\\"format\\": 2')
     assert older != written
     model_folder.put_file(folder / CALIBRATION, older, private=False)
     refused = seqmlm("score", "mine", normal, "--fpr", "0.2")

@@ -388,6 +388,11 @@ def test_dry_run_and_printed_config_write_no_run(seqmlm: Run, fasta: Path, works
     assert "masker: uniform.v1" in printed.out
     assert "layers: nearby.v1" in printed.out
     assert "size: small" in printed.out
+    spread = seqmlm("train", "-d", "logs", "--print-config", "--calibrate-on", "spread").out
+    assert yaml.safe_load(spread)["data"]["calibrate_on"] == "spread"
+    unknown = seqmlm("train", "-d", "logs", "--print-config", "--calibrate-on", "newest")
+    assert unknown.code == 2
+    assert "'data.calibrate_on' must be one of latest, spread" in unknown.err
     timed = seqmlm("train", "-d", "protein", "--print-config", "--max-time", "5m").out
     assert "size: small" not in timed
     assert "\n# model.size: measured when the training starts, since train.max_time is set" in timed

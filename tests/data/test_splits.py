@@ -150,6 +150,53 @@ def test_shares_of_three_parts() -> None:
     assert ((alone == VALIDATION) == (both == VALIDATION)).all()
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 5)), min_size=1, max_size=400),
+    st.floats(0.01, 0.4),
+    st.floats(0.01, 0.4),
+)
+def test_spread_calibration_is_drawn_from_all_times_before_validation(
+    rows: list[tuple[int, int]], share: float, calibration: float
+) -> None:
+    records = [record(str(name), time=time) for name, time in rows]
+    order = lambda r: r.meta["time"]  # noqa: E731
+    split = Chronological(key=key, order=order, share=share, calibration=calibration, calibrate_on="spread")
+    found = split.parts(np.array([split.mark(r) for r in records]))
+    groups = {one.document for one in records}
+    of = {
+        name: {int(p) for r, p in zip(records, found, strict=True) if r.document == name} for name in groups
+    }
+    assert all(len(own) == 1 for own in of.values())
+    assert len(set(found.tolist())) == min(3, len(groups))
+    begins = {name: min(order(r) for r in records if r.document == name) for name in groups}
+    others = [begins[name] for name in groups if of[name] != {VALIDATION}]
+    held = [begins[name] for name in groups if of[name] == {VALIDATION}]
+    assert not held or max(others) <= min(held)
+    # What validates does not depend on what calibrates, as long as there is enough for all.
+    alone = Chronological(key=key, order=order, share=share)
+    if len(groups) > 2 and (found == TRAIN).sum() > 1:
+        validates = alone.parts(np.array([alone.mark(r) for r in records])) == VALIDATION
+        assert (found == VALIDATION).sum() <= validates.sum()
+
+
+@pytest.mark.parametrize("period", [1, 7, 10])
+def test_every_stretch_of_time_calibrates_whatever_the_period(period: int) -> None:
+    """One of each ten groups, and of what repeats every so many groups no phase is favoured."""
+    records = [record(f"s{i}", time=i // 2) for i in range(4000)]
+    split = Chronological(
+        key=key, order=lambda r: r.meta["time"], share=0.05, calibration=0.1, calibrate_on="spread"
+    )
+    marks = np.array([split.mark(r) for r in records])
+    found = split.parts(marks)
+    assert (found[3800:] == VALIDATION).all()
+    places = np.flatnonzero(found == CALIBRATION)
+    assert len(places) == 400
+    assert np.diff(places).max() < 22
+    phases = np.bincount(places % period, minlength=period)
+    assert phases.min() > 0.5 * phases.mean()
+    assert found.tolist() == split.parts(marks).tolist()
+
+
 def test_half_of_the_groups_of_a_given_validation_calibrate() -> None:
     records = [record(str(i // 2), split="train" if i < 200 else "validation") for i in range(600)]
     given_split = lambda r: r.meta["split"]  # noqa: E731

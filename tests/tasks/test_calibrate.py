@@ -253,6 +253,33 @@ def test_records_without_scores_are_no_calibration(model: LoadedModel) -> None:
             calibrator(model).calibrate(RecordLevel("protein"), [mode], empty, None)
 
 
+class Parts(Level):
+    """Five rows of a record, two statistics of each: one says which record it is of."""
+
+    name, statistics = "parts", ("owner", "place")
+
+    def rows(self, scored: Scored, background: Background | None) -> list[Row]:
+        of = float(scored.record.line)
+        return [record_row(scored, {"owner": of, "place": float(place)}) for place in range(5)]
+
+
+@pytest.mark.parametrize(("groups", "folds"), [(12, 5), (3, 3), (1, 5)])
+def test_few_rows_are_divided_as_training_divides_data(model: LoadedModel, groups: int, folds: int) -> None:
+    """By groups, of proteins equal sequences; by records, where all are of one group."""
+    records = normal(12).records
+    records = [replace(one, raw=records[one.line % groups].raw) for one in records]
+    given = Normal(records=records, of=12, source="f")
+    made = calibrator(model).calibrate(Parts(), ("exact",), given, None)["parts", "exact"].calibration
+    assert made is not None
+    assert (made.rows, len(made.turns)) == (60, folds)
+    taught = [{v for own in t.by_statistic["owner"].bins for v in own.values} for t in made.turns]
+    lines = {float(one.line) for one in records}
+    left_out = [lines - own for own in taught]
+    assert sorted(v for own in left_out for v in own) == sorted(lines)
+    if groups == 3:
+        assert all(len({line % 3 for line in own}) == 1 for own in left_out)
+
+
 def test_sensitive_data_of_few_rows_leave_nothing(model: LoadedModel) -> None:
     said: list[str] = []
     private = replace(model, card=replace(model.card, sensitive=True))

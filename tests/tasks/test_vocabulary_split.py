@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from seqmlm import plugins
+from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.text import TextDomain
 from seqmlm.tasks.config import resolve_config
@@ -49,6 +50,10 @@ def reader(tmp_path: Path, domain: TextDomain, **data: Any) -> CorpusReader:
         (TextDomain(), {"validation": 0.0001}),
         (Dated(), {"split": "chronological", "validation": 0.2}),
         (Dated(), {"split": "chronological", "validation": 0.2, "deduplicate": True}),
+        (
+            Dated(),
+            {"split": "chronological", "validation": 0.2, "calibration": 0.1, "calibrate_on": "spread"},
+        ),
         (Marked(), {}),
     ],
 )
@@ -64,6 +69,24 @@ def test_texts_are_those_of_the_training_split(tmp_path: Path, domain: TextDomai
         assert own
         assert found is None or own == found
         assert found is not None or not set(own) & set(texts)
+
+
+@pytest.mark.parametrize("on", ["latest", "spread"])
+def test_what_calibrates_is_the_latest_or_spread(tmp_path: Path, on: str) -> None:
+    corpus = reader(
+        tmp_path, Dated(), split="chronological", validation=0.2, calibration=0.1, calibrate_on=on
+    )
+    tokenizer = BpeTokenizer.train(list(corpus.texts()))
+    prepared = corpus.prepared("data", tokenizer, lambda records, tokens: None)
+    times = [corpus.domain.order_key(one) for one in corpus.calibrating("data", prepared, 1000)]
+    held = [prepared.validation.origin(n).line for n in range(len(prepared.validation))]
+    assert len(times) >= 20
+    assert held
+    everything = sorted(corpus.domain.order_key(one) for one in corpus.records("data", Problems()))
+    latest = everything[-len(times) :]
+    assert (sorted(times) == latest) == (on == "latest")
+    if on == "spread":
+        assert min(times) < everything[25] < everything[150] < max(times)
 
 
 def test_another_split_gets_another_tokenizer(tmp_path: Path) -> None:
