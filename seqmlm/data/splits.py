@@ -200,6 +200,9 @@ def _enough(groups: int, asked: tuple[int, int], wanted: tuple[float, float]) ->
     return validate, max(0, min(calibrate, groups - 1 - validate))
 
 
+_FEWEST_CALIBRATING = 40  # records: as many rows guarantee a rate of .025
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chronological:
     """The earliest groups train, later ones validate; the latest calibrate, or some of all times before.
@@ -212,7 +215,8 @@ class Chronological:
         key: the domain's group of a record (session, patient); a group's time is that of its first record.
         order: the record's place in time: a number, a date, or ISO 8601 text.
         share: share of the records for validation; each part gets a group if there are enough.
-        calibration: share of the records for calibration; 0 for none.
+        calibration: share of the records for calibration, and at least 40 records, or a fifth of fewer than
+            200; 0 for none.
         calibrate_on: whether the latest groups calibrate, or some spread over the time of training.
     """
 
@@ -246,7 +250,11 @@ class Chronological:
         left = np.lexsort((groups, begins))  # groups in no part yet, the earliest first
         spread = self.calibrate_on == "spread"
         order = (VALIDATION, CALIBRATION) if spread else (CALIBRATION, VALIDATION)
-        wanted = {VALIDATION: self.share * len(marks), CALIBRATION: self.calibration * len(marks)}
+        enough = min(_FEWEST_CALIBRATING, len(marks) / 5) if self.calibration else 0.0
+        wanted = {
+            VALIDATION: self.share * len(marks),
+            CALIBRATION: max(self.calibration * len(marks), enough),
+        }
         for part in order:
             # Training keeps one group, then validation, then calibration.
             kept = 2 if part == order[0] and wanted[order[1]] > 0 and (len(left) > 2 or not spread) else 1

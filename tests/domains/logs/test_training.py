@@ -24,7 +24,7 @@ def test_a_sample_and_its_last_tenth(seqmlm: Callable[..., Any], tmp_path: Path)
     done = seqmlm("train", "--domain", "logs", tmp_path / "sample", *SHORT, "run")
     assert done.code == 0, done.err
     assert "8 validation records" in done.err
-    assert "records held out to calibrate scores: 15" in done.err
+    assert "records held out to calibrate scores: 30" in done.err
     assert (tmp_path / "runs" / "run" / "predictions.txt").exists()
 
 
