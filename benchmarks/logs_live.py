@@ -40,6 +40,7 @@ from anomaly_metrics import threshold_on
 from logs_live_site import FAULTS, kinds, nginx, record
 from numpy.typing import NDArray
 
+FORMS = ("combined", "json")
 RATES = (0.01, 0.05)
 WINDOW = 64
 _NUMBER = re.compile(r"(?<=/)\d+(?=/|$)")
@@ -209,6 +210,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("logs_live"))
     parser.add_argument("--quick", action="store_true", help="2 minutes of normal traffic, 300 steps")
+    parser.add_argument("--only", choices=FORMS, help="one of the two forms of the log")
     options = parser.parse_args()
     if not nginx():
         raise SystemExit("nginx is not installed (apt-get install nginx-light): nothing is measured")
@@ -216,7 +218,7 @@ def main() -> None:
     if not (out / "faults.json").exists():
         quiet, normal = (6.0, 120.0) if options.quick else (12.0, 300.0)
         record(out, normal=normal, quiet=quiet, seconds=5.0, clients=40, think=0.25)
-    forms = ("combined", "json")
+    forms = FORMS if options.only is None else (options.only,)
     for form in forms:
         train(out, form, 300 if options.quick else 1000)
     rows = table(out, forms)
