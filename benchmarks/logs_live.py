@@ -11,7 +11,8 @@ it came, with `--max-latency 1s`, where windows end at pauses. Beside both, on w
     rate            the largest count of one in a window, by its mean in training, and lines a second
 
 Thresholds of these come from the last fifth of the normal stretch, at the same rates; the others are
-calibrated by `seqmlm train`. A window shows a fault if one of its lines does; nearby means within 5 s.
+calibrated by `seqmlm train`. A window shows a fault if one of its lines does, and is normal if none came
+within 5 s of one. Then the lines before the first fault are scored in bursts of 1 to 64: how many alarm?
 
     python benchmarks/logs_live.py           # 5 minutes of normal traffic: about 20 minutes on two cores
     python benchmarks/logs_live.py --quick   # 2 minutes of it
@@ -42,6 +43,7 @@ from numpy.typing import NDArray
 
 FORMS = ("combined", "json")
 RATES = (0.01, 0.05)
+BURSTS = (1, 2, 4, 8, 16, 32, 64)
 WINDOW = 64
 _NUMBER = re.compile(r"(?<=/)\d+(?=/|$)")
 Key = tuple[str, str, int]
@@ -69,13 +71,13 @@ def train(out: Path, form: str, steps: int) -> None:
         raise SystemExit(f"training {form} ended with {ended}")
 
 
-def scored(out: Path, form: str, live: bool) -> Found:
-    """(W,) first line of each window, from 1 on, and its p-value."""
-    rows, log = out / f"{form}-{'live' if live else 'file'}.jsonl", out / "faulty" / f"{form}.log"
+def scored(out: Path, form: str, log: Path, way: str, *options: str) -> Found:
+    """(W,) first line of each window, from 1 on, and its p-value; `way` is "live", or names the rows kept."""
+    rows, live = out / f"{form}-{way}.jsonl", way == "live"
     if not rows.exists():
         part = rows.with_suffix(".part")
         with part.open("wb") as written:
-            given = ("score", form, "-" if live else str(log), "--option", "session=none")
+            given = ("score", form, "-" if live else str(log), "--option", "session=none", *options)
             if live:
                 process = seqmlm(out, *given, "--max-latency", "1s", stdin=subprocess.PIPE, stdout=written)
                 replay(log, process)
@@ -173,9 +175,9 @@ def table(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
     truth, when = kinds(out), np.array(times(out / "faulty"))
     detectors: dict[str, tuple[NDArray[np.int64], dict[float, NDArray[np.bool_]]]] = {}
     for form in forms:
-        for live in (False, True):
-            first, p = scored(out, form, live)
-            detectors[f"{form}, {'live' if live else 'file'}"] = first, {rate: p <= rate for rate in RATES}
+        for way in ("file", "live"):
+            first, p = scored(out, form, out / "faulty" / f"{form}.log", way)
+            detectors[f"{form}, {way}"] = first, {rate: p <= rate for rate in RATES}
     detectors |= by_rules(out)
     disturbed = [(one["begin"] - 1, one["end"] + 5) for one in json.loads((out / "faults.json").read_text())]
     near = np.zeros(len(when), dtype=np.bool_)
@@ -194,6 +196,22 @@ def table(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
             row["normal"] = [int(alarm[normal].sum()), int(normal.sum())]
             rows.append(row)
     return rows
+
+
+def bursts(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
+    """Alarms among normal bursts of so many lines, by form, length and rate."""
+    begin: float = min(one["begin"] for one in json.loads((out / "faults.json").read_text())) - 1
+    number = sum(at < begin for at in times(out / "faulty"))
+    found = []
+    for form in forms:
+        log = out / f"quiet-{form}.log"
+        lines = (out / "faulty" / f"{form}.log").read_bytes().splitlines(keepends=True)
+        log.write_bytes(b"".join(lines[:number]))
+        for length in BURSTS:
+            p = scored(out, form, log, f"bursts{length}", "--option", f"window={length}")[1]
+            alarms = {str(rate): int((p <= rate).sum()) for rate in RATES}
+            found.append({"form": form, "lines": length, "windows": len(p), "alarms": alarms})
+    return found
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -223,7 +241,11 @@ def main() -> None:
         train(out, form, 300 if options.quick else 1000)
     rows = table(out, forms)
     show(rows)
-    (out / "results.json").write_text(json.dumps(rows, indent=1))
+    quiet = bursts(out, forms)
+    for one in quiet:
+        rates = ", ".join(f"{count / one['windows']:.4f} at {rate}" for rate, count in one["alarms"].items())
+        print(f"{one['form']}: bursts of {one['lines']:>2} lines, {one['windows']} of them: {rates}")
+    (out / "results.json").write_text(json.dumps({"windows": rows, "bursts": quiet}, indent=1))
 
 
 if __name__ == "__main__":
