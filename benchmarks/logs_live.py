@@ -241,11 +241,11 @@ def main() -> None:
         train(out, form, 300 if options.quick else 1000)
     rows = table(out, forms)
     show(rows)
-    quiet = bursts(out, forms)
-    for one in quiet:
+    cut = bursts(out, forms)
+    for one in cut:
         rates = ", ".join(f"{count / one['windows']:.4f} at {rate}" for rate, count in one["alarms"].items())
         print(f"{one['form']}: bursts of {one['lines']:>2} lines, {one['windows']} of them: {rates}")
-    (out / "results.json").write_text(json.dumps({"windows": rows, "bursts": quiet}, indent=1))
+    (out / "results.json").write_text(json.dumps({"windows": rows, "bursts": cut}, indent=1))
 
 
 if __name__ == "__main__":
