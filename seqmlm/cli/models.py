@@ -49,7 +49,7 @@ def list_(json_output: opt.Json = False) -> None:
 
 @app.command("show")
 def show(model: opt.Model, json_output: opt.Json = False) -> None:
-    """Show one model: its folder, data, tokenizer, masking, parents and metrics.
+    """Show one model: its folder, data, tokenizer, masking, parents, calibrations and metrics.
 
     Example: seqmlm models show enzymes@champion
     """
@@ -61,7 +61,7 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
         print_json(found)
         return
     if "name" not in found:
-        print_facts({"path": found["path"], **found["card"]})
+        print_facts({"path": found["path"], **found["card"], "calibrations": found["calibrations"]})
         return
     print_facts(
         {
@@ -77,6 +77,7 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
             "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {}),
             "data": ", ".join(found["dataset"]["sources"]),
             "data fingerprint": found["dataset"]["fingerprint"],
+            "calibrations": found["calibrations"] or "none: seqmlm calibrate makes one of normal data",
         }
     )
     say("\nmetrics")

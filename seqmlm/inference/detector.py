@@ -37,7 +37,8 @@ from seqmlm.inference.scorer import RecordScorer
 ESCALATE = 0.05
 """Share of normal rows that a cascade asks exactly about."""
 
-_MOST_FAULTY = 400  # copies with planted faults; half as many as there are normal records, if these are fewer
+# Copies with planted faults: half as many as there are normal records, of few as many as these.
+_MOST_FAULTY, _FEW_FAULTY = 400, 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -318,7 +319,7 @@ def table(rows: Sequence[Row], names: Iterable[str]) -> tuple[dict[str, Doubles]
 
 def copies(records: int) -> int:
     """Copies with planted faults, of all kinds together, that so many normal records are judged beside."""
-    return min(_MOST_FAULTY, max(records // 2, 1))
+    return min(_MOST_FAULTY, max(records // 2, min(records, _FEW_FAULTY), 1))
 
 
 class Recorder:

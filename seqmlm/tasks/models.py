@@ -14,7 +14,7 @@ from seqmlm.data.privacy import PERSONAL
 from seqmlm.engine.durable import owner_only
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
-from seqmlm.inference.calibrations import stored_calibrations
+from seqmlm.inference.calibrations import stored_calibrations, told
 from seqmlm.inference.model_folder import CALIBRATION, CARD, COUNTS
 from seqmlm.parsing import read_json
 from seqmlm.registry import (
@@ -172,7 +172,7 @@ def list_models() -> list[ModelSummary]:
 
 
 def show_model(reference: str) -> dict[str, Any]:
-    """Everything about one model: its origin, its ancestors, its card.
+    """Everything about one model: its origin, its ancestors, its calibrations, its card.
 
     Raises:
         UsageError: it is a hub model, of which nothing is known here.
@@ -184,12 +184,14 @@ def show_model(reference: str) -> dict[str, Any]:
         raise UsageError(
             f"{reference} is a model on the Hugging Face hub; see https://huggingface.co/{found.hub_id}"
         )
+    card, calibrations = _card(found.path), stored_calibrations(found.path)
+    known = {"card": dict(card), "calibrations": told(calibrations) if calibrations else None}
     if found.entry is None:
-        return {"path": str(found.path), "card": _card(found.path)}
+        return {"path": str(found.path), **known}
     with Registry(home) as registry:
         ancestors = [model.reference for model in registry.lineage(found.entry)]
-    summary = ModelSummary(entry=found.entry, card=_card(found.path))
-    return {**summary.to_dict(), "ancestors": ancestors, "card": dict(summary.card)}
+    summary = ModelSummary(entry=found.entry, card=card)
+    return {**summary.to_dict(), "ancestors": ancestors, **known}
 
 
 def alias_model(reference: str, alias: str, warn: Callable[[str], None]) -> ModelEntry:

@@ -98,6 +98,7 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
     shown = seqmlm("models", "show", "one@champion")
     assert "residue.v1, 33 tokens" in shown.out
     assert "masker uniform.v1, rate 0.15" in shown.out
+    assert "calibrations      none: seqmlm calibrate" in shown.out
     assert seqmlm("models", "show", "one", "--json").json["masking"]["rate"] == 0.15
     told = seqmlm("models", "alias", "one:1", "fine", "--json")
     assert told.json == {"name": "one", "version": 1, "alias": "fine"}
