@@ -246,9 +246,12 @@ def _tokenizer_options(config: TokenizerConfig) -> dict[str, Any]:
 def read_settings(path: Path) -> dict[str, Any]:
     """Settings from a YAML file, those of earlier versions in the words of this one.
 
-    Before `model.layers` there was `model.global_attention`, and one pattern and initialization else.
+    Before `model.layers` there was `model.global_attention`, and one pattern and initialization else; before
+    `data.calibrate_on` the latest records calibrated.
     """
     values = read_yaml(path)
+    if isinstance(values.get("data"), dict):
+        values["data"].setdefault("calibrate_on", "latest")
     model = values.get("model")
     if isinstance(model, dict) and "global_attention" in model:
         everywhere = model.pop("global_attention")

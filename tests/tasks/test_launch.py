@@ -214,6 +214,19 @@ def test_resume_by_name_needs_no_domain_and_keeps_settings(tmp_path: Path) -> No
         plan(TrainRequest(resume="one", name="two"), workspace)
 
 
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """Its settings do not have what there was no choice of."""
+    workspace = Workspace.locate(tmp_path)
+    began = plan(TrainRequest(domain="logs", name="one"), workspace)
+    values = to_dict(began.config)
+    assert values["data"].pop("calibrate_on") == "latest"
+    began.directory.mkdir(parents=True)
+    (began.directory / RUN_CONFIG).write_text(yaml.safe_dump(values))
+    assert plan(TrainRequest(resume="one"), workspace).config == began.config
+    with pytest.raises(StateError, match="other values of data"):
+        plan(TrainRequest(resume="one", flags={"data": {"calibrate_on": "spread"}}), workspace)
+
+
 @pytest.mark.parametrize(
     "setting", ["seed=9", "masking.rate=0.2", "model.size=tiny", "train.tokens_per_batch=99"]
 )
