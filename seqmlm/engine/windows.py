@@ -52,9 +52,9 @@ def moving_windows(
 ) -> Moving | None:
     """Split a long sequence so that it may be cut elsewhere in each epoch, in as many windows each time.
 
-    What stands beside a cut misses one of its neighbours; where cuts move, not always the same one. All windows
-    but the first and the last are as long as possible; how long these two are moves all cuts together, by a
-    quarter of a window or more where units are short. Some sequences get one window more for it.
+    What stands beside a cut misses one of its neighbours; where cuts move, not always the same one. All
+    windows but the first and the last are as long as possible; how long these two are moves all cuts
+    together, by a quarter of a window or more where units are short. Some sequences get a window more for it.
 
     Args:
         shares: (K,) where in its range the end of the first window lies, each in [0, 1].
