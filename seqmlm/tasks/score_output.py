@@ -89,7 +89,7 @@ def line(
 def reason(rule: str, level: Level, judged: JudgedRow) -> str:
     """Why a row raised an alarm, in a sentence or two; `rule` is what it is called."""
     name = judged.fired
-    fired = None if name is None else (level.statistics[name], judged.p_values[name])
+    fired = None if name is None else (level.meaning(name, judged.row), judged.p_values[name])
     return told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
 
 
