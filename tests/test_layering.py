@@ -293,7 +293,6 @@ STAND_APART = {
     "domains.logs.counts": "counting templates needs no model",
     "domains.logs.readers.reading": "puts the other readers together",
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
-    "engine.counts": "n-grams, which know no model, beside their mixture with one",
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.labels": "who has which label, before anything is measured",

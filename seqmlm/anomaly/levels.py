@@ -8,8 +8,10 @@ level's business but calibration's, so that a level may keep statistics which sa
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
@@ -19,9 +21,10 @@ from numpy.typing import NDArray
 
 from seqmlm.anomaly.values import ALONE, Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
+from seqmlm.engine.counts import Names, named
 from seqmlm.engine.reductions import Entropy, Reduction
 from seqmlm.engine.types import Encoding, Sequences
-from seqmlm.engine.units import Mode, Units
+from seqmlm.engine.units import Mode, Units, unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import UsageError
 from seqmlm.evaluation.conformal import ALL, Choice
@@ -75,6 +78,10 @@ class Background(ABC):
         """The same, knowing also how normal records are scored; by default nothing of it matters."""
         return self
 
+    def discreet(self) -> Self:
+        """The same without what only single records of sensitive data may have; by default it is nothing."""
+        return self
+
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is saved; holds no single record where data are sensitive."""
@@ -85,29 +92,46 @@ class Background(ABC):
         """Back from `arrays`."""
 
 
-_TOKENS_COUNTED = 4_000_000
+_TOKENS_COUNTED, _SEQUENCES_NAMED = 4_000_000, 512
+_MOST_SEEN = 1 << 20  # 8 MiB of hashes; a vocabulary as open as that tells nothing by what it lacks
 
 
 class Frequencies(Background):
-    """How frequent each token is in the training split.
+    """How frequent each token is in the training split, and which units occur there.
 
     Args:
         log_probs: (K,) natural logarithm of the add-one unigram of the symbols units are spelled in.
+        seen: (S,) ascending, the hashes of all units that occur; None where that is not known.
     """
 
-    def __init__(self, log_probs: Doubles) -> None:
-        self.log_probs = log_probs
+    def __init__(self, log_probs: Doubles, seen: Names | None = None) -> None:
+        self.log_probs, self.seen = log_probs, seen
 
     @classmethod
     def fit(cls, train: Sequences, tokenizer: Tokenizer, *, seed: int) -> Self:
         """Count tokens of sequences in a drawn order, until there are four million."""
         counts = np.zeros(tokenizer.space.size, dtype=np.int64)
+        rule, seen, waiting = tokenizer.units, np.zeros(0, dtype=np.uint64), list[Encoding]()
         for index in np.random.default_rng(seed).permutation(len(train)).tolist():
-            counts += np.bincount(train[index].ids, minlength=len(counts))
+            waiting.append(train[index])
+            counts += np.bincount(waiting[-1].ids, minlength=len(counts))
+            if len(waiting) == _SEQUENCES_NAMED:
+                seen, waiting = np.union1d(seen, _names(rule, waiting)), []
             if counts.sum() >= _TOKENS_COUNTED:
                 break
+        seen = np.union1d(seen, _names(rule, waiting))
         with np.errstate(divide="ignore"):
-            return cls(np.log(tokenizer.units.frequencies(counts)))
+            log_probs = np.log(rule.frequencies(counts))
+        return cls(log_probs, seen if len(seen) <= _MOST_SEEN else None)
+
+    def discreet(self) -> Self:
+        return type(self)(self.log_probs)
+
+    def unseen(self, scored: Scored) -> Bools | None:
+        """(N,) True at units of the encoding that training never had; None where that is not known."""
+        if self.seen is None:
+            return None
+        return ~np.isin(_names(scored.rule, [scored.encoding]), self.seen)
 
     def bits(self, scored: Scored) -> Doubles:
         """(U,) surprisal of each unit by its tokens' frequencies alone."""
@@ -118,11 +142,16 @@ class Frequencies(Background):
         return np.asarray(np.array(nats, dtype=np.float64) / np.log(2))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"log_probs": self.log_probs}
+        return {"log_probs": self.log_probs, **({} if self.seen is None else {"seen": self.seen})}
 
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Self:
-        return cls(arrays["log_probs"])
+        return cls(arrays["log_probs"], arrays.get("seen"))
+
+
+def _names(rule: Units, encodings: Sequence[Encoding]) -> Names:
+    """(N,) a hash of the symbols of each unit of some sequences."""
+    return named(rule, encodings, np.zeros(rule.symbols)).name
 
 
 class SecondReading(ABC):
@@ -193,6 +222,7 @@ class Level(ABC):
         view: what of a record the model is shown when a unit is asked.
         second: a second way to read each record, or None.
         background: what it must know of normal data, or None.
+        shares: how an alarm says what a share is of that a statistic measures, with "{}" for the percentage.
         counted_from: number of a record's first unit and character, as rows are named and reports tell them:
             0, where the end of a stretch is not included, or 1, where it is.
     """
@@ -207,6 +237,7 @@ class Level(ABC):
     view: View = WHOLE
     second: SecondReading | None = None
     background: ClassVar[type[Background] | None] = None
+    shares: ClassVar[Mapping[str, str]] = {}
     counted_from: ClassVar[int] = 0
 
     @property
@@ -241,8 +272,60 @@ class Level(ABC):
     def rows(self, scored: Scored, background: Background | None) -> Sequence[Row]:
         """What of the record is judged; statistics that read a pass which was not made are left out."""
 
+    def judged(self, scored: Scored, background: Background | None) -> Sequence[Row]:
+        """`rows`, with the share of unknown units where that is a statistic and `rows` leaves it out."""
+        rows = self.rows(scored, background)
+        if UNKNOWN not in self.statistics or not rows or UNKNOWN in rows[0].statistics:
+            return rows
+        starts, unknown = self.unknown(scored, background)
+        total = np.concatenate([[0], np.cumsum(unknown)])
+        found = []
+        for row in rows:
+            first, last = np.searchsorted(starts, [row.start, row.end]).tolist()
+            share = float(total[last] - total[first]) / max(last - first, 1)
+            value = math.nan if row.score is None else share
+            found.append(replace(row, statistics={**row.statistics, UNKNOWN: value}))
+        return found
+
+    def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:
+        """Where units of a record begin (N,), ascending, and (N,) True at those that are not known.
+
+        Not known is what training never had, where the background can tell, and what the model is not asked
+        about, for the vocabulary does not have it.
+        """
+        encoding = scored.encoding
+        unknown = np.ones(len(scored.every_span), dtype=np.bool_)
+        unknown[scored.places] = False
+        owner = unit_numbers(encoding)
+        unknown[owner[scored.rule.space.is_special[encoding.ids] & (owner >= 0)]] = True
+        unseen = background.unseen(scored) if isinstance(background, Frequencies) else None
+        if unseen is not None:
+            unknown |= unseen
+        starts = scored.every_span[:, 0]
+        # A tokenizer may leave what it does not know outside of all units.
+        unk = scored.rule.space.unk
+        outside = np.flatnonzero((owner < 0) & (encoding.ids == (-1 if unk is None else unk)))
+        if not len(outside) or encoding.spans is None:
+            return starts, unknown
+        starts = np.concatenate([starts, encoding.spans[outside, 0].astype(np.int64)])
+        order = np.argsort(starts, kind="stable")
+        return starts[order], np.append(unknown, np.ones(len(outside), dtype=np.bool_))[order]
+
+    def meaning(self, name: str, row: Row) -> str:
+        """What a statistic says of a row, in a few words."""
+        value = row.statistics.get(name, math.nan)
+        if name not in self.shares or math.isnan(value):
+            return self.statistics[name]
+        return self.shares[name].format(f"{100 * value:.2g} %")
+
 
 # Statistics and rows that several fields share
+
+UNKNOWN = "unknown"
+"""Name of the share of its units that are not known, where rows may hold such: it always judges.
+
+0 where all are known, so that nothing is less unusual by it than anything else.
+"""
 
 BITS_PER_UNIT = {"bits_per_unit": "mean surprisal of all units"}
 SURPRISAL = {"surprisal": "surprisal of this unit"}
@@ -286,7 +369,7 @@ class UnitLevel(Level):
             "lift": lift(scored, background),
             "unexpected": excess(scored),
         }
-        told = [(name, value.tolist()) for name in self.statistics if (value := values[name]) is not None]
+        told = [(name, one.tolist()) for name in self.statistics if (one := values.get(name)) is not None]
         found = []
         for unit, number in enumerate(scored.number.tolist()):
             statistics = {name: value[unit] for name, value in told}

@@ -81,14 +81,15 @@ OnErrorSkip = Annotated[
 Mode = Annotated[
     str | None,
     typer.Option(
-        help="How log-probabilities are computed: exact, whole-unit, partition:K, one-pass, or cascade "
+        help="How log-probabilities are computed: exact, token, whole-unit, partition:K, one-pass, or "
+        "cascade "
         "(see `seqmlm score --help`)."
     ),
 ]
 PairMode = Annotated[
     str,
     typer.Option(
-        help="How log-probabilities are computed: exact, whole-unit, partition:K or one-pass "
+        help="How log-probabilities are computed: exact, token, whole-unit, partition:K or one-pass "
         "(see `seqmlm score --help`)."
     ),
 ]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.splits import hash64
-from seqmlm.engine.types import Encoding, Ids, Windows
+from seqmlm.engine.types import Encoding, Ids, MovingWindows
 from seqmlm.errors import UsageError
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def resample(items: Iterable[T], rate: float, *, seed: int = 0) -> Iterator[T]:
 
 
 class Mixture:
-    """Several datasets as one (`seqmlm.engine.types.Windows`), some of their items several times over.
+    """Several datasets as one (`seqmlm.engine.types.MovingWindows`), some of their items several times over.
 
     Nothing is copied: index i stands for an item of one dataset. Each item of a dataset comes up equally
     often, give or take one; where an epoch holds less than a whole dataset, it holds an even sample of it.
@@ -82,7 +82,7 @@ class Mixture:
 
     def __init__(
         self,
-        datasets: Sequence[Windows],
+        datasets: Sequence[MovingWindows],
         *,
         alpha: float = ALPHA,
         epoch_size: int | None = None,
@@ -101,7 +101,12 @@ class Mixture:
             raise UsageError(f"an epoch of {epoch_size} sequences is too small for {len(sizes)} corpora")
         self._starts: list[int] = [0, *np.cumsum(self._counts).tolist()]
         self._offsets = [hash64(str(c), seed) % len(d) for c, d in enumerate(datasets)]
-        self._lengths = np.concatenate([self._lengths_of(c) for c in range(len(datasets))])
+        self._lengths = np.concatenate(
+            [
+                np.asarray(dataset.lengths)[self._items(corpus, np.arange(self._counts[corpus]))[0]]
+                for corpus, dataset in enumerate(datasets)
+            ]
+        )
 
     @property
     def lengths(self) -> Ids:
@@ -120,17 +125,55 @@ class Mixture:
         corpus, item = self.locate(index)
         return self._datasets[corpus][item]
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest window of any epoch."""
+        return max(dataset.longest for dataset in self._datasets)
+
+    def lengths_at(self, epoch: int, indices: NDArray[np.int64]) -> Ids:
+        """(M,) tokens that some windows have in an epoch."""
+        found = self._lengths[indices]
+        for corpus, dataset in enumerate(self._datasets):
+            here = np.flatnonzero((indices >= self._starts[corpus]) & (indices < self._starts[corpus + 1]))
+            items, times = self._items(corpus, indices[here] - self._starts[corpus])
+            for time in np.unique(times).tolist():
+                own = times == time
+                found[here[own]] = dataset.lengths_at(self._turn(corpus, epoch, time), items[own])
+        return found
+
+    def at(self, epoch: int, index: int) -> Encoding:
+        """A window as it is cut in an epoch; an item that comes up several times is cut anew each time."""
+        corpus, place = self._place(index)
+        item, time = (int(one) for one in self._items(corpus, np.array(place)))
+        return self._datasets[corpus].at(self._turn(corpus, epoch, time), item)
+
     def locate(self, index: int) -> tuple[int, int]:
         """The dataset of an index, and the item in it."""
+        corpus, place = self._place(index)
+        return corpus, int(self._items(corpus, np.array(place))[0])
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The dataset of an index, and the place among those of this dataset."""
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
         corpus = bisect_right(self._starts, index) - 1
-        place, size = index - self._starts[corpus], len(self._datasets[corpus])
+        return corpus, index - self._starts[corpus]
+
+    def _items(self, corpus: int, place: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(M,) items at some places of a dataset, and how often each had come up before.
+
+        Whole rounds come first, then items spaced evenly.
+        """
+        size = len(self._datasets[corpus])
         rounds, rest = divmod(int(self._counts[corpus]), size)
-        if place < rounds * size:
-            return corpus, place % size
-        return corpus, (self._offsets[corpus] + (place - rounds * size) * size // rest) % size
+        spaced = self._offsets[corpus] + (place - rounds * size) * size // max(rest, 1)
+        times = place // size
+        return np.where(times < rounds, place, spaced) % size, times
+
+    def _turn(self, corpus: int, epoch: int, time: int) -> int:
+        """The epoch of a dataset in which its items come up for this time."""
+        return epoch * -(-int(self._counts[corpus]) // len(self._datasets[corpus])) + time
 
     def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(M,) a number for the record of each of some windows."""
@@ -139,10 +182,3 @@ class Mixture:
             int(self._datasets[corpus].records([item])[0]) + (corpus << _CORPUS) for corpus, item in found
         ]
         return np.array(numbers, dtype=np.int64)
-
-    def _lengths_of(self, corpus: int) -> Ids:
-        """Lengths in the order of `locate`: whole rounds first, then items spaced evenly."""
-        lengths = np.asarray(self._datasets[corpus].lengths)
-        rounds, rest = divmod(int(self._counts[corpus]), len(lengths))
-        spaced = np.arange(rest, dtype=np.int64) * len(lengths) // max(rest, 1) + self._offsets[corpus]
-        return np.concatenate([np.tile(lengths, rounds), lengths[spaced % len(lengths)]])

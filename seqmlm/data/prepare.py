@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.data.duplicates import SeenHashes, hash128
 from seqmlm.data.files import is_reference, require_file
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import Labelled, Split
-from seqmlm.data.store import MANIFEST, Prepared, RecordWriter, SequenceWriter, divide
+from seqmlm.data.store import MANIFEST, WAYS, Prepared, RecordWriter, SequenceWriter, divide
 from seqmlm.engine.durable import is_full, move_into_place
+from seqmlm.engine.randomness import uniform
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
-from seqmlm.engine.windows import join, windows
+from seqmlm.engine.windows import Moving, join, windows
 from seqmlm.errors import DataError, StateError
 
 WHOLE_BYTES = 64 << 20
@@ -92,7 +94,9 @@ def _one(path: Path) -> bytes:
 
 
 Cut = Callable[[Encoding, int], list[Encoding]]
+MovingCut = Callable[[Encoding, int, NDArray[np.float64]], Moving | None]
 
+_GOLDEN = (5**0.5 - 1) / 2  # of its multiples, however many, no two leave nearly the same rest
 _BATCH_RECORDS = 512
 _BATCH_CHARACTERS = 1 << 20
 
@@ -115,6 +119,8 @@ def prepare(
     dedupe: bool = False,
     join_documents: bool = False,
     cut: Cut | None = None,
+    moving: MovingCut | None = None,
+    seed: int = 0,
     identity: Callable[[Record], str] | None = None,
     problems: Problems | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -136,6 +142,10 @@ def prepare(
             and of one split group share windows.
         cut: (sequence, max_length) -> its windows, where it is not joined with others; default:
             `seqmlm.engine.windows.windows`.
+        moving: (sequence, max_length, shares) -> windows that may be cut elsewhere in each epoch, or None for
+            those of `cut`, as `seqmlm.engine.windows.moving_windows`; by default all are cut at the same
+            places always, as those that are joined with others are.
+        seed: of those places.
         identity: key by which two records are the same; by default the raw text.
         problems: receives records the tokenizer refuses; if `sensitive`, only the owner may read the entry.
         progress: called from time to time with the records and tokens so far.
@@ -157,7 +167,8 @@ def prepare(
             building.mkdir(mode=0o700 if problems.sensitive else 0o777)
             try:
                 rule = split if isinstance(split, Split) else Labelled(split)
-                maker = _Maker(building, tokenizer, space, max_length, rule, problems, cut, identity)
+                cuts = (cut or (lambda encoding, longest: windows(encoding, space, longest)), moving, seed)
+                maker = _Maker(building, tokenizer, space, max_length, rule, problems, cuts, identity)
                 maker.run(records, dedupe, join_documents, progress)
                 shutil.rmtree(folder, ignore_errors=True)  # an entry without a manifest is incomplete
                 move_into_place(building, folder)
@@ -178,12 +189,12 @@ class _Maker:
         max_length: int,
         split: Split,
         problems: Problems,
-        cut: Cut | None,
+        cuts: tuple[Cut, MovingCut | None, int],
         identity: Callable[[Record], str] | None,
     ) -> None:
         self._folder, self._tokenizer, self._space = folder, tokenizer, space
         self._max_length, self._split, self._problems = max_length, split, problems
-        self._cut: Cut = cut or (lambda encoding, longest: windows(encoding, space, longest))
+        self._cut, self._moving, self._seed = cuts
         self._sequences = SequenceWriter(folder, max_length, getattr(tokenizer, "units", Units(space)))
         self._records = RecordWriter(folder, identity or (lambda record: str(record.raw)))
         self._duplicates = self._characters = 0
@@ -243,8 +254,17 @@ class _Maker:
     def _add(self, encoded: list[tuple[Record, Encoding]]) -> None:
         for record, encoding in encoded:
             number = self._note(record, self._split.mark(record))
+            moving = self._moving and self._moving(encoding, self._max_length, self._shares(number))
+            if moving:
+                self._sequences.add_moving(moving, number)
+                continue
             for window, part in enumerate(self._cut(encoding, self._max_length)):
                 self._sequences.add(part, number, window)
+
+    def _shares(self, record: int) -> NDArray[np.float64]:
+        """(`WAYS`,) of a range: spread evenly from a place drawn for the record, neighbours far apart."""
+        drawn = uniform(self._seed, np.array([record]), np.zeros(1, dtype=np.int64))
+        return np.asarray((drawn + np.arange(WAYS) * _GOLDEN) % 1.0)
 
     def _add_joined(self, encoded: list[tuple[Record, Encoding]]) -> None:
         """Join neighbours of one document and one split group in windows."""

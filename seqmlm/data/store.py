@@ -26,11 +26,13 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import CALIBRATION, PARTS, TRAIN, Part, Parts, Split
 from seqmlm.engine.types import Encoding, Floats, Ids, TokenSpace
 from seqmlm.engine.units import Units
+from seqmlm.engine.windows import Moving, moved_window
 from seqmlm.errors import StateError
 from seqmlm.parsing import read_json
 
 SEQUENCES, RECORDS = "sequences.arrow", "records.arrow"
-LENGTHS, OWNERS, MARKS = "lengths.bin", "owners.bin", "marks.bin"  # plain numbers, until the rows are divided
+# Plain numbers, until the rows are divided.
+LENGTHS, OWNERS, MARKS, MOVES = "lengths.bin", "owners.bin", "marks.bin", "moves.bin"
 CHANNEL = "channel:"
 
 _BATCH_TOKENS = 1 << 22  # what one batch may hold in memory while it is gathered
@@ -85,8 +87,9 @@ class SequenceWriter:
         self._stream = _ArrowStream(folder / SEQUENCES)
         self._lengths = (folder / LENGTHS).open("wb")
         self._owners = (folder / OWNERS).open("wb")
+        self._moves = (folder / MOVES).open("wb")
         self._files = ExitStack()
-        for file in (self._stream, self._lengths, self._owners):
+        for file in (self._stream, self._lengths, self._owners, self._moves):
             self._files.callback(file.close)
         self._held: list[Encoding] = []
         self._origin: list[tuple[int, int]] = []
@@ -97,6 +100,14 @@ class SequenceWriter:
         self._origin.append((record, window))
         if len(self._held) >= self._limit:
             self._flush()
+
+    def add_moving(self, moving: Moving, record: int) -> None:
+        """Append the windows of a record that may be cut elsewhere."""
+        rows = self.rows + len(self._held) + np.arange(len(moving.windows))
+        repeated = np.tile([moving.head, moving.tail], (len(rows), 1))
+        self._moves.write(np.column_stack([rows, repeated, moving.moves]).astype("<i8").tobytes())
+        for number, window in enumerate(moving.windows):
+            self.add(window, record, number)
 
     def _flush(self) -> None:
         if not self._held:
@@ -248,13 +259,14 @@ def divide(folder: Path, split: Split, space: TokenSpace, max_length: int) -> di
         statistics[called] = {"records": records, **written}
     np.save(folder / CALIBRATES, np.flatnonzero(parts == CALIBRATION))
     write_trained_on(folder, parts == TRAIN)
+    _write_moves(folder)
     by_length = np.zeros(max_length + 1, dtype=np.int64)
     for start in range(0, len(lengths), _CHUNK):
         by_length += np.bincount(lengths[start : start + _CHUNK], minlength=len(by_length))
     counts, statistics["unknown_tokens"] = _count_tokens(folder, owners, lengths, parts, space)
     statistics["length_quantiles"] = _quantiles(by_length)
     np.save(folder / TOKEN_COUNTS, counts)
-    for name in (MARKS, OWNERS, LENGTHS):
+    for name in (MARKS, OWNERS, LENGTHS, MOVES):
         (folder / name).unlink()
     return statistics
 
@@ -276,6 +288,31 @@ def _write_part(
             out.write(here.astype("<i4").tobytes())
             tokens += int(here.sum(dtype=np.int64))
     return {"windows": total, "tokens": tokens}
+
+
+WAYS = 8
+"""Ways in which a long record may be cut into windows; epochs take turns."""
+
+TRAIN_MOVES = "train_moves.npy"
+
+
+def _write_moves(folder: Path) -> None:
+    """Write (3 + `WAYS`, M) of the M training windows that may be cut elsewhere: which they are, how many
+    tokens they repeat at both ends, and their moves."""
+    found = _plain(folder / MOVES, np.int64).reshape(-1, 3 + WAYS)
+    rows = _mapped(folder / "train.npy")
+    at = np.searchsorted(rows, found[:, 0])
+    trained = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == found[:, 0]) if len(rows) else at[:0]
+    if not len(trained):
+        return
+    out = np.lib.format.open_memmap(
+        folder / TRAIN_MOVES, mode="w+", dtype="<i8", shape=(3 + WAYS, len(trained))
+    )
+    out[0] = at[trained]
+    for start in range(0, len(trained), _CHUNK):
+        stretch = slice(start, start + _CHUNK)
+        out[1:, stretch] = found[trained[stretch], 1:].T
+    out.flush()
 
 
 def _header(out: Any, kind: str, size: int) -> None:
@@ -316,6 +353,8 @@ def _quantiles(by_length: NDArray[np.int64]) -> dict[str, int]:
 
 def _plain(path: Path, kind: type[np.generic]) -> NDArray[Any]:
     """A binary file of numbers as a memory-mapped array."""
+    if not path.stat().st_size:  # cannot be mapped
+        return np.zeros(0, dtype=kind)
     return np.memmap(path, dtype=kind, mode="r").view(np.ndarray)
 
 
@@ -362,10 +401,13 @@ class _Columns(NamedTuple):
 
 
 class EncodedDataset:
-    """One split of prepared data (a `seqmlm.engine.types.Sequences`).
+    """One split of prepared data (a `seqmlm.engine.types.MovingWindows`).
+
+    Windows of long training records are cut elsewhere in each epoch where they were prepared so; others, and
+    those of other splits, stay as they are.
 
     Holds file handles and numpy views only, so memory does not grow with the data; pickles as its path, so
-    that loader workers open the same files. The arrays it gives out are read-only views of the file.
+    that loader workers open the same files. The arrays of `[index]` are read-only views of the file.
 
     Args:
         folder: what `prepare` wrote.
@@ -378,6 +420,10 @@ class EncodedDataset:
         self._lengths = _mapped(self.folder / f"{part}_lengths.npy")
         self._arrow = ArrowRows(self.folder / SEQUENCES)
         self._columns: list[_Columns | None] = [None] * self._arrow.batches
+        moves = self.folder / TRAIN_MOVES
+        self._moves = (
+            _mapped(moves) if part == "train" and moves.exists() else np.zeros((3 + WAYS, 0), np.int64)
+        )
 
     @property
     def lengths(self) -> Ids:
@@ -409,6 +455,52 @@ class EncodedDataset:
             symbols=None if symbols is None else symbols[part],
             channels={name: values[part] for name, values in channels.items()} if channels else {},
         )
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest window of any epoch."""
+        moved = self._moves[0]
+        found = [int(self.lengths_at(epoch, moved).max()) for epoch in range(WAYS)] if len(moved) else []
+        return max([int(self._lengths.max(initial=0)), *found])
+
+    def lengths_at(self, epoch: int, indices: NDArray[np.int64]) -> Ids:
+        """(M,) tokens that some windows have in an epoch."""
+        lengths = self._lengths[indices]
+        moved, moves = self._moves[0], self._moves[3 + epoch % WAYS]
+        at = np.searchsorted(moved, indices)
+        here = np.flatnonzero(moved[np.minimum(at, len(moved) - 1)] == indices) if len(moved) else at[:0]
+        if not len(here):
+            return lengths
+        at = at[here]
+        # The first window of a record never moves: neither does the end of the last one before it.
+        end = np.where(at + 1 < len(moved), moves[np.minimum(at + 1, len(moved) - 1)], 0)
+        found = lengths.copy()
+        found[here] += (end - moves[at]).astype(lengths.dtype)
+        return found
+
+    def at(self, epoch: int, index: int) -> Encoding:
+        """A window as it is cut in an epoch."""
+        moved, moves = self._moves[0], self._moves[3 + epoch % WAYS]
+        at = int(np.searchsorted(moved, index))
+        if at == len(moved) or moved[at] != index:
+            return self[index]
+        begin, end = int(moves[at]), int(moves[at + 1]) if at + 1 < len(moved) else 0
+        if begin == end == 0:
+            return self[index]
+        head, tail = self._moves[1:3, at].tolist()
+        inside = int(self._lengths[index]) - head - tail
+        end += inside
+        pieces, first, last = [self[index]], index, index
+        while begin < 0:
+            first -= 1
+            more = int(self._lengths[first]) - head - tail
+            pieces.insert(0, self[first])
+            begin, end, inside = begin + more, end + more, inside + more
+        while end > inside:
+            last += 1
+            pieces.append(self[last])
+            inside += len(pieces[-1]) - head - tail
+        return moved_window(pieces, head, tail, begin, end)
 
     def records(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """(M,) the number of the record that each of some windows belongs to."""

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from seqmlm.engine.randomness import AUGMENTATION, KeyedGenerator, Permutation
 from seqmlm.engine.signals import ignore_in_worker
-from seqmlm.engine.types import Encoding, Floats, Ids, Longs, Sequences
+from seqmlm.engine.types import Encoding, Floats, Ids, Longs, MovingWindows, Sequences
 from seqmlm.errors import StateError, UsageError
 
 if TYPE_CHECKING:
@@ -81,22 +81,31 @@ class RowPlanner:
         seed: of the order.
         shuffle: False keeps the order of `lengths`, up to the fitting.
         lookahead: rows planned together; more rows fill better and change the order over a longer range.
+        moving: sequences whose lengths differ by epoch; `lengths` are theirs, and have the sum of any epoch.
 
     Raises:
         UsageError: no sequence, an empty one, or one longer than a row.
     """
 
     def __init__(
-        self, lengths: Ids, *, tokens_per_row: int, seed: int, shuffle: bool = True, lookahead: int = 32
+        self,
+        lengths: Ids,
+        *,
+        tokens_per_row: int,
+        seed: int,
+        shuffle: bool = True,
+        lookahead: int = 32,
+        moving: MovingWindows | None = None,
     ) -> None:
         if not len(lengths):
             raise UsageError("there is no sequence to plan rows from; check the training data")
         if lengths.min() < 1:
             raise UsageError(f"sequence {int(lengths.argmin())} has no token; remove empty sequences")
-        if lengths.max() > tokens_per_row:
-            worst = int(lengths.argmax())
+        longest = int(lengths.max()) if moving is None else moving.longest
+        if longest > tokens_per_row:
+            worst = f"sequence {int(lengths.argmax())}" if longest == lengths.max() else "a sequence"
             raise UsageError(
-                f"sequence {worst} has {lengths[worst]} tokens, more than tokens_per_row = {tokens_per_row}; "
+                f"{worst} has {longest} tokens, more than tokens_per_row = {tokens_per_row}; "
                 "raise tokens_per_row or split the sequences into shorter windows (max_length)"
             )
         if lookahead < 1:
@@ -105,6 +114,7 @@ class RowPlanner:
         self.tokens_per_row = tokens_per_row
         self.tokens_per_epoch = int(lengths.sum(dtype=np.int64))
         self._seed, self._shuffle, self._lookahead = seed, shuffle, lookahead
+        self._moving = moving
         self._rows: list[PackedRow] = []
         self._plan(epoch=0, cursor=0, carried=[])
 
@@ -167,7 +177,7 @@ class RowPlanner:
         self._epoch, self._cursor, self._carried, self._emitted = epoch, cursor, carried, 0
         taken, self._next_cursor = self._take()
         samples = np.array(carried + taken)
-        lengths = self.lengths[samples].astype(np.int64)
+        lengths = self._lengths_of(samples)
         long_first = np.argsort(np.where(lengths > self.tokens_per_row // 4, -lengths, 0), kind="stable")
         items = samples[long_first].tolist()
         length_of = dict(zip(items, lengths[long_first].tolist(), strict=True))
@@ -183,19 +193,26 @@ class RowPlanner:
     def _take(self) -> tuple[list[int], int]:
         """Samples from the cursor on for `lookahead` full rows, and the cursor after them."""
         order = Permutation(len(self.lengths), (self._seed, self._epoch))
-        wanted = self._lookahead * self.tokens_per_row - int(self.lengths[self._carried].sum())
+        carried = np.array(self._carried, dtype=np.int64)
+        wanted = self._lookahead * self.tokens_per_row - int(self._lengths_of(carried).sum())
         taken: list[int] = []
         cursor = self._cursor
         while wanted > 0 and cursor < len(self.lengths):
             guess = wanted * len(self.lengths) // self.tokens_per_epoch + 8
             block: NDArray[np.int64] = np.arange(cursor, min(cursor + guess, len(self.lengths)))
             samples = order(block) if self._shuffle else block
-            sums = np.cumsum(self.lengths[samples], dtype=np.int64)
+            sums = np.cumsum(self._lengths_of(samples))
             used = min(int(np.searchsorted(sums, wanted)) + 1, len(samples))
             taken += samples[:used].tolist()
             wanted -= int(sums[used - 1])
             cursor += used
         return taken, cursor
+
+    def _lengths_of(self, samples: Longs) -> Longs:
+        """(M,) tokens that some samples have in this epoch."""
+        if self._moving is None:
+            return self.lengths[samples].astype(np.int64)
+        return self._moving.lengths_at(self._epoch, samples).astype(np.int64)
 
     def _hold_back(self, rows: Sequence[PackedRow]) -> set[int]:
         """Rows that wait for more samples: the emptiest, at most half of them."""
@@ -381,7 +398,8 @@ class RowDataset(Dataset[PackedBatch]):
     """Rows of the planner -> masked, packed batches; for `DataLoader(batch_size=None, sampler=rows)`.
 
     Args:
-        sequences: the training sequences; must be picklable if loader workers are spawned.
+        sequences: the training sequences; `MovingWindows` are cut as in the row's epoch. Must be picklable if
+            loader workers are spawned.
         corruptor: applies the masks, keyed by epoch and sample.
         augmentation: applied to a sequence before, keyed likewise; None for none.
         seed: of the augmentation.
@@ -399,11 +417,13 @@ class RowDataset(Dataset[PackedBatch]):
         self.corruptor = corruptor
         self.augmentation = augmentation
         self._generator = KeyedGenerator(seed)
+        self._moving = sequences if isinstance(sequences, MovingWindows) else None
 
     def __getitem__(self, row: PackedRow) -> PackedBatch:
         documents = []
+        moving = self._moving
         for sample in row.samples:
-            encoding = self.sequences[sample]
+            encoding = self.sequences[sample] if moving is None else moving.at(row.epoch, sample)
             if self.augmentation is not None:
                 generator = self._generator.at(row.epoch, sample, AUGMENTATION)
                 encoding = self.augmentation(encoding, generator)

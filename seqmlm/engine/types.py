@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,4 +140,26 @@ class Windows(Sequences, Protocol):
 
     def records(self, indices: Sequence[int]) -> Longs:
         """(M,) the number of the record that each of some windows belongs to."""
+        ...
+
+
+@runtime_checkable
+class MovingWindows(Windows, Protocol):
+    """Windows that may be cut at other places in each epoch.
+
+    Their number is the same in all epochs, and so is the sum of their lengths, or nearly; `lengths` and
+    `[index]` are of no epoch in particular.
+    """
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest window of any epoch."""
+        ...
+
+    def lengths_at(self, epoch: int, indices: Longs) -> Ids:
+        """(M,) tokens that some windows have in an epoch."""
+        ...
+
+    def at(self, epoch: int, index: int) -> Encoding:
+        """A window as it is cut in an epoch."""
         ...

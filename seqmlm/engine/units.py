@@ -26,7 +26,7 @@ from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace
 from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
-Kind = Literal["exact", "whole-unit", "partition", "one-pass"]
+Kind = Literal["exact", "token", "whole-unit", "partition", "one-pass"]
 
 # Tokens of the masked copies that one query stands for: bounds the memory a very long sequence takes.
 QUERY_TOKENS = 1 << 20
@@ -40,7 +40,8 @@ class Mode:
 
     Args:
         kind: "exact" asks each token with itself and the later tokens of its unit hidden (Kauf and Ivanova
-            2023); "whole-unit" hides a unit whole and asks all its tokens at once; "partition" hides several
+            2023); "token" with itself alone hidden (Salazar et al. 2020), the same where a unit is one token;
+            "whole-unit" hides a unit whole and asks all its tokens at once; "partition" hides several
             units together, each exactly once in `parts` passes; "one-pass" hides nothing and corrects the
             answers (`seqmlm.engine.correction`).
         parts: passes of a partition, at least 1; 1 elsewhere.
@@ -67,12 +68,12 @@ class Mode:
         if text == "one-pass:head":
             return cls("one-pass", head=True)
         if not parts:
-            for known in ("exact", "whole-unit", "one-pass"):
+            for known in ("exact", "token", "whole-unit", "one-pass"):
                 if kind == known:
                     return cls(known)
         raise UsageError(
-            f"unknown mode {text!r}; known: exact, whole-unit, partition:K (K passes), one-pass, "
-            "one-pass:head"
+            f"unknown mode {text!r}; known: exact, token, whole-unit, partition:K (K passes), "
+            "one-pass, one-pass:head"
         )
 
     def __str__(self) -> str:
@@ -82,6 +83,7 @@ class Mode:
 
 
 EXACT = Mode("exact")
+TOKEN = Mode("token")
 ONE_PASS = Mode("one-pass")
 ONE_PASS_HEAD = Mode("one-pass", head=True)
 
@@ -267,6 +269,9 @@ class Units:
             asked = np.flatnonzero(scored if owned is None else scored & owned).astype(np.int32)
             if len(asked):
                 yield Query(encoding=encoding, masked=np.zeros(0, dtype=np.int32), asked=asked)
+            return
+        if mode.kind == "token":
+            yield from hidden_together(encoding, np.where(scored, np.cumsum(scored) - 1, -1), owned)
             return
         count = int(numbers.max(initial=-1)) + 1
         passes = np.arange(count) if mode.kind == "whole-unit" else partition(count, mode.parts)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
+from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, Longs, TokenSpace
 from seqmlm.errors import UsageError
 
 _UNLIKE = "sequences that share a window must carry the same per-token columns; encode them alike"
@@ -30,6 +31,99 @@ def windows(encoding: Encoding, space: TokenSpace, max_length: int) -> list[Enco
     room = _room(encoding, first, stop, max_length)
     parts = _parts(_cuts(encoding, first, stop), room, room)
     return [_window(encoding, first, stop, start, end) for start, end in parts]
+
+
+class Moving(NamedTuple):
+    """Windows of a long sequence, and the other places at which it may be cut.
+
+    windows: W of them, as `windows` gives them, cut at other places.
+    head, tail: tokens at the front and at the end that every window repeats.
+    moves: (W, K) how many tokens later (or, negative, earlier) a window begins in each of K ways to cut.
+    """
+
+    windows: list[Encoding]
+    head: int
+    tail: int
+    moves: Longs
+
+
+def moving_windows(
+    encoding: Encoding, space: TokenSpace, max_length: int, shares: NDArray[np.float64]
+) -> Moving | None:
+    """Split a long sequence so that it may be cut elsewhere in each epoch, in as many windows each time.
+
+    What stands beside a cut misses one of its neighbours; where cuts move, not always the same one. All
+    windows but the first and the last are as long as possible; how long these two are moves all cuts
+    together, by a quarter of a window or more where units are short. Some sequences get a window more for it.
+
+    Args:
+        shares: (K,) where in its range the end of the first window lies, each in [0, 1].
+
+    Returns:
+        None where it fits a window, and where cuts cannot be moved: with explicit positions, or a unit longer
+        than a fifth of a window.
+
+    Raises:
+        UsageError: `max_length` leaves no room besides the start and end token.
+    """
+    if len(encoding) <= max_length or encoding.positions is not None:
+        return None
+    first, stop = _inner(encoding, space)
+    cuts = _cuts(encoding, first, stop)
+    longest = int(np.diff(cuts).max())
+    room = _room(encoding, first, stop, max_length) - (longest - 1)  # cuts are moved back to a change of unit
+    if 4 * longest > room:
+        return None
+    count = -(-(2 * (stop - first) + room) // (2 * room))
+    ends = stop - first - (count - 2) * room  # tokens of the first and the last window
+    least = max(longest, room // 8)
+    low, high = max(least, ends - room), min(room, ends - least)
+    inside = room * np.arange(count - 1)[:, None]
+
+    def begins(share: NDArray[np.float64]) -> Longs:
+        """(W - 1, K) where windows but the first begin."""
+        wanted = first + low + np.rint(share * (high - low)).astype(np.int64) + inside
+        return cuts[np.searchsorted(cuts, wanted, side="right") - 1].astype(np.int64)
+
+    base, moved = begins(np.array([0.5])), begins(shares)
+    bounds = [first, *base[:, 0].tolist(), stop]
+    return Moving(
+        windows=[_window(encoding, first, stop, start, end) for start, end in pairwise(bounds)],
+        head=first,
+        tail=len(encoding) - stop,
+        moves=np.concatenate([np.zeros((1, len(shares)), dtype=np.int64), moved - base]),
+    )
+
+
+def moved_window(pieces: Sequence[Encoding], head: int, tail: int, start: int, end: int) -> Encoding:
+    """A window of tokens start..end-1 of some neighbouring `Moving.windows`, laid end to end.
+
+    Args:
+        pieces: the windows.
+        head, tail: tokens that each of them repeats, which do not count.
+    """
+    inside = [len(piece) - head - tail for piece in pieces]
+    before = [0, *accumulate(inside)]
+    parts = [
+        slice(head + max(start - skipped, 0), head + max(min(end - skipped, length), 0))
+        for skipped, length in zip(before, inside, strict=False)
+    ]
+
+    def column(values: Sequence[NDArray[Any] | None]) -> Any:
+        kept = [value[part] for value, part in zip(values, parts, strict=True) if value is not None]
+        if values[0] is None or values[-1] is None:
+            return None
+        return np.concatenate([values[0][:head], *kept, values[-1][len(values[-1]) - tail :]])
+
+    return Encoding(
+        ids=column([piece.ids for piece in pieces]),
+        groups=column([piece.groups for piece in pieces]),
+        classes=column([piece.classes for piece in pieces]),
+        spans=column([piece.spans for piece in pieces]),
+        weights=column([piece.weights for piece in pieces]),
+        symbols=column([piece.symbols for piece in pieces]),
+        channels={name: column([piece.channels[name] for piece in pieces]) for name in pieces[0].channels},
+    )
 
 
 def windows_at(

@@ -166,10 +166,12 @@ class Marginals:
     def p_values(self, statistics: Statistics, lengths: Longs) -> tuple[dict[str, Doubles], Bools]:
         """Name -> (M,) p-values, and (M,) True where any of them is extrapolated.
 
+        Statistics that the calibration does not have are left out: it may be older than they are.
+
         Raises:
-            StateError: the statistics differ from those of the calibration.
+            StateError: a statistic of the calibration is missing.
         """
-        if set(statistics) != set(self.by_statistic):
+        if not set(statistics) >= set(self.by_statistic):
             raise StateError(
                 f"calibrated for the statistics {', '.join(self.by_statistic)}, not {', '.join(statistics)}; "
                 "calibrate the model again"

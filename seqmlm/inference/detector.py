@@ -128,7 +128,7 @@ class Detector:
 
     def rows(self, found: Sequence[Scored]) -> list[list[Row]]:
         """The rows of each record."""
-        return [list(self.level.rows(one, self.background)) for one in found]
+        return [list(self.level.judged(one, self.background)) for one in found]
 
     def evidence(
         self, judged: Sequence[JudgedRow], statistics: Mapping[str, Doubles], lengths: Longs, *, seed: int
@@ -257,7 +257,7 @@ class Detector:
         first = np.cumsum([0, *(len(own) for own in rows)])
         made = list(flat)
         for r in np.unique(record[near]).tolist():
-            again = list(self.level.rows(found[r], self.background))
+            again = list(self.level.judged(found[r], self.background))
             for place in np.flatnonzero(near & (record == r)).tolist():
                 made[place] = again[place - int(first[r])]
         return made

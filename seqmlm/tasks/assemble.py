@@ -92,7 +92,9 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
         rows=rows,
         corpus=corpus,
         corruptor=corruptor,
-        planner=RowPlanner(corpus.train.lengths, tokens_per_row=tokens_per_row, seed=config.seed),
+        planner=RowPlanner(
+            corpus.train.lengths, tokens_per_row=tokens_per_row, seed=config.seed, moving=corpus.train
+        ),
         dataset=RowDataset(
             corpus.train, corruptor, augmentation=augmentation(config, corpus), seed=config.seed
         ),

@@ -371,6 +371,8 @@ class Calibrator:
         fitted = level.background.fit(
             self._encodings(half.records) if train is None else train, self.session.tokenizer, seed=self.seed
         )
+        if self.session.card.sensitive:
+            fitted = fitted.discreet()
         if train is not None and not fitted.needs_scores:
             return fitted, normal
         if fitted.needs_scores:

@@ -60,6 +60,9 @@ class DataConfig:
     """Drop records whose raw text has occurred before."""
     join_documents: bool = False
     """Fill windows with consecutive sequences of one document (full-sentence packing)."""
+    cuts: Literal["fixed.v1", "moving.v1"] = "fixed.v1"
+    """Where training records longer than a window are cut: at the same places always, or elsewhere in each
+    epoch, so that no unit is always seen without what stands beside it; that is what fields default to."""
     split: Literal["key", "identity", "chronological"] = "key"
     """How validation records are chosen: by hash of the domain's split key (where the data names the split
     of a record, that counts), by clusters of sequences with many k-mers in common, or the last ones in the
@@ -247,11 +250,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Settings from a YAML file, those of earlier versions in the words of this one.
 
     Before `model.layers` there was `model.global_attention`, and one pattern and initialization else; before
-    `data.calibrate_on` the latest records calibrated.
+    `data.calibrate_on` the latest records calibrated. The settings of a run, which name everything, had no
+    `data.cuts` before cuts could move.
     """
     values = read_yaml(path)
-    if isinstance(values.get("data"), dict):
-        values["data"].setdefault("calibrate_on", "latest")
+    data = values.get("data")
+    if isinstance(data, dict):
+        data.setdefault("calibrate_on", "latest")
+    if isinstance(data, dict) and data.keys() >= {"paths", "split", "mixture_alpha"}:
+        data.setdefault("cuts", "fixed.v1")
     model = values.get("model")
     if isinstance(model, dict) and "global_attention" in model:
         everywhere = model.pop("global_attention")
@@ -270,6 +277,7 @@ def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]
         "model": {"size": defaults.size, "max_length": defaults.max_length, **defaults.model},
         "data": {
             "join_documents": defaults.join_documents,
+            "cuts": "moving.v1",
             "split": defaults.split,
             "validation": defaults.validation,
             "calibration": defaults.calibration,

@@ -32,7 +32,7 @@ from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, evenly
 from seqmlm.data.store import Prepared
 from seqmlm.domains.base import Domain, Sample, plural
 from seqmlm.engine.durable import FileLock, irregular
-from seqmlm.engine.types import Sequences, Windows
+from seqmlm.engine.types import MovingWindows, Sequences, Windows
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
@@ -95,7 +95,7 @@ class Corpus:
     """
 
     tokenizer: Tokenizer
-    train: Windows
+    train: MovingWindows
     validation: Windows
     token_counts: NDArray[np.int64]
     statistics: dict[str, dict[str, Any]]
@@ -220,6 +220,7 @@ class CorpusReader:
     def prepared(self, name: str, tokenizer: Tokenizer, progress: Callable[[int, int], None]) -> Prepared:
         """One corpus as memory-mapped encodings."""
         config, data = self.config, self.config.data
+        moving = data.cuts == "moving.v1"
         fingerprint = combined(
             corpus=self.fingerprint(name),
             tokenizer=tokenizer.fingerprint(),
@@ -231,6 +232,7 @@ class CorpusReader:
                 data.calibration,
                 data.sensitive,
                 *_calibrate_on(data),
+                *([data.cuts] if moving else []),  # those before cuts could move keep their names
             ],
             max_length=config.model.max_length,
             seed=config.seed,
@@ -253,6 +255,8 @@ class CorpusReader:
                     dedupe=data.deduplicate,
                     join_documents=data.join_documents,
                     cut=tokenizer.windows,
+                    moving=tokenizer.moving_windows if moving else None,
+                    seed=config.seed,
                     identity=self.domain.identity,
                     problems=problems,
                     progress=progress,
@@ -301,7 +305,7 @@ def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:
             f"readers' options: seqmlm data formats --domain {reader.domain.name})",
         )
     counts = np.sum([part.token_counts for part in parts], axis=0)
-    train: Windows = parts[0].train
+    train: MovingWindows = parts[0].train
     validation: Windows = parts[0].validation
     if len(parts) > 1:
         alpha, seed = reader.config.data.mixture_alpha, reader.config.seed

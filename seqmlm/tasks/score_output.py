@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from seqmlm.anomaly.findings import told
-from seqmlm.anomaly.levels import Level
+from seqmlm.anomaly.levels import UNKNOWN, Level
 from seqmlm.anomaly.values import ALONE, COUNTED, Doubles, Row, Scored
 from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.data.record import Record
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
+from seqmlm.evaluation.evidence import RATE
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.batches import characters
 from seqmlm.inference.calibrations import stored_trained_on
@@ -87,10 +88,12 @@ def line(
 
 
 def reason(rule: str, level: Level, judged: JudgedRow) -> str:
-    """Why a row raised an alarm, in a sentence or two; `rule` is what it is called."""
+    """Why a row raised an alarm, in some sentences; `rule` is what it is called."""
     name = judged.fired
-    fired = None if name is None else (level.statistics[name], judged.p_values[name])
-    return told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
+    fired = None if name is None else (level.meaning(name, judged.row), judged.p_values[name])
+    text = told(rule, judged.row, judged.scored, judged.p_value, fired, beyond=judged.extrapolated)
+    strange = name != UNKNOWN and UNKNOWN in level.shares and judged.p_values.get(UNKNOWN, 1.0) <= RATE
+    return f"{text} {level.meaning(UNKNOWN, judged.row)}." if strange else text
 
 
 def lines(

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
-from seqmlm.engine.windows import windows
+from seqmlm.engine.windows import Moving, moving_windows, windows
 from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.parsing import read_json
 
@@ -129,6 +130,16 @@ class Tokenizer(ABC):
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """Windows of a sequence for training, of at most `max_length` tokens each."""
         return windows(encoding, self.space, max_length)
+
+    def moving_windows(
+        self, encoding: Encoding, max_length: int, shares: NDArray[np.float64]
+    ) -> Moving | None:
+        """Windows for training that may be cut elsewhere in each epoch; None for those of `windows`.
+
+        Args:
+            shares: see `seqmlm.engine.windows.moving_windows`.
+        """
+        return moving_windows(encoding, self.space, max_length, shares)
 
     @property
     def units(self) -> Units:

@@ -387,7 +387,7 @@ class Tracker:
             if ledger.tracking_uri != self.public_uri:
                 ledger.forget_sent()
                 ledger.tracking_uri = self.public_uri
-            ledger.params |= {key: _text(value) for key, value in params.items()}
+            ledger.params |= {key: "" if value is None else str(value) for key, value in params.items()}
             ledger.tags |= {**(tags or {}), **_standard_tags(name)}
             ledger.write(directory)
             return TrackedRun(ledger, directory, lock, self.connect, self._say).open()
@@ -565,10 +565,6 @@ class Tracker:
         self._warn(hide_password(text, self.workspace.tracking_uri))
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
 def _note_death(ledger: Ledger, directory: Path) -> None:
     """A run whose lock is free but whose ledger says RUNNING was killed when it last wrote anything."""
     if ledger.status == "RUNNING":
@@ -591,14 +587,9 @@ def _commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

@@ -33,6 +33,18 @@ class Numbers:
         ids = np.full(self._lengths[index], self.base + index, dtype=np.int32)
         return Encoding(ids=ids, groups=ids)
 
+    @property
+    def longest(self) -> int:
+        return int(self._lengths.max())
+
+    def lengths_at(self, epoch: int, indices: Longs) -> Ids:
+        """Windows that move by a token, and back."""
+        return self._lengths[indices] + np.where(indices % 2, -(epoch % 2), epoch % 2).astype(np.int32)
+
+    def at(self, epoch: int, index: int) -> Encoding:
+        ids = np.full(self.lengths_at(epoch, np.array([index]))[0], self.base + index, dtype=np.int32)
+        return Encoding(ids=ids, groups=ids, classes=np.full(len(ids), epoch, dtype=np.int16))
+
     def records(self, indices: Sequence[int]) -> Longs:
         """Two neighbouring items are of one record."""
         return np.asarray(indices, dtype=np.int64) // 2
@@ -103,6 +115,28 @@ def test_every_index_is_an_item_and_items_come_up_equally_often(
         assert max(often) - min(often) <= 1
         assert sum(often) == mixture.counts[corpus]
         assert min(often) >= 1 or epoch_size is not None
+
+
+def test_items_that_come_up_again_are_cut_anew() -> None:
+    mixture = Mixture([Numbers(0, [4] * 6), Numbers(100, [4, 4])], alpha=0.0)
+    assert mixture.counts.tolist() == [6, 6]
+    for epoch in range(3):
+        turns = [int(mixture.at(epoch, index).classes[0]) for index in range(len(mixture))]
+        assert turns[:6] == [epoch] * 6
+        assert turns[6:] == [3 * epoch + time for time in (0, 0, 1, 1, 2, 2)]
+
+
+@given(corpora, st.floats(0, 1), st.integers(0, 5), st.integers(0, 3))
+def test_windows_have_the_lengths_that_are_told(
+    lengths: list[list[int]], alpha: float, seed: int, epoch: int
+) -> None:
+    longer = [Numbers(1000 * c, [length + 1 for length in one]) for c, one in enumerate(lengths)]
+    mixture = Mixture(longer, alpha=alpha, seed=seed)
+    indices = np.arange(len(mixture))[::-1]
+    found = [len(mixture.at(epoch, index)) for index in indices.tolist()]
+    assert mixture.lengths_at(epoch, indices).tolist() == found
+    for index in indices.tolist():
+        assert mixture.at(epoch, index).ids[0] == mixture[index].ids[0]
 
 
 def test_the_shares_are_of_tokens() -> None:

@@ -28,6 +28,7 @@ from seqmlm.data.record import Record
 from seqmlm.data.splits import ByKey, neighbours
 from seqmlm.data.store import EncodedDataset, Prepared
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.windows import moving_windows
 from seqmlm.errors import DataError, StateError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -219,6 +220,90 @@ def test_a_tokenizer_may_cut_its_own_windows(tmp_path: Path) -> None:
     assert prepared.statistics["windows"] == 30
     for name, encoding in rows(prepared.train):
         assert encoding.ids.tolist() == Letters().encode(records[int(name[1:])].raw).ids[-20:].tolist()
+
+
+def moving_rows(cache: Path, count: int = 60, **options: Any) -> Prepared:
+    """Records of 2 to 120 words of one to three letters, in windows of 32 tokens that move."""
+    rng = np.random.default_rng(4)
+
+    def word() -> str:
+        return "".join(rng.choice(list(LETTERS), int(rng.integers(1, 4))))
+
+    texts = [" ".join(word() for _ in range(n)) for n in rng.integers(2, 120, count).tolist()]
+    records = [record(number, text) for number, text in enumerate(texts)]
+
+    def moving(encoding: Encoding, max_length: int, shares: Any) -> Any:
+        return moving_windows(encoding, SPACE, max_length, shares)
+
+    return made(records, cache, max_length=32, moving=moving, **options)
+
+
+def contents(dataset: EncodedDataset, epoch: int) -> dict[str, list[tuple[int, ...]]]:
+    """Record -> token, unit and place of all that is seen of it in an epoch, in the order of its windows."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for index in range(len(dataset)):
+        window = dataset.at(epoch, index)
+        kept = window.groups >= 0
+        columns = (window.ids[kept], window.groups[kept], *window.spans[kept].T)
+        own = found.setdefault(dataset.origin(index).id, [])
+        own += zip(*(column.tolist() for column in columns), strict=True)
+    return found
+
+
+def test_windows_that_move_show_everything_once_in_each_epoch(tmp_path: Path) -> None:
+    train = moving_rows(tmp_path / "moving").train
+    prepared = made([], tmp_path / "moving").train
+    whole = contents(prepared, 0)
+    indices = np.arange(len(train))
+    cuts = []
+    for epoch in range(10):
+        assert contents(train, epoch) == whole
+        windows = [train.at(epoch, index) for index in indices.tolist()]
+        lengths = train.lengths_at(epoch, indices)
+        assert lengths.tolist() == [len(window) for window in windows]
+        assert lengths.sum() == train.lengths.sum()
+        assert lengths.max() <= train.longest <= 32
+        some = indices[::3]
+        assert train.lengths_at(epoch, some).tolist() == lengths[some].tolist()
+        assert all((window.ids[0], window.ids[-1]) == (3, 4) for window in windows)
+        cuts.append(lengths.tolist())
+    assert cuts[:2] == cuts[8:]  # the ways to cut take turns
+    assert len(set(map(tuple, cuts))) == 8
+
+
+def test_what_stands_beside_a_cut_stands_amid_a_window_in_another_epoch(tmp_path: Path) -> None:
+    train = moving_rows(tmp_path).train
+    most: dict[tuple[int, int], int] = {}
+    last: dict[int, int] = {}
+    for epoch in range(8):
+        for index in range(len(train)):
+            window, record = train.at(epoch, index), int(train.records([index])[0])
+            starts = window.spans[1:-1, 0].tolist()
+            for place, start in enumerate(starts):
+                near = min(place, len(starts) - 1 - place)  # letters between it and the nearer end
+                most[record, start] = max(most.get((record, start), 0), near)
+            last[record] = max(last.get(record, 0), starts[-1])
+    # All but what is near the ends of its record.
+    inside = [near for (record, start), near in most.items() if 12 <= start <= last[record] - 12]
+    assert len(inside) > 1000
+    assert min(inside) >= 3
+
+
+def test_other_seeds_cut_elsewhere_and_other_parts_do_not_move(tmp_path: Path) -> None:
+    one, two = (moving_rows(tmp_path / str(seed), seed=seed) for seed in (1, 2))
+    indices = np.arange(len(one.train))
+    assert one.train.lengths.tolist() == two.train.lengths.tolist()
+    assert one.train.lengths_at(0, indices).tolist() != two.train.lengths_at(0, indices).tolist()
+    held = one.validation
+    assert held.lengths_at(3, np.arange(len(held))).tolist() == held.lengths.tolist()
+    assert all(held.at(3, index).ids.tolist() == held[index].ids.tolist() for index in range(len(held)))
+
+
+def test_windows_move_alike_in_another_process(tmp_path: Path) -> None:
+    train = moving_rows(tmp_path).train
+    again = pickle.loads(pickle.dumps(train))
+    for index in range(len(train)):
+        assert again.at(5, index).ids.tolist() == train.at(5, index).ids.tolist()
 
 
 def test_documents_share_windows_and_know_where_each_begins(tmp_path: Path) -> None:

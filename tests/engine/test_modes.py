@@ -18,7 +18,7 @@ from seqmlm.engine.units import Mode, partition, unit_numbers
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=20, pad=0, mask=1, unk=2, start=3, end=4, special=(0, 1, 2, 3, 4))
-MODES = ["exact", "whole-unit", "partition:1", "partition:3", "partition:50", "one-pass"]
+MODES = ["exact", "token", "whole-unit", "partition:1", "partition:3", "partition:50", "one-pass"]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,8 @@ def hidden_with(encoding: Encoding, position: int, mode: Mode) -> list[int]:
     ordinary = ~SPACE.is_special[encoding.ids]
     if mode.kind == "one-pass":
         return []
+    if mode.kind == "token":
+        return [position]
     if mode.kind == "partition":
         passes = partition(int(numbers.max()) + 1, mode.parts)
         together = (numbers >= 0) & (passes[numbers] == passes[own])

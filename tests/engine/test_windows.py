@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.engine.types import Encoding, TokenSpace
-from seqmlm.engine.windows import central_windows, join, windows, windows_at
+from seqmlm.engine.windows import (
+    central_windows,
+    join,
+    moved_window,
+    moving_windows,
+    windows,
+    windows_at,
+)
 from seqmlm.errors import UsageError
 
 SPACE = TokenSpace(size=1000, pad=0, mask=4, unk=1, start=2, end=3, special=(0, 1, 2, 3, 4))
@@ -69,6 +76,62 @@ def test_windows_hold_each_token_once_in_order(encoding, max_length):
             encoding.ids[-1] == END,
         )
         assert_columns_follow(part, encoding)
+
+
+long_sequences = st.builds(
+    encode, st.lists(st.integers(1, 3), min_size=20, max_size=120), start=st.booleans(), end=st.booleans()
+)
+SHARES = np.array([0.0, 0.31, 0.5, 0.77, 1.0])
+
+
+@given(encoding=long_sequences, max_length=st.integers(18, 60))
+def test_windows_cut_elsewhere_hold_each_token_once_in_order(encoding, max_length):
+    encoding = replace(encoding, positions=None)
+    moving = moving_windows(encoding, SPACE, max_length, SHARES)
+    if len(encoding) <= max_length:
+        assert moving is None
+        return
+    if moving is None:
+        assert int(np.bincount(encoding.groups[encoding.groups >= 0]).max()) * 5 > max_length - 5
+        return
+    head, tail = int(encoding.ids[0] == START), int(encoding.ids[-1] == END)
+    assert (moving.head, moving.tail) == (head, tail)
+    assert moving.moves.shape == (len(moving.windows), len(SHARES))
+    longest = int(np.bincount(encoding.groups[encoding.groups >= 0]).max())
+    fewest = -(-(len(encoding) - head - tail) // (max_length - head - tail - longest + 1))
+    assert len(moving.windows) - fewest in (0, 1)
+    assert not moving.moves[:, 2].any()  # the windows themselves are cut in the middle of the range
+    sizes = [len(window) - head - tail for window in moving.windows]
+    begins = np.cumsum([0, *sizes])
+    for way in moving.moves.T:
+        bounds = begins + np.append(way, 0)
+        cut = [
+            moved_window(moving.windows, head, tail, begin, end) for begin, end in pairwise(bounds.tolist())
+        ]
+        assert inner(*cut) == inner(encoding)
+        units = [set(window.groups[window.groups >= 0].tolist()) for window in cut]
+        assert sum(map(len, units)) == len(set.union(*units)), "a unit was divided"
+        for window in cut:
+            assert head + tail < len(window) <= max_length
+            assert (window.ids[0] == START, window.ids[-1] == END) == (head, tail)
+            assert_columns_follow(replace(window, positions=np.arange(len(window))), encoding)
+
+
+def test_cuts_move_by_a_quarter_of_a_window_at_least():
+    for length in range(101, 700):
+        moving = moving_windows(
+            replace(encode([1] * length), positions=None), SPACE, 102, np.array([0.0, 1.0])
+        )
+        assert moving is not None
+        moved = moving.moves[1:, 1] - moving.moves[1:, 0]
+        assert moved.min() == moved.max() >= 25  # all of a sequence by as much
+
+
+def test_what_cannot_be_cut_elsewhere_is_left_as_it_is():
+    shares = np.array([0.2])
+    assert moving_windows(encode([1] * 50), SPACE, 20, shares) is None  # explicit positions
+    assert moving_windows(replace(encode([1] * 9), positions=None), SPACE, 20, shares) is None
+    assert moving_windows(replace(encode([1] * 40 + [12]), positions=None), SPACE, 20, shares) is None
 
 
 @given(encoding=encodings, max_length=st.integers(8, 20))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tiny_fields import random_model
 from transformers import (
     AutoModelForMaskedLM,
+    AutoTokenizer,
     BertConfig,
     EsmConfig,
     ModernBertConfig,
@@ -20,6 +24,12 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.scoring import pseudo_log_likelihood
 from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import Mode
+from seqmlm.inference import model_folder
+from seqmlm.inference.scorer import RecordScorer
+from seqmlm.inference.session import Session
+from seqmlm.plugins import tokenizer_class
+from seqmlm.tasks.models import export_model
 
 SPACE = TokenSpace(size=37, pad=1, mask=36, unk=3, start=0, end=2, special=(0, 1, 2, 3, 36))
 SHAPE: dict[str, Any] = {
@@ -144,3 +154,58 @@ def test_a_model_can_be_trained_after_it_was_asked(name: str) -> None:
     rows.model.set_attn_implementation("sdpa")
     rows.model(input_ids=ids).logits.sum().backward()
     assert score.pll < 0
+
+
+# What `minicons` (0.3.39) computes, by its rule: the whole softmax; every token but the start and the end,
+# alone or with the later tokens of its word, which are those that the tokenizer gives the same number.
+
+
+def minicons(folder: Path, text: str, metric: str) -> tuple[float, int]:
+    """The sum of log-probabilities in nats, and the tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    encoded = tokenizer(text, return_tensors="pt")
+    ids, words = encoded["input_ids"], encoded.word_ids()
+    total = 0.0
+    for place in range(1, ids.shape[1] - 1):
+        masked = ids.clone()
+        later = [place] if metric == "original" else range(place, ids.shape[1] - 1)
+        masked[0, [one for one in later if words[one] == words[place]]] = tokenizer.mask_token_id
+        with torch.inference_mode():
+            logits = model(masked, attention_mask=torch.ones_like(masked)).logits[0, place].double()
+        total += float(logits.log_softmax(-1)[ids[0, place]])
+    return total, ids.shape[1] - 2
+
+
+TEXTS = [
+    "the old cabinet is in the house",
+    "an unopened quixotic cabinet",  # words that the vocabulary cuts, each after a lone space
+    "zzz qqq",
+    "the key  is old",
+    "key",
+]
+
+
+@pytest.mark.parametrize("name", ["bpe.v1", "unigram.v1"])
+@pytest.mark.parametrize(("mode", "metric"), [("token", "original"), ("exact", "within_word_l2r")])
+def test_the_numbers_of_minicons(tmp_path: Path, name: str, mode: str, metric: str) -> None:
+    kind = tokenizer_class(name)
+    letters = " ".join("abcdefghijklmnopqrstuvwxyz")
+    lines = ["the old cabinet is in the house", "the key is old", "a key in the cabinet", letters] * 5
+    model = random_model("text", kind.train(lines, vocabulary_size=310 if name == "bpe.v1" else 60))
+    model_folder.write(tmp_path / "own", model.rows, model.tokenizer, model.card)
+    plain = tmp_path / "plain"
+    export_model(str(tmp_path / "own"), plain)
+    scorer = RecordScorer(Session(model_folder.load(plain)))
+    encodings = [model.tokenizer.encode(text) for text in TEXTS]
+    # [UNK] is scored there and not here.
+    known = [model.tokenizer.space.unk not in one.ids for one in encodings]
+    texts, encodings = list(compress(TEXTS, known)), list(compress(encodings, known))
+    assert len(texts) >= 3
+    found = scorer.sequences(encodings, Mode.parse(mode))
+    expected = [minicons(plain, text, metric) for text in texts]
+    assert [len(one.positions) for one in found] == [tokens for _, tokens in expected]
+    assert max(tokens for _, tokens in expected) > 8
+    assert [one.pll for one in found] == pytest.approx([pll for pll, _ in expected], abs=2e-3, rel=1e-5)
+    other = scorer.sequences(encodings, Mode.parse("exact" if mode == "token" else "token"))
+    assert max(abs(one.pll - two.pll) for one, two in zip(found, other, strict=True)) > 0.1

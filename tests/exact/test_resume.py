@@ -20,6 +20,7 @@ from seqmlm.engine import durable
 from seqmlm.engine.channels import Channel, InputChannels
 from seqmlm.engine.loop import StepReport
 from seqmlm.engine.model import MaskedRows
+from seqmlm.engine.packing import RowPlanner
 
 
 class Pulled(Exception):
@@ -128,6 +129,50 @@ def test_a_planted_difference_is_seen(tmp_path: Path, uninterrupted: Any) -> Non
     training.run(resume=True)
     assert [r.masked for r in seen.reports] == [r.masked for r in reports[6:]]
     assert all(r.loss != whole.loss for r, whole in zip(seen.reports, reports[6:], strict=True))
+
+
+class Moving(tiny.Periodic):  # type: ignore[misc, name-defined]
+    """The same sequences, two and two of them pieces of one that is cut elsewhere in each epoch."""
+
+    longest = 20
+
+    def lengths_at(self, epoch: int, indices: Any) -> Any:
+        first, second = self.lengths[indices // 2 * 2], self.lengths[indices // 2 * 2 + 1]
+        cut = 1 + (first + 5 * epoch) % (np.minimum(first + second, 20) - 1)
+        return np.where(indices % 2, first + second - cut, cut).astype(np.int32)
+
+    def at(self, epoch: int, index: int) -> Any:
+        pair = [self[index // 2 * 2], self[index // 2 * 2 + 1]]
+        ids = np.concatenate([one.ids for one in pair])
+        cut = int(self.lengths_at(epoch, np.array([index // 2 * 2]))[0])
+        part = slice(cut, None) if index % 2 else slice(0, cut)
+        return replace(pair[0], ids=ids[part], groups=np.arange(len(ids), dtype=np.int32)[part])
+
+
+def moving_loop(directory: Path, rows: Any, **changes: Any) -> tuple[Any, Any]:
+    data = Moving()
+    planner = RowPlanner(data.lengths, tokens_per_row=64, seed=7, lookahead=4, moving=data)
+    return tiny.make_loop(directory, rows, dataset=tiny.dataset(data), planner=planner, **changes)
+
+
+@pytest.mark.parametrize("stop", [3, 7, 10])
+def test_a_resumed_training_cuts_windows_where_an_uninterrupted_one_does(tmp_path: Path, stop: int) -> None:
+    whole = tiny.modernbert()
+    training, seen = moving_loop(tmp_path / "whole", whole)
+    training.run()
+    assert max(report.epoch for report in seen.reports) >= 2
+    training, _ = moving_loop(
+        tmp_path / "cut", tiny.modernbert(), observer=Until(stop), checkpoint_every_steps=2
+    )
+    with pytest.raises(Pulled):
+        training.run()
+    rows = tiny.modernbert()
+    training, rest = moving_loop(tmp_path / "cut", rows, loader_workers=2, checkpoint_every_steps=2)
+    result = training.run(resume=True)
+    assert result.resumed_from
+    assert [facts(r) for r in rest.reports] == [facts(r) for r in seen.reports[result.resumed_from :]]
+    weights = whole.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in rows.state_dict().items())
 
 
 class Timed(tiny.Periodic):  # type: ignore[misc, name-defined]

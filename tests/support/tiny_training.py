@@ -155,9 +155,8 @@ def make_loop(directory: Path, rows: nn.Module | None = None, **changes: Any) ->
     observer = changes.pop("observer", None) or Memory()
     data = changes.pop("dataset", None) or dataset()
     evaluate = changes.pop("evaluate", None)
+    planner = changes.pop("planner", None) or make_planner()
     model = TinyRows() if rows is None else rows
     config = settings(**changes)
-    loop = Loop(
-        model, data, make_planner(), config, directory=directory, observer=observer, evaluate=evaluate
-    )
+    loop = Loop(model, data, planner, config, directory=directory, observer=observer, evaluate=evaluate)
     return loop, observer

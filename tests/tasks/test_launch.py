@@ -84,6 +84,20 @@ def test_settings_of_earlier_versions_keep_their_meaning(
     assert (model.layers, model.initialization) == ("mixed.v1", "scaled.v1")
 
 
+def test_a_run_from_before_cuts_moved_keeps_its_cuts(tmp_path: Path) -> None:
+    domain, path = plugins.domain("protein"), tmp_path / "config.yaml"
+    config = resolve_config(domain, {})
+    assert config.data.cuts == "moving.v1"
+    stored = to_dict(config)
+    path.write_text(yaml.safe_dump(stored))
+    assert resolve_config(domain, read_settings(path)) == config
+    del stored["data"]["cuts"]
+    path.write_text(yaml.safe_dump(stored))
+    assert resolve_config(domain, read_settings(path)).data.cuts == "fixed.v1"
+    path.write_text(yaml.safe_dump({"data": {"split": "identity"}}))  # what a person writes
+    assert resolve_config(domain, read_settings(path)).data.cuts == "moving.v1"
+
+
 @pytest.mark.parametrize(
     ("request_", "message"),
     [

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.anomaly.levels import Background, Level, SecondReading, Track, part_row, record_row
+from seqmlm.anomaly.levels import UNKNOWN, Background, Level, SecondReading, Track, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Place, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import named_over
@@ -331,7 +331,23 @@ class DnaLevel(Level):
         return _Values(scored.surprisal, own, usual, alone)
 
 
-class WindowLevel(DnaLevel):
+class StretchLevel(DnaLevel):
+    """Of several bases some may be unknown.
+
+    Statistics:
+        unknown: share of bases that are not known, of which no other statistic says anything.
+    """
+
+    statistics: ClassVar[Mapping[str, str]] = {**DnaLevel.statistics, UNKNOWN: "bases that are not known (N)"}
+    always = (UNKNOWN,)
+    shares: ClassVar[Mapping[str, str]] = {UNKNOWN: "{} of its bases are not known (N)"}
+
+    def unknown(self, scored: Scored, background: Background | None) -> tuple[Longs, Bools]:
+        codes = base_codes(str(scored.record.raw))
+        return np.arange(len(codes)), codes == _UNKNOWN
+
+
+class WindowLevel(StretchLevel):
     """Windows of `WINDOW` bases, `STEP` apart; the last ends with the record, a shorter record is one window.
 
     A window of which less than half is known (the rest is N) is left out, unless there is no other.
@@ -365,7 +381,7 @@ class BaseLevel(DnaLevel):
         ]
 
 
-class RecordLevel(DnaLevel):
+class RecordLevel(StretchLevel):
     """The record whole: a read, a contig."""
 
     name = "record"

@@ -20,6 +20,7 @@ from seqmlm.anomaly.levels import (
     LIFT,
     SURPRISAL,
     UNEXPECTED,
+    UNKNOWN,
     Background,
     Frequencies,
     Level,
@@ -97,6 +98,7 @@ class ProteinLevel(Level):
             that length.
         unexpected: mean surprisal above entropy: a chain that is not what the model takes it to be.
         segment: highest mean of that over `SEGMENT` neighbours: a foreign piece in a normal chain.
+        unknown: share of residues that are not one of the 20, of which no other statistic says anything.
 
     Of fewer than two residues that can be scored nothing is said: without context a model knows frequencies.
     """
@@ -106,6 +108,11 @@ class ProteinLevel(Level):
         **BITS_PER_UNIT,
         **UNEXPECTED,
         "segment": "the most unexpected stretch",
+        UNKNOWN: "residues that are not known, ambiguous or rare (X, B, Z, J, U, O)",
+    }
+    always = (UNKNOWN,)
+    shares: ClassVar[Mapping[str, str]] = {
+        UNKNOWN: "{} of its residues are not known, ambiguous or rare (X, B, Z, J, U, O)"
     }
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = LengthReference

@@ -15,6 +15,7 @@ from seqmlm.anomaly.levels import (
     LIFT,
     SURPRISAL,
     UNEXPECTED,
+    UNKNOWN,
     Background,
     Frequencies,
     Level,
@@ -27,6 +28,9 @@ from seqmlm.anomaly.levels import (
 from seqmlm.anomaly.values import Row, Scored
 from seqmlm.engine.reductions import Entropy
 
+_UNKNOWN = {UNKNOWN: "words that training never had"}
+_SHARES = {UNKNOWN: "{} of its words were never seen in training"}
+
 
 class SentenceLevel(Level):
     """A sentence whole.
@@ -37,6 +41,8 @@ class SentenceLevel(Level):
             words do not make a sentence odd.
         lift: the largest lift of a word, its bits above those of its frequency.
         unexpected: surprisal of the worst word above what its place lets expect.
+        unknown: share of words that training never had: by many of them it is of another kind, whatever the
+            model makes of their pieces.
     """
 
     name = "sentence"
@@ -45,7 +51,9 @@ class SentenceLevel(Level):
         "slor": "surprisal beyond what the frequency of the words explains",
         "lift": "the largest surprisal of a word beyond what its frequency explains",
         **UNEXPECTED,
+        **_UNKNOWN,
     }
+    always, shares = (UNKNOWN,), _SHARES
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies
 
@@ -66,8 +74,10 @@ class WordLevel(UnitLevel):
         surprisal: bits of the word, the score.
         lift: those above the bits of the word's frequency: a common word where none belongs.
         unexpected: bits of the model alone above the entropy of its place.
+        unknown: 1 for a word that training never had.
     """
 
-    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **UNEXPECTED}
+    statistics: ClassVar[Mapping[str, str]] = {**SURPRISAL, **LIFT, **UNEXPECTED, **_UNKNOWN}
+    always = (UNKNOWN,)
     want = (Entropy(),)
     background: ClassVar[type[Background] | None] = Frequencies

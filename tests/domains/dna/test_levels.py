@@ -194,7 +194,7 @@ def test_a_sequence_and_its_reverse_complement_have_the_same_scores(
     assert len(forward) == len(backward)
     for one, other in zip(forward, reversed(backward), strict=True):
         assert (one.start, one.end) == (len(TEXT) - other.end, len(TEXT) - other.start)
-        assert one.statistics.keys() == {"excess", "bits", "composition", "bases"}
+        assert one.statistics.keys() == level.statistics.keys()
         assert one.statistics == pytest.approx(other.statistics, abs=1e-5)
     # One strand alone does not have that.
     scorer = RecordScorer(Session(random_model("dna", tokenizer)))
@@ -220,7 +220,9 @@ def test_windows_are_means_over_their_bases(tokenizer: NucleotideTokenizer) -> N
     for window in judged(tokenizer, WindowLevel(), record(TEXT)):
         inside = [one for one in bases if window.start <= one.start < window.end]
         assert window.length == len(inside)
-        for channel, value in window.statistics.items():
+        text = TEXT[window.start : window.end].upper()
+        assert window.statistics["unknown"] == pytest.approx(1 - sum(map(text.count, "ACGT")) / len(text))
+        for channel, value in window.statistics.items() - {("unknown", window.statistics["unknown"])}:
             assert value == pytest.approx(np.mean([one.statistics[channel] for one in inside]), abs=1e-9)
         masked = sum(letter.islower() for letter in TEXT[window.start : window.end])
         assert window.extra["soft_masked"] == pytest.approx(masked / 100, abs=6e-4)
@@ -268,4 +270,4 @@ def test_the_background_is_what_the_training_letters_say(tokenizer: NucleotideTo
 def test_without_a_background_the_training_composition_says_nothing() -> None:
     detector = Detector(RecordScorer(Session(random_model("dna", TOKENIZERS[0]))), RecordLevel())
     [row] = detector.judged([record(TEXT)], Problems())
-    assert row.row.statistics.keys() == {"excess", "bits"}
+    assert row.row.statistics.keys() == {"excess", "bits", "unknown"}

@@ -96,6 +96,7 @@ def test_statistics_of_a_protein_are_those_of_its_residues() -> None:
         "bits_per_unit": scored.surprisal.mean(),
         "unexpected": above.mean(),
         "segment": max(above[i : i + SEGMENT].mean() for i in range(60 - SEGMENT + 1)),
+        "unknown": 0.0,
     }
     assert row.statistics == pytest.approx(expected, abs=1e-9)
     assert row.extra == {"z": reference().z(60, expected["bits_per_unit"])}

@@ -60,6 +60,7 @@ def test_statistics_of_a_sentence_are_those_of_its_words() -> None:
         "slor": np.mean(scored.surprisal - np.array(frequency)),
         "lift": max(scored.surprisal - np.array(frequency)),
         "unexpected": max(scored.surprisal - scored.values["entropy"]),
+        "unknown": 2 / 6,  # "an" and "unopened"
     }
     assert found.row.statistics == pytest.approx(expected, abs=1e-9)
     assert found.row.score == expected["bits_per_unit"]
@@ -84,8 +85,12 @@ def test_words_are_rows_of_their_own() -> None:
         assert one.row.statistics == {
             "surprisal": bits,
             "unexpected": bits - one.scored.values["entropy"][unit],
+            "unknown": 0.0,
         }
     known = Frequencies.fit(Training(), TOKENIZER, seed=0)
+    detector = Detector(detector.scorer, WordLevel("word"), background=known)
+    judged = detector.judged([record(text)], Problems())
+    assert [one.row.statistics["unknown"] for one in judged] == [1.0, 1.0, 0.0]
     lifts = [one.statistics["lift"] for one in WordLevel("word").rows(rows[0].scored, known)]
     assert lifts == (rows[0].scored.surprisal - known.bits(rows[0].scored)).tolist()
 
@@ -94,4 +99,5 @@ def test_an_empty_sentence_has_no_score() -> None:
     detector = Detector(RecordScorer(Session(random_model("text", TOKENIZER))), SentenceLevel())
     [found] = detector.judged([record("")], Problems())
     assert found.row.score is None
-    assert set(found.row.statistics) == {"bits_per_unit"}
+    assert set(found.row.statistics) == {"bits_per_unit", "unknown"}
+    assert math.isnan(found.row.statistics["unknown"])
