@@ -88,8 +88,8 @@ def train(
         typer.Option(
             metavar="latest|spread",
             help="Which records are set aside to calibrate scores where data are in order of time (logs): "
-            "latest, the last ones, for data that change slowly; spread, some of all times, for data whose "
-            "days differ. Default: latest.",
+            "latest, the last ones, where a system changes for good; spread, some of all times, where things "
+            "come and go. Default: latest.",
         ),
     ] = None,
     format: opt.Format = None,

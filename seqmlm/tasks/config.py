@@ -74,7 +74,7 @@ class DataConfig:
     p-values until it is calibrated."""
     calibrate_on: CalibrateOn = "latest"
     """Which of them calibrate with a chronological split: the latest, which are most like what comes next, or
-    some spread over the time of training, which hold what is usual at any time. By key, they are spread."""
+    some spread over the time of training, which hold what comes and goes. By key, they are drawn anyway."""
     sensitive: bool = False
     """The records concern people or contain secrets: no value appears in messages, quarantine files or
     artifacts. Always on for domains of patients."""
