@@ -45,7 +45,6 @@ def read_logs(
     zone: str = "UTC",
     year: int | None = None,
     keep_header: bool = False,
-    fields: str = "auto",
     undecodable: str = "refuse",
     text: str | None = None,
     message_field: str | None = None,
@@ -81,8 +80,6 @@ def read_logs(
         zone: of times that name none: UTC, an offset (+02:00), or a name (Europe/Berlin).
         year: of the first line, where times have none (syslog); None: the latest the file's age allows.
         keep_header: messages are whole lines.
-        fields: "auto" makes one word of a request in an access log or a JSON object, of its method, the shape
-            of its path, its status and how long it took; "none" leaves it as it is written.
         undecodable: "refuse" lines that are no UTF-8 or hold NUL bytes, or "replace" those bytes.
         text: the same as message_field, as data sets of all fields have it.
         message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
@@ -107,16 +104,10 @@ def read_logs(
         multiline=multiline,
         keep_header=keep_header,
         fields=Fields(
-            message=text or message_field,
-            time=time_field,
-            session=session_field,
-            label=label_field,
-            requests=fields == "auto",
+            message=text or message_field, time=time_field, session=session_field, label=label_field
         ),
         max_bytes=max_bytes,
     )
-    if fields not in ("auto", "none"):
-        raise UsageError(f"fields is auto or none; got {fields!r}")
     if undecodable not in ("refuse", "replace"):
         raise UsageError(f"undecodable is refuse or replace; got {undecodable!r}")
     clock = Clock(zone, year, _last_written(path))

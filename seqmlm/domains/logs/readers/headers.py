@@ -9,7 +9,6 @@ from functools import cached_property
 
 from seqmlm.data.timestamps import Clock
 from seqmlm.domains.logs.readers.events import Events, Lines
-from seqmlm.domains.logs.readers.requests import of_line
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRIT(?:ICAL)?|FATAL|SEVERE|ALERT|EMERG)"
 _DAY = r"\d{4}-\d\d-\d\d"
@@ -99,9 +98,7 @@ def fitting(texts: Iterable[str]) -> str | None:
     return best if best is not None and found[best] * 5 >= max(1, len(lines)) else None
 
 
-def parsed(
-    name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool, *, fields: bool = True
-) -> Iterator[Events]:
+def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header: bool) -> Iterator[Events]:
     """Lines to events, one each; a line without the header has no time and may continue a message.
 
     Args:
@@ -109,7 +106,6 @@ def parsed(
         batches: the lines.
         clock: reads the times.
         keep_header: messages are whole lines.
-        fields: a request in an access log is one word (`seqmlm.domains.logs.readers.requests`).
     """
     if name is None:
         for numbers, texts in batches:
@@ -123,8 +119,6 @@ def parsed(
         columns = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
         labels = list(columns.pop(0)) if header.label else None
         seconds, fractions, zones, messages = columns
-        if name == "access" and fields:
-            messages = tuple(map(of_line, messages))
         yield Events(
             numbers=numbers,
             messages=texts if keep_header else list(messages),

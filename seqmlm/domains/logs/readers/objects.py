@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from seqmlm.data.problems import Problems
@@ -23,7 +23,6 @@ from seqmlm.data.readers.tables import (
 )
 from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Events, Lines, batched
-from seqmlm.domains.logs.readers.requests import RequestFields
 from seqmlm.errors import DataError
 
 MESSAGE = ("message", "content", "msg", "log", "text", "@message", "body", "event")
@@ -43,14 +42,12 @@ class Fields:
         time: one name, or several with commas between them (date,time).
         session: id of the session.
         label: what the file calls it.
-        requests: a request, by its method, path and status, is one word before the message, or instead of it.
     """
 
     message: str | None = None
     time: str | None = None
     session: str | None = None
     label: str | None = None
-    requests: bool = True
 
     def among(self, names: Sequence[str]) -> Found:
         """Choose among the names that are there."""
@@ -75,22 +72,17 @@ class Fields:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The fields of one file; as `Fields`.
-
-    Args:
-        request: where objects have their requests, if they have some.
-    """
+    """The fields of one file; as `Fields`."""
 
     message: str | None
     times: tuple[str, ...]
     session: str | None
     label: str | None
-    request: RequestFields | None = None
 
     def missing(self, asked: Fields, names: Iterable[str]) -> tuple[str, str] | None:
         """(name, option) of the first field that was asked for, or needed, and is not there."""
         there = set(names)
-        if self.request is None and (self.message is None or self.message not in there):
+        if self.message is None or self.message not in there:
             return self.message or "message", "message_field"
         for name in self.times if asked.time is not None else ():
             if name not in there:
@@ -167,15 +159,14 @@ def docker(
 def events_of(
     batches: Iterator[list[ObjectRow]], found: Found, clock: Clock, source: str, problems: Problems
 ) -> Iterator[Events]:
-    """Objects as events, a message each; objects without a message go to `problems`.
-
-    A request is a word before its message, or instead of it where there is no field for one.
-    """
+    """Objects as events, a message each; objects without a message go to `problems`."""
+    name = found.message
+    assert name is not None
     for rows in batches:
         if not rows:
             yield Events(numbers=[], messages=[])
             continue
-        kept, messages = _with_message(rows, found.message, source, problems, found.request)
+        kept, messages = _with_message(rows, name, source, problems)
         if not kept:
             continue
         values = [row for _, row in kept]
@@ -190,22 +181,15 @@ def events_of(
 
 
 def _with_message(
-    rows: list[ObjectRow],
-    name: str | None,
-    source: str,
-    problems: Problems,
-    request: RequestFields | None = None,
+    rows: list[ObjectRow], name: str, source: str, problems: Problems
 ) -> tuple[list[ObjectRow], list[str]]:
     """The objects that have a message, and their messages; the others go to `problems`."""
     kept: list[ObjectRow] = []
     messages: list[str] = []
     for number, row in rows:
-        text = None if name is None else message_of(row.get(name))
-        word = None if request is None else request.word(row)
-        if word is not None:
-            text = word if not text else f"{word} {text}"
+        text = message_of(row.get(name))
         if text is None:
-            problems.bad(no_message(name or "message", source, number), json.dumps(row, ensure_ascii=False))
+            problems.bad(no_message(name, source, number), json.dumps(row, ensure_ascii=False))
             continue
         kept.append((number, row))
         messages.append(text)
@@ -237,8 +221,6 @@ def fields_of(rows: list[ObjectRow], wanted: Fields, source: str, problems: Prob
     """The fields of a file by its first objects; None where one is missing, which `problems` then has."""
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     found = wanted.among(names)
-    if wanted.requests and wanted.message is None:
-        found = replace(found, request=RequestFields.among(names))
     absent = found.missing(wanted, names)
     if absent is None:
         return found

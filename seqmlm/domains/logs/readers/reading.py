@@ -139,10 +139,7 @@ class Reading:
             yield from self._objects(batches)
         else:
             header = None if kind == "plain" else kind
-            asked = self._asked
-            events = headers.parsed(
-                header, batches, self._clock, asked.keep_header, fields=asked.fields.requests
-            )
+            events = headers.parsed(header, batches, self._clock, self._asked.keep_header)
             if kind == "cri":  # every line of a trace has the runtime's header
                 bare = (replace(batch, heads=[False] * len(batch)) for batch in events)
                 events = unsplit((batch, headers.is_part(batch)) for batch in bare)
@@ -263,14 +260,15 @@ class Reading:
         if first is None:
             return
         rows = chain([first], rows)
-        if replace(self._asked.fields, requests=True) == Fields() and objects.is_container(first[0][1]):
+        if self._asked.fields == Fields() and objects.is_container(first[0][1]):
             events = unsplit(objects.docker(rows, self._clock, self._source, self._problems))
             yield from self._events(joined(events, *self._continues("docker"), self._problems))
             return
         found = objects.fields_of(first, self._asked.fields, self._source, self._problems)
         if found is None:
             return
-        if found.message is not None and objects.is_session(first[0][1], found.message):
+        assert found.message is not None
+        if objects.is_session(first[0][1], found.message):
             yield from self._session_objects(rows, found)
         else:
             events = objects.events_of(rows, found, self._clock, self._source, self._problems)

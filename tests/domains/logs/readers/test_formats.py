@@ -62,7 +62,7 @@ LINES = {
     ),
     "access": (
         '::1 - bob [17/May/2015:10:05:03 +0200] "GET /a HTTP/1.1" 200 20 "http://r" "Mozilla (X)"',
-        "GET:/a:200OK",
+        '"GET /a HTTP/1.1" 200 20',
         at(2015, 5, 17, 8, 5, 3),
     ),
     "cri": (
