@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import database, tables
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -160,6 +160,73 @@ class Registry:
         query = select(kind).where(kind.model_id == model.id).order_by(kind.level, kind.mode)
         with database.reachable(self._engine), self._sessions() as session:
             return [_value(CalibrationEntry, row) for row in session.scalars(query)]
+
+    def stream(self, output: str) -> StreamEntry | None:
+        """The stream whose rows go to this file; None where there is none."""
+        query = select(tables.Stream).where(tables.Stream.output == output)
+        with database.reachable(self._engine), self._sessions() as session:
+            row = session.scalars(query).one_or_none()
+            if row is None:
+                return None
+            kind = tables.StreamFile
+            files = select(kind).where(kind.stream_id == row.id).order_by(kind.number)
+            return StreamEntry(
+                id=row.id,
+                request=row.request,
+                counts=row.counts,
+                mark=row.mark,
+                written=row.written,
+                files=tuple(one.state for one in session.scalars(files)),
+            )
+
+    def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
+        """Add a stream that has read nothing; its id."""
+        row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
+        with database.reachable(self._engine), self._writing.begin() as session:
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def commit_stream(
+        self,
+        stream: int,
+        *,
+        files: Sequence[Mapping[str, Any]],
+        rows: Sequence[tuple[int, bool, str]],
+        counts: Mapping[str, Any],
+        mark: Mapping[str, Any],
+        written: int,
+    ) -> None:
+        """Keep what a stream has done since the last time, all of it or nothing.
+
+        Args:
+            stream: its id.
+            files: states of the generations that changed, with `number` and `done`.
+            rows: (number, whether it is an alarm, line) of each new row.
+            counts: of the whole stream.
+            mark, written: where the output ends with the row of this number.
+        """
+        with database.reachable(self._engine), self._writing.begin() as session:
+            row = session.get_one(tables.Stream, stream)
+            row.counts, row.mark, row.written = dict(counts), dict(mark), written
+            for one in files:
+                kept = tables.StreamFile(
+                    stream_id=stream, number=one["number"], done=one["done"], state=dict(one)
+                )
+                session.merge(kept)
+            session.add_all(
+                tables.StreamRow(stream_id=stream, number=number, alarm=alarm, line=line)
+                for number, alarm, line in rows
+            )
+
+    def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
+        """Number and line of a stream's rows behind a number, in order, so many at most."""
+        kind = tables.StreamRow
+        query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > after)
+        with database.reachable(self._engine), self._sessions() as session:
+            return [
+                (number, line) for number, line in session.execute(query.order_by(kind.number).limit(most))
+            ]
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
         """The models it was trained on from, nearest first."""
