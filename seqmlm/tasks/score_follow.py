@@ -16,7 +16,7 @@ from seqmlm.inference.following import Outbox, turns
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
-from seqmlm.streams.follow import FileState, Follower, absolute
+from seqmlm.streams.follow import PATIENCE, FileState, Follower, absolute
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, summarized
 from seqmlm.tasks.score_plan import ScoreConfig, choose
@@ -102,6 +102,7 @@ def _follower(
         states,
         tick=_TICK_SHARE * config.latency,
         tell=progress.message,
+        patience=PATIENCE,
         again=lambda: problems.replaying(problems.snapshot()),
         exclude=[os.path.abspath(path) for path in beside],
     )

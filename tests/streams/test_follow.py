@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 
 import pytest
-from followed import Step, World, append, compress, copy_truncate, once, rename, truncate
+from followed import Step, World, append, compress, copy_truncate, once, rename
 
 WINDOW = 4
 
@@ -82,8 +80,14 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
     ),
     "partial lines": (
         # A pause cuts a window, so that what is torn here is the first line of one.
-        [append(block(0) + block(2)[:20]), append(block(2)[20:] + block(4)[:39]), append(block(4)[39:])]
-        + [append(block(6)[:1]), append(block(6)[1:5]), append(block(6)[5:])],
+        [
+            append(block(0) + block(2)[:20]),
+            append(block(2)[20:] + block(4)[:39]),
+            append(block(4)[39:]),
+            append(block(6)[:1]),
+            append(block(6)[1:5]),
+            append(block(6)[5:]),
+        ],
         [block(0, 8)],
         {},
     ),
@@ -103,8 +107,14 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
         BY_ID,
     ),
     "sessions that share lines": (
-        [append(sessions([1], [0], " job=j7")), append(sessions([2, 1], [1, 2])), append(sessions([7], [40]))]
-        + [append(LATER), append(LATER.replace("j1", "j8") + LATER), *ROLL],
+        [
+            append(sessions([1], [0], " job=j7")),
+            append(sessions([2, 1], [1, 2])),
+            append(sessions([7], [40])),
+            append(LATER),
+            append(LATER.replace("j1", "j8") + LATER),
+            *ROLL,
+        ],
         [
             sessions([1], [0], " job=j7")
             + sessions([2, 1], [1, 2])
