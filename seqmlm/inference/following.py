@@ -43,7 +43,7 @@ class Outbox(Output):
         registry: where the stream is kept.
         request: what decides the rows; a stream is continued where all of it is the same.
         follow: begins to follow the files, given how far they were read.
-        private: only the owner may read the file.
+        private: only the owner may read the file, and a database that is a file.
     """
 
     follower: Follower
@@ -73,6 +73,8 @@ class Outbox(Output):
             StateError: the stream was asked something else, or the file is not what was written.
         """
         self.claim()
+        if self._private:
+            self._registry.protect()
         found = self._registry.stream(self._name)
         if found is None:
             if self._out.exists() and self._out.stat().st_size:
@@ -210,7 +212,8 @@ def turns(
         records = follower.turn()
         for gap in follower.gaps:
             outbox.tell_gap(gap)
-        if records or follower.gaps or clock() - committed >= COMMIT_SECONDS:
+        late = clock() - committed >= COMMIT_SECONDS and follower.changed
+        if records or follower.gaps or late:
             given = Input(partial(_these, records), session.domain, session.tokenizer)
             yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
             committed = clock()

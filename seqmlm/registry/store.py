@@ -161,6 +161,25 @@ class Registry:
         with database.reachable(self._engine), self._sessions() as session:
             return [_value(CalibrationEntry, row) for row in session.scalars(query)]
 
+    def protect(self) -> None:
+        """Let only the owner read a database that is a file: rows of sensitive data are in it.
+
+        Raises:
+            StateError: the file is somebody else's.
+        """
+        file = self._engine.url.database
+        if self._engine.dialect.name != "sqlite" or not file:
+            return
+        try:
+            for name in (file, f"{file}-wal", f"{file}-shm"):
+                if Path(name).exists():
+                    Path(name).chmod(0o600)
+        except OSError as error:
+            raise StateError(
+                f"{file} is to have rows of sensitive data, and cannot be kept from others: "
+                f"{error.strerror}; use a workspace of your own (SEQMLM_HOME)"
+            ) from None
+
     def stream(self, output: str) -> StreamEntry | None:
         """The stream whose rows go to this file; None where there is none."""
         query = select(tables.Stream).where(tables.Stream.output == output)

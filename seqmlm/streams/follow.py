@@ -206,9 +206,10 @@ class _Packed:
 
     def __init__(self, path: str, node: tuple[int, int]) -> None:
         self._path, self.node = path, node
-        self._restart()
+        self.restart()
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
+        """Read the file from its beginning, as it is now."""
         self._blocks: Iterator[bytes] = blocks(self._path)
         self._held, self._at = b"", 0
 
@@ -219,7 +220,7 @@ class _Packed:
             DataError: the compressed data are damaged or not all there.
         """
         if offset < self._at:
-            self._restart()
+            self.restart()
         while self._at + len(self._held) < offset + size:
             block = next(self._blocks, b"")
             if not block:
@@ -290,7 +291,7 @@ class _File:
     Attributes:
         content: None while it cannot be found.
         in_place: it is what its path leads to, so that it may grow.
-        whole: at the last look there was no further line.
+        whole: at the last look its end was reached; a line without an end waits for it.
     """
 
     def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
@@ -350,21 +351,21 @@ class _File:
             _Destroyed: what was read is not there any more.
         """
         assert self.content is not None
-        state, self.whole = self.state, False
+        state = self.state
         block = self.content.read(state.offset, most)
         if not self.content.packed:
-            state.size = max(state.offset, self.content.size())
-            shorter = self.content.size() < state.offset
-            if shorter or (block and state.offset and not _is_of(self.content, state)):
+            size = self.content.size()
+            if size < state.offset or (block and state.offset and not _is_of(self.content, state)):
                 raise _Destroyed
+            state.size = max(state.size, size)
         cut = block.rfind(b"\n") + 1
         while not cut and len(block) == most and most < _LONGEST_LINE:
             most *= 2
             block = self.content.read(state.offset, most)
             cut = block.rfind(b"\n") + 1
-        cut = cut or (len(block) if len(block) == most or (final and block) else 0)
+        self.whole = len(block) < most
+        cut = cut or (len(block) if not self.whole or final else 0)
         if not cut:
-            self.whole = True
             return []
         block, self.since, self.changed = block[:cut], now, True
         self.unpaused = now if self.unpaused is None else self.unpaused
@@ -515,6 +516,11 @@ class Follower:
             self.idle = self.idle and file.state.offset == before
         return records
 
+    @property
+    def changed(self) -> bool:
+        """Whether there are `states` to keep."""
+        return bool(self._ended) or any(file.changed and not file.broken for file in self._files)
+
     def states(self) -> list[FileState]:
         """How far the generations are that have changed since this was asked last."""
         found = [file.snapshot() for file in self._files if file.changed and not file.broken]
@@ -547,10 +553,13 @@ class Follower:
         try:
             records = file.take(most, now)
         except DataError:
-            if not file.content.packed:
+            if not isinstance(file.content, _Packed):
                 raise
-            records = []  # a copy that is still being compressed
-            file.whole = True
+            if now - file.since < self._patience:
+                file.content.restart()  # it may still be being compressed
+                return []
+            self._say(f"the end of {file.state.path} cannot be unpacked, and is left out")
+            return self._end(file)
         late = None if file.unpaused is None else now - file.unpaused
         if file.whole and late is None and file.waits:
             file.unpaused = now
@@ -671,7 +680,7 @@ class Follower:
                 return []
             if any(one.content is not None and one.content.node == key[:2] for one in self._files):
                 return []
-            if not key[2]:
+            if stat.S_ISREG(key[4]) and not key[2]:
                 return []  # an empty file says not yet what it is
             content = _opened(path)
         except FileNotFoundError:
