@@ -38,8 +38,10 @@ def sessions(numbers: Sequence[int], lines: Sequence[int], shared: str = "") -> 
     )
 
 
-LATER = "2024-03-05 10:40:00 INFO job=j1 job=j7 again\n"
-"""After a pause that ends sessions."""
+def minute(number: int, *jobs: int) -> str:
+    """A line that belongs to some sessions; half an hour without one ends a session."""
+    return f"2024-03-05 10:{number:02d}:00 INFO {' '.join(f'job=j{one}' for one in jobs)} at {number}\n"
+
 
 BY_ID = {"session": r"job=(j\d+)", "session_gap": "30m"}
 ROLL = [rename("app.log", "app.log.9")]
@@ -112,23 +114,15 @@ CASES: dict[str, tuple[list[Step], list[str], dict[str, object]]] = {
         [sessions([1, 2], [0, 1]) + sessions([2, 3], [2]) + sessions([1, 3], [3])],
         BY_ID,
     ),
-    "sessions that share lines": (
+    "sessions that share lines": (  # one is over while another still has a line of both
         [
-            append(sessions([1], [0], " job=j7")),
-            append(sessions([2, 1], [1, 2])),
-            append(sessions([7], [40])),
-            append(LATER),
-            append(LATER.replace("j1", "j8") + LATER),
+            append(minute(0, 1, 7)),
+            append(minute(20, 7)),
+            append(minute(40, 8)),
+            append(minute(45, 7, 8)),
             *ROLL,
         ],
-        [
-            sessions([1], [0], " job=j7")
-            + sessions([2, 1], [1, 2])
-            + sessions([7], [40])
-            + LATER
-            + LATER.replace("j1", "j8")
-            + LATER
-        ],
+        [minute(0, 1, 7) + minute(20, 7) + minute(40, 8) + minute(45, 7, 8)],
         BY_ID,
     ),
 }
@@ -157,6 +151,20 @@ def test_whenever_it_dies_each_line_is_read_once(tmp_path: Path, name: str, patt
             assert world.play(steps, death=death, after_commit=after_commit, down=down)
             assert sorted(world.rows) == expected, (death, after_commit, down)
             assert not world.gaps
+
+
+def test_a_line_that_continues_a_message_after_a_pause_is_read_once(tmp_path: Path) -> None:
+    """It is a message of its own then, whoever reads it."""
+    late = [f"  at late {n}\n{block(2 * n, 1)}" for n in range(1, 4)]
+    written = block(0) + "".join(late)
+    for death in range(4 * World.TURNS):
+        for after_commit in (False, True):
+            folder = tmp_path / f"{death}-{after_commit}"
+            folder.mkdir()
+            world = World(folder, **WINDOWS)
+            assert world.play([append(block(0)), *map(append, late)], death=death, after_commit=after_commit)
+            lines = [line for text, _ in world.rows for line in text.split("\0")[0].split("\n")]
+            assert sorted(lines) == sorted(line.split("INFO ")[-1] for line in written.splitlines())
 
 
 WINDOWS: dict[str, object] = {"window": WINDOW, "session": "none"}
