@@ -26,7 +26,7 @@ from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, patiently
 from seqmlm.streams.cursor import Position, differences
 from seqmlm.streams.follow import FileState, Follower, Gap
-from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, json_lines
+from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, changed, json_lines
 
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
@@ -111,7 +111,7 @@ class Outbox(Output):
         try:
             self._lines = LinesSink(self._out, private=self._private, mark=mark)
         except StateError as error:
-            if error.__suppress_context__ and not self._out.exists():
+            if str(error) != str(changed(self._out)):
                 raise
             raise StateError(
                 f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "

@@ -10,7 +10,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -218,6 +218,8 @@ class Registry:
     ) -> None:
         """Keep what a stream has done since the last time, all of it or nothing.
 
+        It may be repeated: a connection that is lost during a commit does not say whether that was done.
+
         Args:
             stream: its id.
             files: states of the generations that changed, with `number` and `done`.
@@ -227,16 +229,21 @@ class Registry:
         """
         with database.reachable(self._engine), self._writing.begin() as session:
             row = session.get_one(tables.Stream, stream)
+            last = session.get(tables.StreamRow, (stream, rows[-1][0])) if rows else None
+            if last is not None and last.line == rows[-1][2]:
+                return
             row.counts, row.mark, row.written = dict(counts), dict(mark), written
             for one in files:
                 kept = tables.StreamFile(
                     stream_id=stream, number=one["number"], done=one["done"], state=dict(one)
                 )
                 session.merge(kept)
-            session.add_all(
-                tables.StreamRow(stream_id=stream, number=number, alarm=alarm, line=line)
+            new = [
+                {"stream_id": stream, "number": number, "alarm": alarm, "line": line}
                 for number, alarm, line in rows
-            )
+            ]
+            if new:
+                session.execute(insert(tables.StreamRow), new)
 
     def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
         """Number and line of a stream's rows behind a number, in order, so many at most."""

@@ -619,7 +619,10 @@ class Follower:
         found: set[str] = set()
         for pattern in self._patterns:
             if glob.has_magic(pattern) and not os.path.exists(pattern):
-                found.update(glob.iglob(pattern, recursive=True))
+                matching = list(glob.iglob(pattern, recursive=True))
+                if not matching:
+                    self._say(f"nothing matches {pattern} yet; files are followed when they appear")
+                found.update(matching)
             else:
                 found.add(pattern)
         return sorted(found)
