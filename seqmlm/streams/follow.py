@@ -34,8 +34,8 @@ PREFIX = 1024
 """Bytes at the beginning, and before the place that was reached, by which a content is recognised."""
 
 FILE_BYTES, TURN_BYTES = 1 << 17, 1 << 20
-"""Bytes that are read of a file before others have their turn, and of all files together before what was read
-is scored: with the lines that wait, all that is in memory."""
+"""Bytes that are read of a file before others have their turn, and at most of all files before what was read
+is scored, less where scoring is slow: with the lines that wait, all that is in memory."""
 
 PATIENCE = 5.0
 """Seconds for which a file that was renamed may still be written to, and a copy of one may come to light."""
@@ -472,7 +472,7 @@ class Follower:
         self._ended: list[FileState] = []
         self._error: DataError | None = None
         self._scan_at = self._clock()
-        self._number = 0
+        self._number, self._size, self._turned, self._read_much = 0, FILE_BYTES, self._scan_at, False
         self.gaps: list[Gap] = []
         """What was found missing in the last turn."""
         self.idle = False
@@ -504,17 +504,28 @@ class Follower:
         if now >= self._scan_at:
             records += self._scan(now)
             self._scan_at = now + min(1.0, self._tick)
-        left, self.idle = TURN_BYTES, True
-        self._files = self._files[1:] + self._files[:1]
-        for file in list(self._files):
-            if left <= 0:
-                self.idle = False
-                break
-            before = file.state.offset
-            records += self._careful(file, now, min(FILE_BYTES, left))
-            left -= max(0, file.state.offset - before)
-            self.idle = self.idle and file.state.offset == before
+        left, self.idle, more = self._share(now), True, True
+        while more and left > 0:  # few files have several turns
+            more = False
+            self._files = self._files[1:] + self._files[:1]
+            for file in list(self._files):
+                if left <= 0:
+                    break
+                before = file.state.offset
+                records += self._careful(file, now, min(FILE_BYTES, left))
+                left -= max(0, file.state.offset - before)
+                more = more or (file.state.offset > before and not file.whole)
+                self.idle = self.idle and file.state.offset == before
+        self._read_much = left <= 0
         return records
+
+    def _share(self, now: float) -> int:
+        """Bytes of this turn: so many that it is dealt with in less than a tick, where it can be."""
+        if self._read_much:
+            late = now - self._turned > self._tick
+            self._size = max(FILE_BYTES // 4, self._size // 2) if late else min(TURN_BYTES, 2 * self._size)
+        self._turned = now
+        return min(self._size, TURN_BYTES)
 
     @property
     def changed(self) -> bool:
