@@ -118,7 +118,7 @@ class Outbox(Output):
                 "away, and it is written anew from the database"
             ) from None
         while some := self._registry.stream_rows(self._stream, self._written, _REFILLED):
-            self._lines.write([json.loads(line) for _, line in some])
+            self._lines.put("".join(f"{line}\n" for _, line in some).encode())
             self._written = some[-1][0]
         self._mark = self._lines.commit()
         self._number = self._written
@@ -164,7 +164,7 @@ class Outbox(Output):
         patiently(save)
         rows, self._waiting = self._waiting, []
         if rows:
-            self._lines.write([json.loads(line) for _, _, line in rows])
+            self._lines.put("".join(f"{line}\n" for _, _, line in rows).encode())
             self._mark = self._lines.commit()
             self._written = rows[-1][0]
 
