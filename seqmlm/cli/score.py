@@ -63,9 +63,18 @@ def score(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Read standard input live; write each row at most this long after its line, such as 1s.",
+            help="Read standard input live, or files with --follow; write each row at most this long after "
+            "its line, such as 1s.",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Score files while others write to them, also rotated ones, and new files of a pattern in "
+            "quotes; go on where it was left. Needs --out.",
+        ),
+    ] = False,
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file and log a run in MLflow.")
     ] = None,
@@ -113,6 +122,8 @@ def score(
 
     Example: seqmlm score mycode . --since main --fpr 0.001 --sarif new.sarif --baseline old.sarif
 
+    Example: seqmlm score app 'logs/*.log' --follow --max-latency 1s --fpr 0.001 --out alarms.jsonl
+
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """
     given = locals()
@@ -123,6 +134,7 @@ def score(
     from seqmlm.errors import UsageError
     from seqmlm.tasks.score import score_files
     from seqmlm.tasks.score_changes import score_changes
+    from seqmlm.tasks.score_follow import score_following
     from seqmlm.tasks.score_plan import ScoreConfig
 
     if json_output and out is None:
@@ -132,11 +144,16 @@ def score(
         summary = score_changes(config, sys.stdout)
     else:
         with ScoringConsole() as console:
-            summary = score_files(config, sys.stdout, console)
+            if follow:
+                summary = score_following(config, console)
+            else:
+                summary = score_files(config, sys.stdout, console)
     tell(summary.sentence())
     if json_output:
         print_json(summary)
     if summary.stopped is not None:
-        if out is not None and max_latency is None:
+        if follow:
+            tell(f"stopped; run the same command to go on with {out}")
+        elif out is not None and max_latency is None:
             tell(f"stopped; run the same command with --resume to complete {out}")
         sys.exit(128 + summary.stopped)

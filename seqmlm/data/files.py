@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BufferedReader
@@ -101,6 +101,43 @@ class Live(Protocol):
         """Up to `size` bytes; b"" at the end, None at a pause: what was read should be handed on."""
 
 
+class Memory:
+    """What a reader of a live input has taken and not yet handed on, in lines: enough to begin in its middle.
+
+    A reader that keeps this can be given up at any moment while it waits for bytes. Another one is then given
+    the first lines of the input (the format is told by them), and the lines from the earliest one that was
+    held; it passes over what had been handed on. Lines are numbered from 1 as the input has them.
+
+    Args:
+        taken: the last line that had reached the records of an earlier reader; 0 for none.
+        held: name of a group of lines that become records together -> those lines that had been taken, and
+            were still waiting for the others.
+
+    Attributes:
+        taken: now.
+        before, held_before: what they were at the beginning.
+        held: called while the reader waits for bytes; says which lines wait then.
+        jump: set at a pause: number of lines before those that come next.
+    """
+
+    def __init__(self, taken: int = 0, held: Mapping[str, Sequence[int]] | None = None) -> None:
+        self.taken = self.before = taken
+        self.held_before = {name: frozenset(lines) for name, lines in (held or {}).items()}
+        self._waiting = frozenset[int]().union(*self.held_before.values())
+        self.held: Callable[[], dict[str, list[int]]] = dict
+        self.jump: int | None = None
+
+    def is_past(self, line: int) -> bool:
+        """Whether an earlier reader has handed on this line, in all records that it belongs to."""
+        return line <= self.before and line not in self._waiting
+
+    def numbered(self, number: int) -> int:
+        """The number of the line before the next one; `number` where the input goes on without a gap."""
+        if self.jump is not None:
+            number, self.jump = self.jump, None
+        return number
+
+
 class Source(str):
     """The name of an input together with the object to read it from, where it is not a file to be opened.
 
@@ -123,6 +160,12 @@ class Source(str):
 def source_of(path: str | Path) -> str:
     """The path as a string; a `Source` stays one."""
     return path if isinstance(path, str) else str(path)
+
+
+def memory_of(source: str | Path) -> Memory | None:
+    """What a reader of a live source has to keep; None where it needs not."""
+    found: Memory | None = getattr(live_of(source), "memory", None)
+    return found
 
 
 def live_of(source: str | Path) -> Live | None:
@@ -149,7 +192,7 @@ def expand(paths: Iterable[str | Path], problems: Problems | None = None) -> lis
     """
     files: list[str] = []
     for path in map(source_of, paths):
-        if path == "-" or is_reference(path):
+        if path == "-" or is_reference(path) or live_of(path) is not None:
             files.append(path)
             continue
         try:
@@ -324,11 +367,12 @@ def lines_and_pauses(
     encoding: str | None = None,
 ) -> Iterator[tuple[int, str] | None]:
     """The same as `lines`, and None at each pause of a live source."""
-    name = source_of(source)
+    name, memory = source_of(source), memory_of(source)
     number = 0
     stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding)
     for chunk in _chunks_of_lines(stream, max_bytes):
         if chunk == b"":
+            number = number if memory is None else memory.numbered(number)
             yield None
             continue
         if isinstance(chunk, _TooLong):

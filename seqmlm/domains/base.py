@@ -158,6 +158,7 @@ class Domain(ABC):
         columns: of a table that `datasets` loads, name to Arrow type, in which `row` spells a record.
         defaults: see `DomainDefaults`.
         sensitive: records concern people: no values in errors, samples or artifacts.
+        followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
         changes_level: level at which `changes` are scored; None where the field has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
@@ -171,6 +172,7 @@ class Domain(ABC):
     columns: ClassVar[Mapping[str, str]] = {"text": "string"}
     defaults: ClassVar[DomainDefaults]
     sensitive: ClassVar[bool] = False
+    followed: ClassVar[bool] = False
     hidden: ClassVar[str] = "[MASK]"
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"

@@ -217,6 +217,19 @@ class Runner(Generic[Item, Answers]):
         with self._written():
             self._over(Batch(part, read=len(part)) for part in parts)
 
+    def run_turns(self, turns: Iterable[Iterable[Batch[Item]]]) -> None:
+        """Run over the batches of turn after turn, each of which is committed as a whole.
+
+        Raises:
+            DataError: what the turns raise; the rows of earlier ones are written.
+            StateError: rows that cannot be written.
+        """
+        with self._written():
+            for turn in turns:
+                for batch in turn:
+                    self._done(batch, broken=False)
+                self._commit()
+
     @contextmanager
     def _written(self) -> Iterator[None]:
         """The output: opened, where it was left or anew, and finished unless a signal came."""

@@ -6,7 +6,7 @@ MLflow owns runs and metrics; rows here carry its run ids and repeat none of its
 from __future__ import annotations
 
 from seqmlm.registry.database import UnreachableError, patiently
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.registry.store import ModelRef, Registry, resolve
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ModelEntry",
     "ModelRef",
     "Registry",
+    "StreamEntry",
     "TokenizerEntry",
     "UnreachableError",
     "patiently",

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class UnreachableError(StateError):
-    """A database server that cannot be reached now; the same may succeed later."""
+    """A database that cannot be reached, or is locked, now; the same may succeed later."""
 
 
 def engine(url: str) -> Engine:
@@ -157,9 +157,11 @@ def patiently(operation: Callable[[], Result], pause: Callable[[float], None] = 
 
 
 def _unreachable(made: Engine, error: Exception) -> bool:
-    """Whether the server was not there, rather than refused what it was asked."""
-    if made.dialect.name == "sqlite" or not isinstance(error, DBAPIError):
+    """Whether the server was not there, or the file locked, rather than refused what it was asked."""
+    if not isinstance(error, DBAPIError):
         return False
+    if made.dialect.name == "sqlite":
+        return getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     state = getattr(error.orig, "sqlstate", None)
     # A connection that could not be made has no SQLSTATE.
     never = isinstance(error, OperationalError) and state is None

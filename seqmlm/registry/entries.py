@@ -69,3 +69,17 @@ class ModelEntry:
     def present(self) -> bool:
         """Whether the model's folder is still there."""
         return (self.path / "config.json").is_file()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEntry:
+    """A scoring that follows files, as it stands."""
+
+    id: int
+    request: Mapping[str, Any]
+    counts: Mapping[str, Any]
+    mark: Mapping[str, Any]
+    written: int
+    """Rows up to this number are in the output, which ends at `mark` with them."""
+    files: tuple[Mapping[str, Any], ...]
+    """How far each generation is, the oldest first."""

@@ -10,13 +10,13 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.registry import database, tables
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, TokenizerEntry
+from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -160,6 +160,99 @@ class Registry:
         query = select(kind).where(kind.model_id == model.id).order_by(kind.level, kind.mode)
         with database.reachable(self._engine), self._sessions() as session:
             return [_value(CalibrationEntry, row) for row in session.scalars(query)]
+
+    def protect(self) -> None:
+        """Let only the owner read a database that is a file: rows of sensitive data are in it.
+
+        Raises:
+            StateError: the file is somebody else's.
+        """
+        file = self._engine.url.database
+        if self._engine.dialect.name != "sqlite" or not file:
+            return
+        try:
+            for name in (file, f"{file}-wal", f"{file}-shm"):
+                if Path(name).exists():
+                    Path(name).chmod(0o600)
+        except OSError as error:
+            raise StateError(
+                f"{file} is to have rows of sensitive data, and cannot be kept from others: "
+                f"{error.strerror}; use a workspace of your own (SEQMLM_HOME)"
+            ) from None
+
+    def stream(self, output: str) -> StreamEntry | None:
+        """The stream whose rows go to this file; None where there is none."""
+        query = select(tables.Stream).where(tables.Stream.output == output)
+        with database.reachable(self._engine), self._sessions() as session:
+            row = session.scalars(query).one_or_none()
+            if row is None:
+                return None
+            kind = tables.StreamFile
+            files = select(kind).where(kind.stream_id == row.id).order_by(kind.number)
+            return StreamEntry(
+                id=row.id,
+                request=row.request,
+                counts=row.counts,
+                mark=row.mark,
+                written=row.written,
+                files=tuple(one.state for one in session.scalars(files)),
+            )
+
+    def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
+        """Add a stream that has read nothing; its id."""
+        row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
+        with database.reachable(self._engine), self._writing.begin() as session:
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def commit_stream(
+        self,
+        stream: int,
+        *,
+        files: Sequence[Mapping[str, Any]],
+        rows: Sequence[tuple[int, bool, str]],
+        counts: Mapping[str, Any],
+        mark: Mapping[str, Any],
+        written: int,
+    ) -> None:
+        """Keep what a stream has done since the last time, all of it or nothing.
+
+        It may be repeated: a connection that is lost during a commit does not say whether that was done.
+
+        Args:
+            stream: its id.
+            files: states of the generations that changed, with `number` and `done`.
+            rows: (number, whether it is an alarm, line) of each new row.
+            counts: of the whole stream.
+            mark, written: where the output ends with the row of this number.
+        """
+        with database.reachable(self._engine), self._writing.begin() as session:
+            row = session.get_one(tables.Stream, stream)
+            last = session.get(tables.StreamRow, (stream, rows[-1][0])) if rows else None
+            if last is not None and last.line == rows[-1][2]:
+                return
+            row.counts, row.mark, row.written = dict(counts), dict(mark), written
+            for one in files:
+                kept = tables.StreamFile(
+                    stream_id=stream, number=one["number"], done=one["done"], state=dict(one)
+                )
+                session.merge(kept)
+            new = [
+                {"stream_id": stream, "number": number, "alarm": alarm, "line": line}
+                for number, alarm, line in rows
+            ]
+            if new:
+                session.execute(insert(tables.StreamRow), new)
+
+    def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
+        """Number and line of a stream's rows behind a number, in order, so many at most."""
+        kind = tables.StreamRow
+        query = select(kind.number, kind.line).where(kind.stream_id == stream, kind.number > after)
+        with database.reachable(self._engine), self._sessions() as session:
+            return [
+                (number, line) for number, line in session.execute(query.order_by(kind.number).limit(most))
+            ]
 
     def lineage(self, model: ModelEntry) -> list[ModelEntry]:
         """The models it was trained on from, nearest first."""

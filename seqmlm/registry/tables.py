@@ -5,7 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, ForeignKey, Integer, MetaData, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    DateTime,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 VERSION_TABLE = "seqmlm_alembic_version"
@@ -112,3 +122,47 @@ class Calibration(Base):
     source: Mapped[str] = mapped_column(String(128))
     """Fingerprint of the normal data."""
     created: Mapped[datetime] = mapped_column(default=_now)
+
+
+class Stream(Base):
+    """A scoring that follows files: what it was asked, and how far its output is."""
+
+    __tablename__ = "seqmlm_streams"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    output: Mapped[str] = mapped_column(String(4096), unique=True)
+    """The file its rows go to, from the root on."""
+    request: Mapped[dict[str, Any]]
+    counts: Mapped[dict[str, Any]]
+    mark: Mapped[dict[str, Any]]
+    """Where the output ends with the row `written`: it is cut back to that, and filled again."""
+    written: Mapped[int] = mapped_column(Integer)
+    created: Mapped[datetime] = mapped_column(default=_now)
+
+
+class StreamFile(Base):
+    """How far one generation of a followed file is; see `streams.follow.FileState`."""
+
+    __tablename__ = "seqmlm_stream_files"
+
+    stream_id: Mapped[int] = mapped_column(
+        ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    done: Mapped[bool] = mapped_column(Boolean)
+    state: Mapped[dict[str, Any]]
+
+
+class StreamRow(Base):
+    """A row of results, as it stands in the output."""
+
+    __tablename__ = "seqmlm_stream_rows"
+
+    stream_id: Mapped[int] = mapped_column(
+        ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """From 1, in the order of the output."""
+    alarm: Mapped[bool] = mapped_column(Boolean)
+    line: Mapped[str] = mapped_column(Text)
+    created: Mapped[datetime] = mapped_column(default=_now, index=True)

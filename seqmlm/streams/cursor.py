@@ -62,7 +62,7 @@ class Cursor:
         found = self._read()
         if found is None:
             return None
-        differing = _differences(found["request"], self._request)
+        differing = differences(found["request"], self._request)
         if differing:
             raise StateError(
                 f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
@@ -148,7 +148,7 @@ def _fingerprint(path: str) -> str:
         raise DataError(f"cannot be read: {error.strerror}", source=path, remedy="check the path") from None
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """A phrase for each part of a request that is not what it was."""
     found = []
     for name in sorted(before.keys() | now.keys()):

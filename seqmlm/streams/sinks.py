@@ -232,8 +232,11 @@ class LinesSink(Sink):
         return self._handle
 
     def write(self, rows: Sequence[Fields]) -> None:
+        self.put(json_lines(rows))
+
+    def put(self, data: bytes) -> None:
+        """Take rows as whole lines of JSON; as `write`."""
         self._open()
-        data = json_lines(rows)
         self._held.append(data)
         self._waiting += len(data)
         if self._waiting >= _BUFFER:

@@ -38,7 +38,7 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
     progress = progress or NoProgress()
     config.check()
     plan = choose(config, opened(config))
-    for note in plan.notes:
+    for note in (*plan.notes, *([NOT_DURABLE] if config.latency is not None else [])):
         progress.message(note)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
@@ -67,6 +67,12 @@ def score_files(config: ScoreConfig, stdout: TextIO, progress: Progress | None =
         reporter.finish(summary)
     return summary
 
+
+NOT_DURABLE = (
+    "a pipe has no durability: what was read of it and not scored is gone when this process dies; files are "
+    "followed with --follow"
+)
+"""What is said once where standard input is read live."""
 
 SECONDS_BETWEEN, SHARE_BETWEEN = 60.0, 0.01
 """Between two sentences on how much is left of a scoring, at least."""

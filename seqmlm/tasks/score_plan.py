@@ -6,6 +6,7 @@ is the request settled for a model. The same request to the same model always gi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,7 @@ class ScoreConfig:
         alarms_only: rows without an alarm are not written.
         resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
+        follow: `paths` are files, or patterns of files, that are scored while others write to them.
         report: an HTML file that shows the results.
         track: a file of scores along a genome for its browsers.
         since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
@@ -89,6 +91,7 @@ class ScoreConfig:
     alarms_only: bool = False
     resume: bool = False
     max_latency: str | None = None
+    follow: bool = False
     report: Path | None = None
     track: Path | None = None
     since: str | None = None
@@ -110,13 +113,13 @@ class ScoreConfig:
 
     @property
     def latency(self) -> float | None:
-        """Seconds within which a result follows its line; None where standard input is read as a file.
+        """Seconds within which a result follows its line; None where the input is read as a file.
 
         Raises:
             UsageError: not a duration above 0.
         """
         if self.max_latency is None:
-            return None
+            return 1.0 if self.follow else None
         seconds = duration(self.max_latency)
         if not seconds:
             raise UsageError(f"--max-latency is a duration such as 1s or 0.5s; got {self.max_latency!r}")
@@ -168,13 +171,34 @@ class ScoreConfig:
         self._check_output()
         self._check_resume()
         self._check_rates()
-        if self.latency is not None and self.sources != ["-"]:
+        if self.follow:
+            self._check_follow()
+        elif self.latency is not None and self.sources != ["-"]:
             raise UsageError(
                 "--max-latency is about lines that are still being written: give - as the one input"
             )
 
+    def _check_follow(self) -> None:
+        _ = self.latency
+        if self.out is None or self.output_format != "jsonl":
+            raise UsageError("--follow writes JSON lines to a file: name it with --out, such as alarms.jsonl")
+        if "-" in self.sources:
+            raise UsageError("--follow is about files; standard input is read live with --max-latency alone")
+        if folder := next(filter(os.path.isdir, self.sources), None):
+            raise UsageError(f"--follow needs files or a pattern in quotes: '{Path(folder) / '*.log'}'")
+        ends = {
+            "--resume": self.resume,
+            "--report": self.report,
+            "--track": self.track,
+            "--sarif": self.sarif,
+        }
+        compares = {"--baseline": self.baseline, "--since": self.since, "--diff": self.diff}
+        if given := next((name for name, value in {**ends, **compares}.items() if value), None):
+            what = "it goes on by itself" if given == "--resume" else "it needs an input that ends"
+            raise UsageError(f"{given} is not possible with --follow: {what}; leave it out")
+
     def _check_output(self) -> None:
-        check_outputs(self.outputs, inputs=expand(self.sources), streams=True)
+        check_outputs(self.outputs, inputs=[] if self.follow else expand(self.sources), streams=True)
         check_outputs(self.outputs, inputs=[] if self.diff is None else [self.diff])
         if self.baseline is not None:  # SARIF may take the place of its own baseline, which is read before
             others = {name: path for name, path in self.outputs.items() if name != "--sarif"}
@@ -184,9 +208,9 @@ class ScoreConfig:
     def _check_resume(self) -> None:
         if not self.resume:
             return
-        if self.out is None:
+        if self.out is None and not self.follow:
             raise UsageError("--resume continues a file: name it with --out")
-        if any(map(is_pipe, expand(self.sources))):
+        if not self.follow and any(map(is_pipe, expand(self.sources))):
             raise UsageError(
                 "--resume is not possible with standard input or a pipe: what was read from it is gone; "
                 "write it to a file first"
@@ -388,7 +412,8 @@ def choose_mode(config: ScoreConfig, session: Session, level: Level) -> Choice:
     if config.since is not None or config.diff is not None:
         return Choice(str(EXACT), "only files that changed are scored")
     cheaper = [name for name in _CHEAPER if _usable(session, level, name) is not None]
-    work = work_of(session, level, config.sources, format=config.format, options=config.options)
+    sources = ["-"] if config.follow else config.sources
+    work = work_of(session, level, sources, format=config.format, options=config.options)
     if work is None:
         why = "how much there is to score is not known"
         if CASCADE in cheaper:

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +328,50 @@ def test_a_file_that_is_no_database(workspace: Path) -> None:
     (workspace / "seqmlm.db").write_bytes(b"something else entirely, and long enough to be looked at" * 20)
     with pytest.raises(StateError, match="not a database"):
         Registry(Workspace.locate())
+
+
+def _state(number: int, offset: int, *, done: bool = False) -> dict[str, object]:
+    return {"number": number, "done": done, "offset": offset, "held": {"a": [1, 2]}}
+
+
+def test_a_stream_is_kept_whole_or_not_at_all(registry: Registry) -> None:
+    stream = registry.begin_stream("/out.jsonl", {"fpr": 0.01})
+    assert registry.stream("/other.jsonl") is None
+    row = (1, False, '{"id": "a"}')
+    registry.commit_stream(
+        stream, files=[_state(1, 10), _state(2, 5)], rows=[row], counts={"rows": 1}, mark={}, written=0
+    )
+    more = (2, True, '{"id": "b", "alarm": true}')
+    registry.commit_stream(
+        stream,
+        files=[_state(1, 20, done=True)],
+        rows=[more],
+        counts={"rows": 2},
+        mark={"bytes": 12, "tail": 7},
+        written=1,
+    )
+    other = (2, True, "another second row")
+    for again in (more, other):  # repeated, or impossible: nothing of this is kept
+        repeat = partial(registry.commit_stream, stream, files=[_state(2, 99)], counts={}, mark={}, written=2)
+        with nullcontext() if again is more else pytest.raises(StateError):
+            repeat(rows=[again])
+    found = registry.stream("/out.jsonl")
+    assert found is not None
+    assert (found.request, found.counts, found.mark, found.written) == (
+        {"fpr": 0.01},
+        {"rows": 2},
+        {"bytes": 12, "tail": 7},
+        1,
+    )
+    assert found.files == (_state(1, 20, done=True), _state(2, 5))
+    assert registry.stream_rows(stream, 0, 9) == [(1, row[2]), (2, more[2])]
+    assert registry.stream_rows(stream, 1, 9) == [(2, more[2])]
+    assert registry.stream_rows(stream, 0, 1) == [(1, row[2])]
+
+
+def test_a_database_with_sensitive_rows_is_its_owners(registry: Registry, home: Workspace) -> None:
+    registry.begin_stream("/out.jsonl", {})
+    registry.protect()
+    if home.database_url.startswith("sqlite"):
+        file = Path(home.database_url.removeprefix("sqlite:///"))
+        assert {one.stat().st_mode & 0o077 for one in file.parent.glob(f"{file.name}*")} == {0}

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from seqmlm import plugins
 from seqmlm.data.record import Record
+from seqmlm.domains.logs.levels import LogBackground
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.backbones import ModelConfig, build
 from seqmlm.engine.model import MaskedRows
+from seqmlm.inference import model_folder
+from seqmlm.inference.calibrations import store_backgrounds
 from seqmlm.inference.model_folder import Card, LoadedModel
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 NORMAL = ("open file 7", "read block 1 of 9", "read block 2 of 9", "close")
 
@@ -41,3 +47,20 @@ def session(lines: Sequence[str], number: int = 0, begin: float = 100.0) -> Reco
     raw = LogLines(lines=tuple(lines), times=tuple(begin + i for i in range(len(lines))))
     places = tuple(range(10, 10 + 2 * len(lines), 2))
     return Record(id=f"s{number}", raw=raw, source="app.log", line=places[0], meta={"lines": places})
+
+
+class _Encodings(list):  # type: ignore[type-arg]
+    """A list with the lengths of its encodings."""
+
+    @property
+    def lengths(self) -> object:
+        return np.array(list(map(len, self)))
+
+
+def write_log_model(folder: Path) -> None:
+    """Write a model that knows `NORMAL`, and what its levels compare with; it is not calibrated."""
+    normal = [session(NORMAL).raw] * 20
+    loaded = log_model(TemplateTokenizer.train(normal))
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    known = LogBackground.fit(_Encodings(loaded.tokenizer.encode_batch(normal)), loaded.tokenizer, seed=0)
+    store_backgrounds(folder, {"session": known, "line": known})

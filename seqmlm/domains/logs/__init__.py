@@ -35,6 +35,7 @@ class LogsDomain(Domain):
     planted_in: ClassVar[str] = "session"
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
+    followed: ClassVar[bool] = True
     formats: ClassVar[Mapping[str, Format]] = {
         name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
         for name, read in READERS.items()

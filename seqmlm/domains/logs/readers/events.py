@@ -14,7 +14,7 @@ from itertools import chain, islice
 from math import isnan
 from typing import Any, NamedTuple, TypeVar
 
-from seqmlm.data.files import blocks, lines, lines_and_pauses, live_of, too_long
+from seqmlm.data.files import blocks, lines, lines_and_pauses, live_of, memory_of, too_long
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN
@@ -144,9 +144,10 @@ def peek(batches: Iterator[Lines]) -> tuple[Lines, Iterator[Lines]]:
 
 
 def _replaced(source: str, problems: Problems, max_bytes: int) -> Iterator[tuple[int, str] | None]:
-    number = 0
+    number, memory = 0, memory_of(source)
     for raw in _raw_lines(source, problems, max_bytes):
         if raw is None:
+            number = number if memory is None else memory.numbered(number)
             yield None
             continue
         number += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from seqmlm.data.files import COMPRESSED
+from seqmlm.data.files import COMPRESSED, memory_of
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record
@@ -40,6 +40,8 @@ from seqmlm.domains.logs.readers.sessions import (
     named_ids,
     pattern_of,
     recurring,
+    remaining,
+    still_open,
     usual_pattern,
     windows,
 )
@@ -126,9 +128,19 @@ class Reading:
         self._asked, self._clock, self._source = asked, clock, source
         self._labels, self._problems = labels, problems
         self._name, self._service = Path(source).name, service_of(source)
+        self._memory = memory_of(source)
 
     def records(self, batches: Iterator[Lines]) -> Iterator[Record]:
-        """The file's lines as records."""
+        """The file's lines as records, without those that an earlier reader of a live input has handed on."""
+        for record in self._records(batches):
+            memory = self._memory
+            if memory is not None and memory.is_past(record.line):
+                continue  # of a format with a record a line; those of others have been left out before
+            if memory is not None:
+                memory.taken = max(memory.taken, record.line)
+            yield record
+
+    def _records(self, batches: Iterator[Lines]) -> Iterator[Record]:
         first, batches = peek(batches)
         kind = self._asked.kind if self._asked.kind != "auto" else kind_of(first.texts, self._asked.fields)
         if kind == "sessions":
@@ -165,12 +177,14 @@ class Reading:
         if first is None:
             return
         events = chain([first], events)
-        ids = self._ids(first)
+        ids, memory = self._ids(first), self._memory
+        if memory is not None:
+            events = remaining(events, memory)
         if ids is None:
-            pieces = windows(events, self._asked.window, self._source, self._problems)
+            pieces = windows(events, self._asked.window, self._source, self._problems, memory)
         else:
-            pieces = Sessions(
-                ids,
+            sessions = Sessions(
+                ids if memory is None else still_open(ids, memory),
                 gap=self._asked.gap,
                 max_open=self._asked.max_open,
                 max_held=self._asked.max_held,
@@ -179,7 +193,10 @@ class Reading:
                 idle=self._asked.idle,
                 source=self._source,
                 problems=self._problems,
-            )(events)
+            )
+            if memory is not None:
+                memory.held = sessions.held
+            pieces = sessions(events)
         for piece in pieces:
             yield self._record(piece)
 

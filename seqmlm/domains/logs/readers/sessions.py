@@ -16,7 +16,9 @@ from itertools import accumulate, chain
 from math import inf, isnan
 from operator import lt
 
+from seqmlm.data.files import Memory
 from seqmlm.data.problems import Problems
+from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import duration
 from seqmlm.domains.logs.readers.events import Events, chosen
 from seqmlm.errors import DataError, UsageError
@@ -84,18 +86,26 @@ def _measure(value: int | str, name: str) -> tuple[float, bool]:
     return float(measure), lines is None
 
 
-def windows(events: Iterator[Events], window: Window, source: str, problems: Problems) -> Iterator[Piece]:
+def windows(
+    events: Iterator[Events],
+    window: Window,
+    source: str,
+    problems: Problems,
+    memory: Memory | None = None,
+) -> Iterator[Piece]:
     """Cut a stream of events into windows; every line is in one at least, and in overlapping ones in each.
 
     Windows are made stretch by stretch: a stretch ends with its 16th window, and the next one begins with
     the line behind it. So windows that overlap are of one stretch; a split has no line on both sides. A pause
     ends the stretch: after the window under way, or, of windows by time, before the first one whose time is
-    not over by our own clock.
+    not over by our own clock. Lines that wait are told to `memory`.
 
     Raises:
         DataError: windows by time of a log without times.
     """
     held = _Held()
+    if memory is not None:
+        memory.held = lambda: {REST: list(held.numbers)} if held.numbers else {}
     for batch in events:
         if not len(batch):
             number, last, begin = held.over(window, time.monotonic())
@@ -212,6 +222,9 @@ class _Held:
 
 Ids = Callable[[Events], Sequence[Sequence[str]]]
 
+REST = ""
+"""What the lines of no session are called among the lines that wait; no session has such an id."""
+
 _REST_LINES = 1 << 16  # lines without an id that wait to be made into windows
 
 _USUAL = (
@@ -265,6 +278,39 @@ def ids_by(pattern: re.Pattern[str]) -> Ids:
         return [one if len(one) < 2 else list(dict.fromkeys(one)) for one in found]
 
     return ids
+
+
+def key_of(session: str) -> str:
+    """A session's name among the lines that wait; it says nothing of the id, which may be a person's."""
+    return f"{hash64(session) & (1 << 64) - 1:016x}"
+
+
+def remaining(events: Iterator[Events], memory: Memory) -> Iterator[Events]:
+    """Leave out the events that an earlier reader has handed on in all their records."""
+    for batch in events:
+        if len(batch):
+            memory.taken = max(memory.taken, batch.numbers[-1])
+            if batch.numbers[0] <= memory.before:
+                batch = chosen(batch, [row for row, n in enumerate(batch.numbers) if not memory.is_past(n)])
+                if not len(batch):
+                    continue  # it would be a pause
+        yield batch
+
+
+def still_open(ids: Ids, memory: Memory) -> Ids:
+    """The ids of events, without those of sessions whose record an earlier reader has handed on."""
+
+    def found(events: Events) -> Sequence[Sequence[str]]:
+        every = ids(events)
+        if events.numbers[0] > memory.before:
+            return every
+        held = memory.held_before
+        return [
+            names if n > memory.before else [one for one in names if n in held.get(key_of(one), ())]
+            for n, names in zip(events.numbers, every, strict=True)
+        ]
+
+    return found
 
 
 def named_ids(events: Events) -> Sequence[Sequence[str]]:
@@ -332,6 +378,12 @@ class Sessions:
         self._open = {}
         yield from (_piece(name, one) for name, one in left)
         yield from self._flush_rest()
+
+    def held(self) -> dict[str, list[int]]:
+        """The lines that wait, by the key of their session."""
+        found = {key_of(name): list(one.numbers) for name, one in self._open.items()}
+        rest = [number for batch in self._without for number in batch.numbers]
+        return {**found, REST: rest} if rest else found
 
     def _add(self, batch: Events) -> Iterator[Piece]:
         ids = self._ids(batch)
