@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import lines
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.rows import read_rows, required
 from seqmlm.errors import DataError, UsageError

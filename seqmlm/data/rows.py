@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines, require_file, stem_suffix
+from seqmlm.data.files import MAX_BYTES, require_file, stem_suffix
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import ambiguous, json_object, table_rows, torn_text, torn_value
 from seqmlm.errors import DataError, UsageError, nearest

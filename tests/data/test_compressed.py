@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqmlm.data.compressed import compression, decompress
-from seqmlm.data.files import blocks, lines
+from seqmlm.data.files import blocks
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 

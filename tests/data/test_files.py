@@ -1,4 +1,4 @@
-"""Files to lines: compression, encodings and every fault with its place."""
+"""Files and folders to blocks of bytes: compression, what is no file, standard input."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import io
 import os
 import socket
 import sys
-import tracemalloc
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
-from seqmlm.data import files
-from seqmlm.data.files import blocks, expand, lines, stem_suffix
+from seqmlm.data.files import blocks, expand, stem_suffix
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
-from seqmlm.errors import DataError, UsageError
+from seqmlm.errors import DataError
 
 TEXT = "".join(f"line {i} äöü {sha256(str(i).encode()).hexdigest()}\n" for i in range(5000))
 DATA = TEXT.encode()
@@ -61,123 +58,10 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(lines("-", Problems())) == [(1, "one"), (2, "two")]
 
 
-def test_lines_of_a_pipe_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, into = os.pipe()
-    with open(out) as reading, open(into, "wb", buffering=0) as writing:
-        monkeypatch.setattr(sys, "stdin", reading)
-        found = lines("-", Problems())
-        writing.write(b"a\n")  # shorter than the bytes that tell a compression
-        writing.write(b"second\nth")
-        assert [next(found), next(found)] == [(1, "a"), (2, "second")]
-        writing.write(b"ird\n")
-        assert next(found) == (3, "third")
-        writing.close()
-        assert list(found) == []
-
-
-@given(
-    st.lists(
-        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0\ufeff"), max_size=30).map(
-            lambda text: f"\ufeff{text}" if len(text) % 3 == 1 else text
-        )
-    ),
-    st.integers(1, 40),
-    st.booleans(),
-)
-def test_lines_do_not_depend_on_where_blocks_end(parts: list[str], size: int, ended: bool) -> None:
-    text = "\n".join(parts) + "\n" * ended
-    data = text.encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
-        found = list(lines("x", Problems()))
-    wanted = text.split("\n")
-    if not wanted[-1]:
-        wanted.pop()
-    wanted = [line.removeprefix("\ufeff") for line in wanted]
-    assert found == list(enumerate(wanted, 1))
-
-
-def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n\nfour\x0cstill four")
-    assert list(lines(path, Problems())) == [(1, "one"), (2, "two"), (3, ""), (4, "four\x0cstill four")]
-
-
-ENCODINGS = ("latin-1", "CP1252", "utf-16", "utf-16-le", "utf-32", "shift_jis", "gb18030", "utf-7", "utf8")
-
-
-@given(st.sampled_from(ENCODINGS), st.lists(st.text("abc é ß ソ\n", max_size=9)), st.integers(1, 9))
-def test_an_encoding_that_is_named_gives_the_lines_that_utf_8_gives(
-    encoding: str, parts: list[str], size: int
-) -> None:
-    text = "\r\n".join(parts) + "end"
-    data = text.encode(encoding, "ignore")
-    with pytest.MonkeyPatch.context() as patch:
-        pieces = (data[i : i + size] for i in range(0, len(data), size))
-        patch.setattr(files, "blocks", lambda _, **options: pieces)
-        found = list(lines("x", Problems(), encoding=encoding))
-    again = data.decode(encoding)
-    assert found == [(n, one.removesuffix("\r")) for n, one in enumerate(again.split("\n"), 1)]
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "euc_jp", "cp1252"])
-def test_bytes_that_are_not_of_the_named_encoding_cost_their_line(encoding: str, tmp_path: Path) -> None:
-    # Taken one by one, bytes that are not of the encoding could make a character of UTF-8.
-    path = write(tmp_path, b"one\ntw\x81\xc3\xa9\x8f\nthree\n")
-    with pytest.raises(DataError, match=f"bytes that are not {encoding}") as caught:
-        list(lines(path, Problems(), encoding=encoding))
-    assert caught.value.line == 2
-    assert "encoding=" in (caught.value.remedy or "")
-    problems = Problems("skip")
-    assert list(lines(path, problems, encoding=encoding)) == [(1, "one"), (3, "three")]
-
-
-def test_utf_16_with_its_mark_is_read_where_it_is_named_and_refused_where_not(tmp_path: Path) -> None:
-    path = write(tmp_path, gzip.compress("one\ntwö\n".encode("utf-16")))
-    assert list(lines(path, Problems(), encoding="utf-16")) == [(1, "one"), (2, "twö")]
-    for encoding in (None, "utf-8"):
-        with pytest.raises(DataError, match="UTF-16"):
-            list(lines(path, Problems(), encoding=encoding))
-    with pytest.raises(DataError, match="a zip archive"):
-        list(lines(write(tmp_path, b"PK\x03\x04rest"), Problems(), encoding="latin-1"))
-
-
-@pytest.mark.parametrize("encoding", ["latin-99", "hex", "", "a\0b", "rot13", "undefined"])
-def test_an_encoding_that_nobody_knows_is_a_usage_error(encoding: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no encoding .*such as utf-8, latin-1"):
-        list(lines(write(tmp_path, b"one\n"), Problems(), encoding=encoding))
-
-
 def write(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "bad"
     path.write_bytes(data)
     return path
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "the file is empty"),
-        (b"PK\x03\x04rest", "a zip archive"),
-        (b"BZh91AY", "bzip2"),
-        (b"\xfd7zXZ\x00rest", "compressed with xz"),
-        (b"PAR1rest", "a parquet file"),
-        ("hello".encode("utf-16"), "UTF-16"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0", "a picture"),
-        (bytes(range(256)) * 4, "binary data"),
-        ("a line\nanother\n".encode("utf-16-le"), "UTF-16 text"),
-        (gzip.compress(gzip.compress(b"a\n", mtime=0), mtime=0), "compressed twice"),
-    ],
-)
-def test_files_that_are_no_text_are_named(data: bytes, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path, data)
-    with pytest.raises(DataError, match=message) as caught:
-        list(lines(path, Problems()))
-    assert caught.value.source == str(path)
-    assert caught.value.remedy
-    problems = Problems("skip")
-    assert list(lines(path, problems)) == []
-    assert problems.bad_count == 1
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -185,48 +69,6 @@ def test_a_missing_file(tmp_path: Path) -> None:
         list(lines(tmp_path / "none.txt", Problems()))
     with pytest.raises(DataError, match="no such file or folder"):
         expand([tmp_path / "none.txt"])
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"), [(b"caf\xe9", "not UTF-8"), (b"a\0b", "binary data"), (b"y" * 101, "longer than")]
-)
-def test_a_bad_line_is_named_and_the_others_stay(bad: bytes, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path, b"z" * 100 + b"\n" + b"fine\n" * 3000 + bad + b"\nlast")
-    with pytest.raises(DataError, match=message) as caught:
-        list(lines(path, Problems(), max_bytes=100))
-    assert caught.value.line == 3002
-    problems = Problems("skip")
-    found = list(lines(path, problems, max_bytes=100))
-    assert [n for n, _ in found] == [*range(1, 3002), 3003]
-    assert found[-1] == (3003, "last")
-    assert problems.bad_count == 1
-
-
-@pytest.mark.parametrize("end", [b"\n", b""])
-def test_a_line_of_many_blocks_is_reported_not_kept(end: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path, b"one\n" + b"x" * (5 << 20) + end)
-    with pytest.raises(DataError, match="line longer than the limit of 1,048,576 bytes") as caught:
-        list(lines(path, Problems(), max_bytes=1 << 20))
-    assert caught.value.line == 2
-    problems = Problems("skip")
-    assert list(lines(path, problems, max_bytes=1 << 20)) == [(1, "one")]
-    assert problems.bad_count == 1
-    assert len(list(lines(path, Problems()))) == 2  # the ordinary limit is higher
-
-
-def test_a_huge_line_behind_compression_needs_little_memory(tmp_path: Path) -> None:
-    packed = gzip.compress(b"one\n" + b"x" * (100 << 20) + b"\ntwo\n", compresslevel=1)
-    path = write(tmp_path, packed)
-    problems = Problems("skip")
-    tracemalloc.start()
-    try:
-        found = list(lines(path, problems, max_bytes=4 << 20))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert found == [(1, "one"), (3, "two")]
-    assert problems.bad_count == 1
-    assert peak < 20 << 20
 
 
 @pytest.mark.parametrize("packer", ["gzip", "bgzip", "zstd", "zstd, two frames"])
@@ -279,36 +121,6 @@ def test_folders_are_walked_in_order(tmp_path: Path) -> None:
 )
 def test_stem_suffix(name: str, suffix: str) -> None:
     assert stem_suffix(name) == suffix
-
-
-def test_a_nul_or_a_bad_byte_costs_its_line(tmp_path: Path) -> None:
-    path = write(tmp_path, b"a\0b\none\ncaf\xe9\ntwo\n\0\0\0\nthree\n")
-    problems = Problems("skip")
-    assert list(lines(path, problems)) == [(2, "one"), (4, "two"), (6, "three")]
-    assert problems.counts == {"binary data where text was expected": 2, "bytes that are not UTF-8": 1}
-
-
-def test_a_stretch_of_nuls_before_the_text_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path, bytes(300_000) + b"lost\n" + b"fine\n" * 10)
-    problems = Problems("skip")
-    assert [text for _, text in lines(path, problems)] == ["fine"] * 10
-    assert problems.bad_count == 1
-
-
-def test_byte_order_marks_where_files_were_put_together(tmp_path: Path) -> None:
-    path = write(tmp_path, b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\nin\xef\xbb\xbfside\n")
-    problems = Problems()
-    assert list(lines(path, problems)) == [(1, "one"), (2, "two"), (3, "in\ufeffside")]
-    assert problems.counts == {"a byte order mark inside the file, left out": 1}
-
-
-def test_line_ends_of_old_macs_are_read_and_noted(tmp_path: Path) -> None:
-    problems = Problems()
-    path = write(tmp_path, b"one\rtwo\rthree")
-    assert list(lines(path, problems)) == [(1, "one"), (2, "two"), (3, "three")]
-    assert problems.counts == {"lines that end in CR alone (old Macs)": 1}
-    path = write(tmp_path, b"50%\r100%\ndone\r\n")  # a CR inside a line is its own
-    assert list(lines(path, Problems())) == [(1, "50%\r100%"), (2, "done")]
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -393,17 +205,3 @@ def test_what_a_folder_holds_beside_files_is_noted(monkeypatch: pytest.MonkeyPat
     }
     assert set(problems.counts.values()) == {1}
     assert problems.bad_count == 0
-
-
-def test_a_file_that_shrinks_or_grows_while_it_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path, b"line\n" * 1_000_000)
-    found = lines(path, Problems())
-    assert next(found) == (1, "line")
-    os.truncate(path, 0)
-    assert len(list(found)) < 1_000_000
-    path = write(tmp_path, b"line\n" * 10)
-    found = lines(path, Problems())
-    next(found)
-    with path.open("ab") as handle:
-        handle.write(b"more\n")
-    assert list(found)[-1] in ((11, "more"), (10, "line"))

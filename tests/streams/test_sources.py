@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from seqmlm import plugins
-from seqmlm.data.files import Source, blocks, expand, lines
+from seqmlm.data.files import Source, blocks, expand
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.readers import read_logs

@@ -17,7 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
+from seqmlm.data.files import MAX_BYTES, source_of, too_long
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.fasta import Gaps
 from seqmlm.data.record import Record

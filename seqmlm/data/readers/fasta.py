@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 from zlib import crc32
 
-from seqmlm.data.files import MAX_BYTES, TextBlocks, source_of, too_long
+from seqmlm.data.files import MAX_BYTES, source_of, too_long
+from seqmlm.data.lines import TextBlocks
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines, source_of
+from seqmlm.data.files import MAX_BYTES, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
@@ -339,7 +340,7 @@ def table_rows(
             refused goes with that line.
         style: what the csv module is told: delimiter, quoting.
         max_bytes: longest line and longest field.
-        encoding: see `seqmlm.data.files.lines`.
+        encoding: see `seqmlm.data.lines.lines`.
     """
     numbered = lines(source, problems, max_bytes=max_bytes, encoding=encoding)
     yield from rows_of(numbered, source, problems, style, max_bytes)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long
+from seqmlm.data.files import MAX_BYTES, source_of, too_long
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.duplicates import NearDuplicates
-from seqmlm.data.files import MAX_BYTES, lines, source_of, too_long, whole
+from seqmlm.data.files import MAX_BYTES, source_of, too_long, whole
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.readers.tables import json_value, missing, record_from, torn, torn_text

@@ -12,7 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, lines, source_of
+from seqmlm.data.files import COMPRESSED, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.genes import Genes, genes_of, known_as

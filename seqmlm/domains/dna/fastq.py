@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.data.files import MAX_BYTES, lines, source_of
+from seqmlm.data.files import MAX_BYTES, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna.nucleotides import foreign, spelled

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines, source_of
+from seqmlm.data.files import MAX_BYTES, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.biopython import entries, flat, read_stockholm
 from seqmlm.data.record import Record

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from seqmlm.data.files import lines
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
 

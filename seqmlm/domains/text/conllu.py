@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import MAX_BYTES, lines, source_of
+from seqmlm.data.files import MAX_BYTES, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.text import runs
 from seqmlm.data.record import Record

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, TextBlocks, lines, source_of, too_long
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of, too_long
+from seqmlm.data.lines import TextBlocks, lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.tables import json_object
 from seqmlm.data.record import Record

@@ -9,7 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.files import COMPRESSED, MAX_BYTES, lines, source_of
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import damaged, is_table, open_table
 from seqmlm.data.readers.tables import rows_of, too_few_fields

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from seqmlm.data.files import lines, live_of, source_of
+from seqmlm.data.files import live_of, source_of
+from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.timestamps import Clock, duration

@@ -14,7 +14,8 @@ from itertools import chain, islice
 from math import isnan
 from typing import Any, NamedTuple, TypeVar
 
-from seqmlm.data.files import blocks, lines, lines_and_pauses, live_of, memory_of, too_long
+from seqmlm.data.files import blocks, live_of, memory_of, too_long
+from seqmlm.data.lines import lines, lines_and_pauses
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN

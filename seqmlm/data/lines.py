@@ -1,0 +1,322 @@
+"""Blocks of bytes to lines of text: encodings, byte order marks, line ends, and faults with their line.
+
+UTF-8 unless another encoding is named. A fault costs the line it is in, and never the lines before it.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+from seqmlm.data.compressed import compression
+from seqmlm.data.files import (
+    MAX_BYTES,
+    RESAVE,
+    blocks,
+    live_of,
+    memory_of,
+    refuse_foreign,
+    source_of,
+    too_long,
+)
+from seqmlm.data.problems import Problems
+from seqmlm.errors import DataError, UsageError
+
+_NAME_IT = "name the encoding, for example with --option encoding=latin-1, or convert it to UTF-8"
+_BOM = b"\xef\xbb\xbf"
+
+
+def lines(
+    source: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES, encoding: str | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield (1-based number, text without its line end) for every line of a text file.
+
+    Faults go to `problems`, each with its line: bytes that are not of the encoding, binary data, a line
+    longer than `max_bytes`, compressed data that breaks off (the whole lines before it have been yielded).
+
+    Args:
+        source: the file, or a `Source`.
+        problems: receives faults.
+        max_bytes: of the longest line, in UTF-8.
+        encoding: of the file, a name that Python knows; None is UTF-8, for readers without such an option.
+
+    Raises:
+        UsageError: an encoding that Python does not know.
+    """
+    numbered = lines_and_pauses(source, problems, max_bytes=max_bytes, pauses=False, encoding=encoding)
+    return cast("Iterator[tuple[int, str]]", numbered)
+
+
+def lines_and_pauses(
+    source: str | Path,
+    problems: Problems,
+    *,
+    max_bytes: int = MAX_BYTES,
+    pauses: bool = True,
+    encoding: str | None = None,
+) -> Iterator[tuple[int, str] | None]:
+    """The same as `lines`, and None at each pause of a live source."""
+    name, memory = source_of(source), memory_of(source)
+    number = 0
+    stream = TextBlocks(name, problems, lambda: number + 1, pauses=pauses, encoding=encoding)
+    for chunk in _chunks_of_lines(stream, max_bytes):
+        if chunk == b"":
+            number = number if memory is None else memory.numbered(number)
+            yield None
+            continue
+        if isinstance(chunk, _TooLong):
+            number += 1
+            problems.bad(too_long(name, number, max_bytes), chunk.head.decode("utf-8", "backslashreplace"))
+            continue
+        try:
+            if b"\0" in chunk or len(chunk) > max_bytes:
+                raise ValueError
+            texts = chunk.decode("utf-8").split("\n")
+        except ValueError:
+            for raw in chunk.removesuffix(b"\n").split(b"\n"):
+                number += 1
+                text = _decode_line(raw, name, number, problems, max_bytes, encoding)
+                if text is not None:
+                    yield number, text
+            continue
+        if not texts[-1]:
+            texts.pop()
+        for text in texts:
+            number += 1
+            yield number, text.removesuffix("\r")
+
+
+class TextBlocks:
+    """The blocks of a text file without byte order marks; a fault of the file goes to `problems`.
+
+    A mark is left out at the beginning and, where files were put together, at the beginning of a line. In a
+    file whose lines end in CR alone, as on old Macs, these become line ends.
+
+    Args:
+        source: the file, "-" for standard input.
+        problems: receives the fault.
+        line: called when a fault is met after the first block; gives the line reached.
+        pauses: see `blocks`.
+        encoding: of the file, see `lines`; its blocks are UTF-8 all the same, but for bytes that are not of
+            the encoding, which become one that UTF-8 never has.
+
+    Raises:
+        UsageError: an encoding that Python does not know.
+
+    After the iteration `broken` says whether it ended early, so that the last line or record is incomplete.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        problems: Problems,
+        line: Callable[[], int],
+        *,
+        pauses: bool = False,
+        encoding: str | None = None,
+    ) -> None:
+        self._source, self._problems, self._line = source, problems, line
+        self._pauses = pauses
+        self._codec = None if encoding is None else _codec(encoding)
+        self.broken = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        started = False
+        try:
+            for block in _without_marks(self._decided(), self._problems, self._source):
+                started = started or bool(block)
+                yield block
+        except DataError as error:
+            self.broken = True
+            at = self._line() if started else None
+            self._problems.bad(DataError(error.reason, source=self._source, line=at, remedy=error.remedy))
+        live = live_of(self._source)
+        self.broken = self.broken or (live is not None and live.stopped)
+
+    def _decided(self) -> Iterator[bytes]:
+        """The blocks, after it is decided by the first one that they are text, and how its lines end."""
+        first, old = True, False
+        for block in self._in_utf8():
+            if first and block:
+                first = False
+                _refuse_other_text(block, self._source)
+                if old := b"\n" not in block and b"\r" in block[:-1]:
+                    self._problems.note("lines that end in CR alone (old Macs)", source=self._source)
+            if block or self._pauses:
+                yield block.replace(b"\r", b"\n") if old else block
+
+    def _in_utf8(self) -> Iterator[bytes]:
+        """The file's blocks in UTF-8; b"" is a pause."""
+        if self._codec is None:
+            yield from blocks(self._source, pauses=True) if self._pauses else blocks(self._source)
+            return
+        decoder = codecs.getincrementaldecoder(self._codec)(_NOT_OF_IT)
+        try:
+            for block in blocks(self._source, pauses=self._pauses, encoded=True):
+                text = decoder.decode(block)
+                if text or not block:
+                    yield text.encode("utf-8", "surrogateescape")
+            yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+        except UnicodeError:  # codecs that heed no handler, or make half a character of an escape
+            raise DataError(
+                f"the file is not in the encoding {self._codec}",
+                source=self._source,
+                remedy="name another with --option encoding=NAME, or convert it to UTF-8",
+            ) from None
+
+
+_NOT_OF_IT = "seqmlm.not_of_the_encoding"
+codecs.register_error(_NOT_OF_IT, lambda error: ("\udcff", getattr(error, "end", 0)))
+
+
+def _codec(encoding: str) -> str | None:
+    """The codec of this name; None for UTF-8, whose bytes are taken as they are.
+
+    Raises:
+        UsageError: Python knows no encoding of text by this name.
+    """
+    try:
+        "".encode(encoding)  # refuses codecs that are none of text, such as hex
+        name = codecs.lookup(encoding).name
+        codecs.getincrementaldecoder(name)
+    except (LookupError, ValueError):
+        raise UsageError(
+            f"option encoding: no encoding {encoding!r}; name one that Python knows, such as utf-8, latin-1, "
+            "cp1252, utf-16 or shift_jis"
+        ) from None
+    return None if name in ("utf-8", "utf-8-sig") else name
+
+
+def _without_marks(parts: Iterator[bytes], problems: Problems, source: str) -> Iterator[bytes]:
+    """The same bytes without byte order marks where a line begins; empty blocks pass."""
+    begins, number, carried = True, 0, b""
+    for block in parts:
+        if not block:
+            yield block
+            continue
+        block = carried + block
+        carried = b""
+        if not block.isascii():
+            if begins and block.startswith(_BOM):
+                block = block[len(_BOM) :]
+                number += 1
+            inside = block.count(b"\n" + _BOM)
+            if inside:
+                block = block.replace(b"\n" + _BOM, b"\n")
+                number += inside
+            for part in (_BOM[:2], _BOM[:1]):
+                if block.endswith(b"\n" + part) or (begins and block == part):
+                    block, carried = block[: -len(part)], part
+                    break
+        if block:
+            begins = block.endswith(b"\n")
+            yield block
+    if carried:
+        yield carried
+    problems.note(
+        "a byte order mark inside the file, left out", number - 1 if number > 1 else 0, source=source
+    )
+
+
+_LOOKED_AT = 1 << 16
+_TOLD_BY = 256  # bytes from which on a file can be told to be binary as a whole
+_CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\x1b")))
+
+
+def _refuse_other_text(block: bytes, source: str) -> None:
+    """Refuse a file that its first bytes show to be binary, packed twice, or in another encoding.
+
+    A NUL alone does not: it costs the line it is in, since logs have stretches of them after a crash.
+
+    Raises:
+        DataError: says what the file is.
+    """
+    refuse_foreign(block, source)
+    if kind := compression(block):
+        raise DataError(f"the file is compressed twice ({kind})", source=source, remedy="unpack it once")
+    head = block[:_LOOKED_AT]
+    if b"\0" not in head:
+        return
+    half = len(head) // 2
+    even, odd = head[: 2 * half : 2].count(0), head[1 : 2 * half : 2].count(0)
+    if max(even, odd) > 0.8 * half and min(even, odd) < 0.2 * half:
+        raise DataError("the file is UTF-16 text", source=source, remedy=RESAVE)
+    head = head.lstrip(b"\0")
+    whole = head.split(b"\n")[:-1] or [head]
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if len(head) >= _TOLD_BY and 10 * controls > len(head) and 2 * sum(map(_is_bad, whole)) > len(whole):
+        raise _binary(source, None)
+
+
+def _is_bad(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return b"\0" in line
+
+
+class _TooLong:
+    """Stands for a line that was too long to keep."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+
+
+def _chunks_of_lines(parts: TextBlocks, limit: int) -> Iterator[bytes | _TooLong]:
+    held: list[bytes] = []
+    size = 0
+    for block in parts:
+        if not block:
+            yield b""  # a pause
+            continue
+        cut = block.rfind(b"\n") + 1
+        if not cut:
+            size += len(block)
+            # Beyond the limit only its first bytes stay, to name it by.
+            held = (
+                [*held, block] if size <= limit else [b"".join(one[:1000] for one in [*held, block])[:1000]]
+            )
+            continue
+        first = block.find(b"\n") + 1
+        if size and size + first - 1 > limit:
+            yield _TooLong((held[0] + block[:first])[:1000])
+            if first < cut:
+                yield block[first:cut]
+        else:
+            yield b"".join(held) + block[:cut]
+        held, size = [block[cut:]], len(block) - cut
+    if size > limit:
+        yield _TooLong(held[0][:1000])
+    elif size and not parts.broken:
+        yield b"".join(held)
+
+
+def _decode_line(
+    raw: bytes, source: str, number: int, problems: Problems, limit: int, encoding: str | None
+) -> str | None:
+    if len(raw) > limit:
+        problems.bad(too_long(source, number, limit), raw[:1000].decode("utf-8", "backslashreplace"))
+        return None
+    error = _binary(source, number)
+    if b"\0" not in raw:
+        try:
+            return raw.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError:
+            utf8 = encoding is None or _codec(encoding) is None
+            error = DataError(
+                f"bytes that are not {'UTF-8' if utf8 else encoding}",
+                source=source,
+                line=number,
+                remedy=RESAVE if encoding is None else _NAME_IT,
+            )
+    problems.bad(error, raw.decode("utf-8", "backslashreplace"))
+    return None
+
+
+def _binary(source: str, line: int | None) -> DataError:
+    return DataError(
+        "binary data where text was expected", source=source, line=line, remedy="name a text file"
+    )
