@@ -54,6 +54,7 @@ GAPS = {  # seconds since the line before, from which each is used
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 1
+_LATER = ("mask_secrets", "values")
 _PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
 
 
@@ -72,6 +73,9 @@ class TemplateOptions:
             windows of a file and its rotations count once.
         time_gaps: a token for the time since the line before, where there are times and it is 10 ms or more.
         mask_secrets: replace what looks like a secret, too (`SECRET`).
+        values: a place of a template whose words differ, but are no more than so many in training and hardly
+            ever a new one (a state), has a template for each of them; a line with another word there is
+            `<NEW>`. 0 for one template.
     """
 
     patterns: Mapping[str, str] = field(default_factory=dict)
@@ -84,8 +88,11 @@ class TemplateOptions:
     min_sessions: int = 1
     time_gaps: bool = False
     mask_secrets: bool = False
+    values: int = 0
 
     def __post_init__(self) -> None:
+        if self.values < 0:
+            raise UsageError(f"values must be 0 or more, not {self.values}")
         if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
             raise UsageError(f"match_similarity must lie in (0, 1], not {self.match_similarity}")
 
@@ -152,8 +159,8 @@ class TemplateTokenizer(Tokenizer):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        # The fingerprints of tokenizers that are older than this option do not have it.
-        return {k: v for k, v in asdict(self._options).items() if v or k != "mask_secrets"}
+        # The fingerprints of tokenizers that are older than these options do not have them.
+        return {k: v for k, v in asdict(self._options).items() if v or k not in _LATER}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`.
@@ -230,7 +237,7 @@ class TemplateTokenizer(Tokenizer):
                     f"{cls.name} needs a vocabulary_size above {reserved}; got {vocabulary_size}"
                 )
         values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
-        drain, keys = Drain(chosen.drain, most, least), Keys(most, least)
+        drain, keys = Drain(chosen.drain, most, least, most_values=chosen.values), Keys(most, least)
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
             subject = subject_of(raw, number)
             if getattr(raw, "keys", False):
@@ -263,7 +270,9 @@ class TemplateTokenizer(Tokenizer):
         return fast_template_tokenizer(_spelled(self._tokens, self._first))
 
     def _content(self) -> Any:
-        return {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
+        content = {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
+        closed = {str(number): list(places) for number, places in self._templates.closed.items()}
+        return {**content, "closed": closed} if closed else content
 
     def _all_templates(self) -> Iterator[tuple[str, ...]]:
         return (self._templates[number] for number in range(len(self._templates)))
@@ -284,9 +293,12 @@ class TemplateTokenizer(Tokenizer):
                 raise ValueError(f"format {content['format']!r} is not known")
             options = options_of(TemplateOptions, card["options"], cls.name)
             words = [tuple(words) for words in content["templates"]]
-            templates = Templates(words, options.drain, options.match_similarity)
+            closed = {int(one): tuple(map(int, at)) for one, at in content.get("closed", {}).items()}
+            if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
+                raise ValueError("a closed place is in no template")
+            templates = Templates(words, options.drain, options.match_similarity, closed)
             return cls(templates, content["keys"], options)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise StateError(f"{directory / FILE} cannot be read: {error}") from None
 
 
