@@ -43,7 +43,7 @@ class LogsDomain(Domain):
     columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="templates.v1",
-        tokenizer_options={"values": 64},
+        tokenizer_options={"values": 64, "fields": "auto"},
         masking=MaskingConfig(masker="whole_unit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
