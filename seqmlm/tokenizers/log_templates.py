@@ -55,6 +55,7 @@ GAPS = {  # seconds since the line before, from which each is used
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 1
+_MANY = 1000  # lines from which few templates are worth a warning
 _LATER = ("mask_secrets", "values", "fields", "keep", "mask")
 _PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
 
@@ -233,6 +234,19 @@ class TemplateTokenizer(Tokenizer):
     def facts(self) -> Mapping[str, str]:
         """What was decided of each field of the training lines, in words."""
         return {} if self._fields is None else self._fields.facts
+
+    def advice(self, counts: Sequence[int]) -> str | None:
+        """A warning where three templates or fewer cover nearly all of many lines."""
+        ranked = sorted(counts[_NEW:], reverse=True)
+        lines = sum(ranked)
+        few = next((n for n in (1, 2, 3) if sum(ranked[:n]) >= 0.99 * lines), None)
+        if few is None or lines < _MANY or self._keys:
+            return None
+        share = sum(ranked[:few]) / lines
+        return (
+            f"{few} template{'s cover' if few > 1 else ' covers'} {share:.0%} of {lines:,} "
+            "lines: the model can tell little; name fields with --option keep=NAME,NAME"
+        )
 
     def _gaps(self, raws: Sequence[Any], counts: Counts) -> Ids | None:
         """(N,) the gap token in front of each of the batch's N lines, 0 for none; or None."""

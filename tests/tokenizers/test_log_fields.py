@@ -145,3 +145,12 @@ def test_values_of_few_subjects_are_in_no_sensitive_vocabulary():
     assert "ann" not in json.dumps([*tokenizer.tokens, dict(tokenizer.facts)])
     assert any("user=bob" in token for token in tokenizer.tokens) or "left out" in tokenizer.facts["user"]
     assert "ann" not in json.dumps(tokenizer._content())
+
+
+def test_few_templates_are_worth_a_warning(tokenizer):
+    plain = TemplateTokenizer.train([LogLines(lines=tuple(f"job {i} done" for i in range(2000)))])
+    counts = [0] * plain.space.size
+    counts[plain.encode("job 3 done").ids[1]] = 2000
+    assert "1 template covers 100% of 2,000 lines" in (plain.advice(counts) or "")
+    assert plain.advice([one // 10 for one in counts]) is None
+    assert tokenizer.advice([100] * tokenizer.space.size) is None
