@@ -297,6 +297,7 @@ STAND_APART = {
     "tasks.labels": "who has which label, before anything is measured",
     "tokenizers.kmer_block": "one vocabulary",
     "tokenizers.lexers": "a package",
+    "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",
     "tokenizers.lexers.*": "one language, or one parser",
     "tokenizers.residue": "one vocabulary",
 }

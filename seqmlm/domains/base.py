@@ -451,6 +451,17 @@ class Domain(ABC):
         """
         return overlap(row["start"], row["end"], anomaly)
 
+    def tokenizer_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of the tokenizer that a reader's options ask for, where records are what it is told there.
+
+        Args:
+            options: of the reader, as a training has them.
+
+        Raises:
+            UsageError: one that makes no sense.
+        """
+        return {}
+
     def audit(self, records: Iterator[Record], problems: Problems) -> dict[str, Any]:
         """Read the records to the end and count what matters in this field alone, in figures fit to show.
 

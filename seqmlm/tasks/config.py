@@ -196,6 +196,8 @@ def resolve_config(domain: Domain, *layers: Mapping[str, Any]) -> PretrainConfig
     if config.data.sensitive and discreet:
         options = {**discreet, **config.tokenizer.options}
         values["tokenizer"] = merge(values["tokenizer"], {"options": options})
+    if config.tokenizer.path is None and (wanted := domain.tokenizer_options(config.data.options)):
+        values["tokenizer"] = merge(values["tokenizer"], {"options": wanted})
     values["masking"] = merge(values["masking"], {"options": _masker_options(config.masking)})
     values["tokenizer"] = merge(
         values["tokenizer"], {"options": _tokenizer_options(from_dict(PretrainConfig, values).tokenizer)}

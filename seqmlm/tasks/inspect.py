@@ -290,7 +290,7 @@ def _report(
         looked_at=_redacted(len(examined.encodings), hide),
         unit=domain.unit,
         unit_quantiles=redact_small_counts({"quantiles": examined.units()}, hide)["quantiles"],
-        vocabulary=redact_small_counts(examined.vocabulary(), hide),
+        vocabulary=redact_small_counts(examined.vocabulary(hide), hide),
         tokens={} if hide else examined.tokens(),
         outside_alphabet={} if hide else dict(examined.outside.most_common(_MOST_COMMON)),
         split={
@@ -363,8 +363,8 @@ class _Examined:
         order = np.argsort(-counts, kind="stable")[:_MOST_COMMON]
         return {self.tokenizer.tokens[i]: int(counts[i]) for i in order.tolist() if counts[i]}
 
-    def vocabulary(self) -> dict[str, Any]:
-        """Name and size of the tokenizer, and the number of unknown tokens."""
+    def vocabulary(self, hide: bool) -> dict[str, Any]:
+        """Name and size of the tokenizer, the number of unknown tokens, and what it decided of fields."""
         if self.tokenizer is None:
             return {}
         unknown = self.tokenizer.space.unk
@@ -373,7 +373,15 @@ class _Examined:
             "tokenizer": self.tokenizer.name,
             "size": self.tokenizer.space.size,
             "unknown tokens": 0 if unknown is None else int(np.count_nonzero(ids == unknown)),
+            **({} if hide else self._decided(ids)),
         }
+
+    def _decided(self, ids: NDArray[Any]) -> dict[str, str]:
+        assert self.tokenizer is not None
+        counts = np.bincount(ids.astype(np.int64), minlength=self.tokenizer.space.size)
+        advice = self.tokenizer.advice(counts.tolist())
+        found = {f"field {name}": text for name, text in self.tokenizer.facts.items()}
+        return found | ({} if advice is None else {"warning": advice})
 
 
 def _example(domain: Domain, config: PretrainConfig, examined: _Examined) -> dict[str, str]:

@@ -127,6 +127,19 @@ class Tokenizer(ABC):
         """Name to kind of the further inputs in its encodings; see `seqmlm.engine.channels.Channel`."""
         return {}
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What was decided of the fields of its training data, field to a few words; shown by inspection."""
+        return {}
+
+    def advice(self, counts: Sequence[int]) -> str | None:
+        """What to do where the vocabulary says little of some data.
+
+        Args:
+            counts: (V,) how often each token occurs there.
+        """
+        return None
+
     def windows(self, encoding: Encoding, max_length: int) -> list[Encoding]:
         """Windows of a sequence for training, of at most `max_length` tokens each."""
         return windows(encoding, self.space, max_length)

@@ -11,9 +11,11 @@ because the `drain3` package cannot be installed together with MLflow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq
+from typing import Any
 
 from seqmlm.errors import UsageError
 
@@ -76,6 +78,10 @@ class _Tree:
             paths = [(*path, branch) for path in paths for branch in dict.fromkeys((word, WILD))]
         return [self._leaves[path] for path in paths if path in self._leaves]
 
+    def all_leaves(self) -> Iterable[list[int]]:
+        """Every leaf."""
+        return self._leaves.values()
+
     def insert(self, words: Words, template: int) -> None:
         """Put a template into its leaf, created if missing."""
         path: _Path = (len(words),)
@@ -107,6 +113,8 @@ class Templates:
         options: of the tree they are found in.
         similarity: share of a template's words a line must have to be one of its lines; None for that of the
             options, 1 for lines that would not have changed the template.
+        closed: of some templates, the places whose words are all known: a line that is most like such a
+            template, but has a word there that no like template has, matches none.
     """
 
     def __init__(
@@ -114,9 +122,11 @@ class Templates:
         templates: Sequence[Words],
         options: DrainOptions | None = None,
         similarity: float | None = None,
+        closed: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         self.options = options or DrainOptions()
         self.similarity = self.options.similarity if similarity is None else similarity
+        self.closed = dict(closed or {})
         self._templates = tuple(templates)
         self._tree = _Tree(self.options)
         for number, words in enumerate(self._templates):
@@ -147,7 +157,7 @@ class Templates:
         for leaf in self._tree.leaves(words):
             best, share = _most_similar(leaf, self._templates, words)
             if share >= self.similarity:
-                return best
+                return best if self._is_open(best, words) else -1
         exact = [
             (template.count(WILD), number)
             for leaf in self._tree.leaves(words)
@@ -155,6 +165,21 @@ class Templates:
             if _all_constants(template := self._templates[number], words)
         ]
         return min(exact)[1] if exact else -1
+
+    def _is_open(self, template: int, words: Words) -> bool:
+        """Whether the line has the template's words wherever only known words may stand."""
+        mine = self._templates[template]
+        return all(mine[place] == words[place] for place in self.closed.get(template, ()))
+
+    def unseen(self, words: Words) -> tuple[str, ...]:
+        """The words of a line without a template that stand where only other words are known, if any."""
+        for leaf in self._tree.leaves(words):
+            best, _ = _most_similar(leaf, self._templates, words)
+            mine = self._templates[best]
+            found = tuple(words[at] for at in self.closed.get(best, ()) if mine[at] != words[at])
+            if found:
+                return found
+        return ()
 
 
 class Drain:
@@ -165,10 +190,17 @@ class Drain:
         max_templates: number kept. Twice as many are tracked; beyond that the rarest are dropped, so that
             memory is bounded and a noisy beginning does not fill the list.
         min_sources: templates seen in fewer sources are not frozen.
+        most_values: a place of a template where words differ, but no more than so many do and hardly ever a
+            new one, is frozen with each of them (`Forms`); 0 for `WILD` wherever words differ.
     """
 
     def __init__(
-        self, options: DrainOptions | None = None, max_templates: int = 4096, min_sources: int = 1
+        self,
+        options: DrainOptions | None = None,
+        max_templates: int = 4096,
+        min_sources: int = 1,
+        *,
+        most_values: int = 0,
     ) -> None:
         if max_templates < 1:
             raise UsageError(f"max_templates must be at least 1, not {max_templates}")
@@ -178,6 +210,8 @@ class Drain:
         self._tallies: list[TemplateCounts] = []
         self._tree = _Tree(self.options)
         self._settled: dict[int, dict[Words, int]] = {}
+        self._most_values = most_values
+        self._forms: list[Forms] = []
 
     def __len__(self) -> int:
         return len(self._templates)
@@ -196,7 +230,17 @@ class Drain:
         if number is None:
             number = self._learn(words)
         self._tallies[number].add(source)
+        if self._most_values:
+            self._forms[number].add(words, source)
         return number
+
+    def form(self, number: int, words: Words) -> Words:
+        """A line as its template has it now, with its own words where these may be frozen."""
+        template = self._templates[number]
+        if not self._most_values:
+            return template
+        places = self._forms[number].places
+        return tuple(words[at] if at in places else word for at, word in enumerate(template))
 
     def _learn(self, words: Words) -> int:
         best, share = _most_similar(self._tree.leaf(words), self._templates, words)
@@ -208,6 +252,8 @@ class Drain:
             return len(self._templates) - 1
         merged = _merged(self._templates[best], words)
         if merged != self._templates[best]:
+            if self._most_values:
+                self._forms[best].open(self._templates[best], merged)
             self._templates[best] = merged
             self._settled[len(words)] = {}
         # Until some template of this length changes, the same line changes nothing.
@@ -217,20 +263,22 @@ class Drain:
         settled[words] = best
         return best
 
-    def _append(self, words: Words, tally: TemplateCounts) -> None:
+    def _append(self, words: Words, tally: TemplateCounts, forms: Forms | None = None) -> None:
         self._tree.insert(words, len(self._templates))
         self._templates.append(words)
         self._tallies.append(tally)
+        if self._most_values:
+            self._forms.append(forms or Forms(self._most_values, self._min_sources))
 
     def _forget_rare(self) -> None:
         kept = [
-            (self._templates[number], self._tallies[number])
+            (self._templates[number], self._tallies[number], self._forms[number] if self._forms else None)
             for number in commonest(self._tallies, self.max_templates)
         ]
-        self._templates, self._tallies = [], []
+        self._templates, self._tallies, self._forms = [], [], []
         self._tree, self._settled = _Tree(self.options), {}
-        for words, tally in kept:
-            self._append(words, tally)
+        for words, tally, forms in kept:
+            self._append(words, tally, forms)
 
     def freeze(self, *, min_lines: int = 1, similarity: float | None = None) -> Templates:
         """The learnt templates, frozen.
@@ -243,8 +291,173 @@ class Drain:
             similarity: of the frozen templates.
         """
         kept = commonest(self._tallies, self.max_templates, min_lines, self._min_sources)
-        different = dict.fromkeys(self._templates[number] for number in kept)
-        return Templates(list(different), self.options, similarity)
+        different: dict[Words, tuple[int, ...]] = {}
+        room = self.max_templates - len(kept)
+        closed = self._closed_places() if self._most_values else {}
+        for number in kept:
+            forms: Mapping[Words, tuple[int, ...]] = {}
+            if closed:
+                forms = self._forms[number].frozen(
+                    self._templates[number], closed[number], min_lines, self._min_sources
+                )
+            if not forms or len(forms) - 1 > room:
+                forms = {self._templates[number]: ()}
+            room -= len(forms) - 1
+            for words, places in forms.items():
+                different.setdefault(words, places)
+        kinds = {number: places for number, places in enumerate(different.values()) if places}
+        return Templates(list(different), self.options, similarity, kinds)
+
+    def _closed_places(self) -> dict[int, set[int]]:
+        """The places of each template that are closed: by its own lines, or by those of all templates of its
+        leaf, where what follows the leading words has split the lines into many templates."""
+        found: dict[int, set[int]] = {}
+        for leaf in self._tree.all_leaves():
+            open_places = {at for n in leaf for at, word in enumerate(self._templates[n]) if word == WILD}
+            for at in sorted(open_places):
+                alone = {n: self._values_at(n, at) for n in leaf}
+                together: dict[str, TemplateCounts] = {}
+                for values in alone.values():
+                    for word, tally in (values or {}).items():
+                        together[word] = together[word].joined(tally) if word in together else tally
+                whole = None not in alone.values() and self._is_closed(together)
+                for n, values in alone.items():
+                    named = at and self._templates[n][at - 1].strip("\"'([:").lower() in _WHO
+                    if self._templates[n][at] != WILD or values is None or named:
+                        continue
+                    if whole or self._is_closed(values):
+                        found.setdefault(n, set()).add(at)
+        return {number: found.get(number, set()) for number in range(len(self._templates))}
+
+    def _values_at(self, number: int, at: int) -> Mapping[str, TemplateCounts] | None:
+        """The words of a template's lines at a place, None where they were too many."""
+        word = self._templates[number][at]
+        return {word: self._tallies[number]} if word != WILD else self._forms[number].values(at)
+
+    def _is_closed(self, values: Mapping[str, TemplateCounts]) -> bool:
+        lines = sum(one.lines for one in values.values())
+        return (
+            1 < len(values) <= self._most_values
+            and lines >= _OFTEN * len(values)
+            and all(map(_is_word, values))
+            and all(one.sources >= self._min_sources for one in values.values())
+            and hardly_new(values.values())
+        )
+
+
+class Forms:
+    """The words that the lines of one template have where they differ, counted together in bounded memory.
+
+    Drain replaces a word by `WILD` as soon as two lines differ there, so that "status installed" and "status
+    half-configured" become one event. Here the words of such places are counted until there are too many of
+    them. A place is closed, and frozen with each of its words, where a new word is hardly to be expected: by
+    Good and Turing the share of new words to come is that of the words seen once.
+
+    Args:
+        most: different words of one place; of a place with more nothing is kept.
+        enough: sources are counted up to this number.
+    """
+
+    def __init__(self, most: int, enough: int) -> None:
+        self._most, self._enough = most, enough
+        self.places: tuple[int, ...] = ()
+        self._counts: dict[Words, TemplateCounts] = {}
+
+    def add(self, words: Words, source: int) -> None:
+        """Count a line of the template."""
+        key = tuple(words[at] for at in self.places)
+        tally = self._counts.get(key)
+        if tally is None:
+            tally = self._counts[key] = TemplateCounts(self._enough)
+            tally.add(source)
+            self._bound()
+        else:
+            tally.add(source)
+
+    def open(self, before: Words, after: Words) -> None:
+        """Some words of the template have become `WILD`: all lines so far had the words before."""
+        for at, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old != new:
+                self.places = (*self.places, at)
+                self._counts = {(*key, old): tally for key, tally in self._counts.items()}
+
+    def _bound(self) -> None:
+        while self.places:
+            values = [len({key[at] for key in self._counts}) for at in range(len(self.places))]
+            full = [at for at in range(len(values)) if values[at] > self._most]
+            if full:
+                self._leave_out(full[0])
+            elif len(self._counts) > _FORMS:
+                self._leave_out(max(range(len(values)), key=values.__getitem__))
+            else:
+                return
+
+    def _leave_out(self, at: int) -> None:
+        self.places = (*self.places[:at], *self.places[at + 1 :])
+        self._counts = without(self._counts, at)
+
+    def values(self, place: int) -> dict[str, TemplateCounts] | None:
+        """The words of a place; None where they were too many to be counted."""
+        if place not in self.places:
+            return None
+        counts = self._counts
+        for other in reversed(range(len(self.places))):
+            counts = without(counts, other) if self.places[other] != place else counts
+        return {key[0]: tally for key, tally in counts.items()}
+
+    def frozen(
+        self, template: Words, closed: Collection[int], min_lines: int, min_sources: int
+    ) -> dict[Words, tuple[int, ...]]:
+        """The template with each combination of words that its closed places have, and these places."""
+        places, counts = list(self.places), self._counts
+        for at in reversed(range(len(places))):
+            if places[at] not in closed:
+                counts = without(counts, at)
+                del places[at]
+        while places and not hardly_new(counts.values(), min_sources):
+            counts = without(counts, len(places) - 1)
+            del places[-1]
+        found: dict[Words, tuple[int, ...]] = {}
+        for key, tally in counts.items():
+            if places and tally.lines >= min_lines and tally.sources >= min_sources:
+                words = list(template)
+                for place, word in zip(places, key, strict=True):
+                    words[place] = word
+                found[tuple(words)] = tuple(sorted(places))
+        return found
+
+
+_FORMS = 1024  # combinations of words of one template that are counted
+_OFTEN = 20  # lines of each value, on average
+_WHO = frozenset(("user", "for", "by", "from", "to", "host", "client", "group"))  # a name comes after these
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_CALENDAR = frozenset((*_DAYS, *_MONTHS))
+_WORD = re.compile(r"[^\w\s<]*[^\W\d]+(?:[-:][^\W\d]+)*[^\w\s>]*")
+
+
+def without(counts: Mapping[Any, TemplateCounts], at: int) -> dict[Any, TemplateCounts]:
+    """Counts of tuples, added up over what stands at one place of them."""
+    found: dict[Any, TemplateCounts] = {}
+    for key, tally in counts.items():
+        short = (*key[:at], *key[at + 1 :])
+        found[short] = found[short].joined(tally) if short in found else tally
+    return found
+
+
+def _is_word(text: str) -> bool:
+    """Whether it may be a state: letters, perhaps joined by hyphens; no mark, number, day, or machine's name,
+    which have few values in a log only until there is another one."""
+    return _WORD.fullmatch(text) is not None and text.lower().strip(",") not in _CALENDAR
+
+
+def hardly_new(tallies: Iterable[TemplateCounts], min_sources: int = 1) -> bool:
+    """Whether a value never seen is hardly to be expected: at most one line in a thousand, and one more, has
+    a value that was seen once (Good 1953), or in fewer sources than asked.
+    """
+    seen = list(tallies)
+    rare = sum(one.lines for one in seen if one.lines == 1 or one.sources < min_sources)
+    return rare <= 1 + sum(one.lines for one in seen) / 1000
 
 
 class TemplateCounts:
@@ -273,6 +486,13 @@ class TemplateCounts:
             self._last = source
             if len(self._known) < self._enough and source not in self._known:
                 self._known += (source,)
+
+    def joined(self, other: TemplateCounts) -> TemplateCounts:
+        """The counts of both."""
+        both = TemplateCounts(self._enough)
+        both.lines = self.lines + other.lines
+        both._known = tuple(dict.fromkeys((*self._known, *other._known)))[: self._enough]
+        return both
 
 
 def commonest(

@@ -24,6 +24,7 @@ from seqmlm.errors import StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
+from seqmlm.tokenizers.log_fields import FieldCounts, Fields, Pairs, fields_of
 from seqmlm.tokenizers.log_values import (
     Keys,
     LogValues,
@@ -54,6 +55,8 @@ GAPS = {  # seconds since the line before, from which each is used
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
 _FORMAT = 1
+_MANY = 1000  # lines from which few templates are worth a warning
+_LATER = ("mask_secrets", "values", "fields", "keep", "mask")
 _PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
 
 
@@ -72,6 +75,13 @@ class TemplateOptions:
             windows of a file and its rotations count once.
         time_gaps: a token for the time since the line before, where there are times and it is 10 ms or more.
         mask_secrets: replace what looks like a secret, too (`SECRET`).
+        values: a place of a template whose words differ, but are no more than so many in training and hardly
+            ever a new one (a state), has a template for each of them; a line with another word there is
+            `<NEW>`. 0 for one template.
+        fields: "auto" reads requests of access logs, key=value pairs and JSON objects as fields, "none" as
+            words like other lines; see `seqmlm.tokenizers.log_fields`.
+        keep: fields that stand in templates though they have many values.
+        mask: fields that never do.
     """
 
     patterns: Mapping[str, str] = field(default_factory=dict)
@@ -84,8 +94,20 @@ class TemplateOptions:
     min_sessions: int = 1
     time_gaps: bool = False
     mask_secrets: bool = False
+    values: int = 0
+    fields: str = ""
+    keep: Sequence[str] = ()
+    mask: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if self.fields not in ("", "auto", "none"):
+            raise UsageError(f"fields is auto or none, not {self.fields!r}")
+        if twice := sorted(set(self.keep) & set(self.mask)):
+            raise UsageError(f"{twice[0]!r} is in keep and in mask: name it in one of them")
+        if (self.keep or self.mask) and self.fields != "auto":
+            raise UsageError("keep and mask name fields, and fields are not read: set fields=auto")
+        if self.values < 0:
+            raise UsageError(f"values must be 0 or more, not {self.values}")
         if self.match_similarity is not None and not 0 < self.match_similarity <= 1:
             raise UsageError(f"match_similarity must lie in (0, 1], not {self.match_similarity}")
 
@@ -104,6 +126,7 @@ class TemplateTokenizer(Tokenizer):
         templates: words of each template, in id order.
         keys: event ids, in id order.
         options: how they were made, and how lines are read.
+        fields: templates of lines that are fields, whose ids come last; None where there are none.
     """
 
     name: ClassVar[str] = "templates.v1"
@@ -112,7 +135,11 @@ class TemplateTokenizer(Tokenizer):
     sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10, "mask_secrets": True}
 
     def __init__(
-        self, templates: Templates, keys: Sequence[str] = (), options: TemplateOptions | None = None
+        self,
+        templates: Templates,
+        keys: Sequence[str] = (),
+        options: TemplateOptions | None = None,
+        fields: Fields | None = None,
     ) -> None:
         self._options = options or TemplateOptions()
         self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
@@ -120,8 +147,11 @@ class TemplateTokenizer(Tokenizer):
         gaps = tuple(GAPS) if self._options.time_gaps else ()
         self._first = len(SPECIAL) + 1 + len(gaps)
         known = (" ".join(templates[number]) for number in range(len(templates)))
-        self._tokens = (*SPECIAL, NEW, *gaps, *known, *self._keys)
+        self._fields = fields
+        told = () if fields is None else fields.templates
+        self._tokens = (*SPECIAL, NEW, *gaps, *known, *self._keys, *told)
         first_key = self._first + len(templates)
+        self._first_told = first_key + len(self._keys)
         self._key_ids = {key: first_key + number for number, key in enumerate(self._keys)}
         self._space = TokenSpace(
             size=len(self._tokens),
@@ -152,8 +182,8 @@ class TemplateTokenizer(Tokenizer):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        # The fingerprints of tokenizers that are older than this option do not have it.
-        return {k: v for k, v in asdict(self._options).items() if v or k != "mask_secrets"}
+        # The fingerprints of tokenizers that are older than these options do not have them.
+        return {k: v for k, v in asdict(self._options).items() if v or k not in _LATER}
 
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:
         """Encode windows or sessions; groups are line numbers, spans lines of `"\\n".join(lines)`.
@@ -170,9 +200,53 @@ class TemplateTokenizer(Tokenizer):
         if getattr(raw, "keys", False):
             find = self._key_ids.get
             return (find(line, _NEW) for line in lines)
+        if self._fields is not None:
+            return map(self._id, lines)
         words, match, first = self._values.words, self._templates.match, self._first
         found = (match(words(line)) for line in lines)
         return (first + number if number >= 0 else _NEW for number in found)
+
+    def _id(self, line: str) -> int:
+        """The id of a line that may be fields."""
+        told = fields_of(line)
+        if told is None:
+            number = self._templates.match(self._values.words(line))
+            return self._first + number if number >= 0 else _NEW
+        assert self._fields is not None
+        pairs, message = told
+        head = ""
+        if message:
+            number = self._templates.match(self._values.words(message))
+            if number < 0:
+                return _NEW
+            head = " ".join(self._templates[number])
+        number = self._fields.find(_hidden(pairs, self._values), head)
+        return self._first_told + number if number >= 0 else _NEW
+
+    def never_seen(self, line: str) -> list[str]:
+        """What of a line no training line had where only known words and values stand: status=502."""
+        told = fields_of(line) if self._fields is not None else None
+        if told is None or self._fields is None:
+            return list(self._templates.unseen(self._values.words(line)))
+        return self._fields.unseen(_hidden(told[0], self._values))
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What was decided of each field of the training lines, in words."""
+        return {} if self._fields is None else self._fields.facts
+
+    def advice(self, counts: Sequence[int]) -> str | None:
+        """A warning where three templates or fewer cover nearly all of many lines."""
+        ranked = sorted(counts[_NEW:], reverse=True)
+        lines = sum(ranked)
+        few = next((n for n in (1, 2, 3) if sum(ranked[:n]) >= 0.99 * lines), None)
+        if few is None or lines < _MANY or self._keys:
+            return None
+        share = sum(ranked[:few]) / lines
+        return (
+            f"{few} template{'s cover' if few > 1 else ' covers'} {share:.0%} of {lines:,} "
+            "lines: the model can tell little; name fields with --option keep=NAME,NAME"
+        )
 
     def _gaps(self, raws: Sequence[Any], counts: Counts) -> Ids | None:
         """(N,) the gap token in front of each of the batch's N lines, 0 for none; or None."""
@@ -230,19 +304,34 @@ class TemplateTokenizer(Tokenizer):
                     f"{cls.name} needs a vocabulary_size above {reserved}; got {vocabulary_size}"
                 )
         values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
-        drain, keys = Drain(chosen.drain, most, least), Keys(most, least)
+        drain, keys = Drain(chosen.drain, most, least, most_values=chosen.values), Keys(most, least)
+        counts = FieldCounts(least, chosen.keep, chosen.mask) if chosen.fields == "auto" else None
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
             subject = subject_of(raw, number)
             if getattr(raw, "keys", False):
                 keys.add(lines, subject)
-            else:
-                for line in lines:
+                continue
+            for line in lines:
+                told = fields_of(line) if counts is not None else None
+                if counts is None or told is None:
                     drain.add(values.words(line), subject)
+                    continue
+                words = values.words(told[1])
+                form = drain.form(drain.add(words, subject), words) if words else ()
+                counts.add(_hidden(told[0], values), form, subject)
         templates = drain.freeze(min_lines=chosen.min_lines, similarity=chosen.match_similarity)
         kept = keys.freeze(min_lines=chosen.min_lines)
-        if not len(templates) and not kept:
-            raise too_few("templates", least, bool(len(drain) or len(keys)))
-        return cls(templates, kept, chosen)
+        fields = None
+        if counts is not None and counts.lines:
+            fields = counts.freeze(templates, max(most - len(templates), 1), chosen.min_lines, least)
+            if asked := [name for name in (*chosen.keep, *chosen.mask) if not counts.knows(name)]:
+                raise UsageError(
+                    f"no line has the field {asked[0]!r} that keep or mask names; "
+                    f"fields are {', '.join(list(fields.facts)[:20])}"
+                )
+        if not len(templates) and not kept and not (fields and fields.templates):
+            raise too_few("templates", least, bool(len(drain) or len(keys) or (counts and counts.lines)))
+        return cls(templates, kept, chosen, fields)
 
     def conceal(self, text: str) -> str:
         """The text with stars for what looks like a secret, where secrets are masked."""
@@ -263,7 +352,10 @@ class TemplateTokenizer(Tokenizer):
         return fast_template_tokenizer(_spelled(self._tokens, self._first))
 
     def _content(self) -> Any:
-        return {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
+        content = {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
+        closed = {str(number): list(places) for number, places in self._templates.closed.items()}
+        content |= {"closed": closed} if closed else {}
+        return content if self._fields is None else {**content, "fields": self._fields.content()}
 
     def _all_templates(self) -> Iterator[tuple[str, ...]]:
         return (self._templates[number] for number in range(len(self._templates)))
@@ -284,10 +376,22 @@ class TemplateTokenizer(Tokenizer):
                 raise ValueError(f"format {content['format']!r} is not known")
             options = options_of(TemplateOptions, card["options"], cls.name)
             words = [tuple(words) for words in content["templates"]]
-            templates = Templates(words, options.drain, options.match_similarity)
-            return cls(templates, content["keys"], options)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            closed = {int(one): tuple(map(int, at)) for one, at in content.get("closed", {}).items()}
+            if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
+                raise ValueError("a closed place is in no template")
+            templates = Templates(words, options.drain, options.match_similarity, closed)
+            told = content.get("fields")
+            return cls(templates, content["keys"], options, None if told is None else Fields.of(told))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise StateError(f"{directory / FILE} cannot be read: {error}") from None
+
+
+def _hidden(pairs: Pairs, values: LogValues) -> Pairs:
+    """Fields without what looks like a secret, where secrets are masked."""
+    if not values.secrets:
+        return pairs
+    # The name says whether a value is a secret: password=...
+    return tuple((name, values.line(f"{name}={value}").partition("=")[2]) for name, value in pairs)
 
 
 def _spelled(tokens: Sequence[str], first: int) -> list[str]:

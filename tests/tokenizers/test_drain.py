@@ -161,3 +161,53 @@ def test_options_out_of_range_are_refused(options):
         DrainOptions(**options)
     with pytest.raises(UsageError, match="max_templates"):
         Drain(max_templates=0)
+
+
+STATES = ("unpacked", "half-configured", "installed")
+
+
+def packages(n: int) -> list[tuple[str, ...]]:
+    """Lines about many packages, each in one of three states."""
+    return [("status", STATES[i % 3], f"package-{'abcdefghij'[i % 10]}{i // 3}", "<NUM>") for i in range(n)]
+
+
+def test_a_place_of_few_words_is_frozen_with_each_of_them():
+    plain, closed = Drain(), Drain(most_values=64)
+    for line in packages(600):
+        plain.add(line)
+        closed.add(line)
+    assert [plain.freeze()[n] for n in range(len(plain.freeze()))] == [("status", WILD, WILD, "<NUM>")]
+    found = closed.freeze()
+    assert {found[n] for n in range(len(found))} == {("status", state, WILD, "<NUM>") for state in STATES}
+    new = ("status", "half-broken", "package-z", "<NUM>")
+    assert found.match(new) == -1  # however similar the rest is
+    assert found.unseen(new) == ("half-broken",)
+    assert found.match(("status", "installed", "package-z", "<NUM>")) >= 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["abcdefghijklmnopqrstuvwxyz"[i % 26] * (i // 26 + 1) for i in range(600)],  # always new ones
+        [("<IP>", "<HEX>")[i % 2] for i in range(600)],  # values
+        [("one", "two")[i % 2] for i in range(20)],  # few lines
+        ["one"] * 590 + [letter * 3 for letter in "abcdefghij"],  # new ones now and then
+    ],
+)
+def test_other_places_stay_wild(words):
+    drain = Drain(most_values=64)
+    for number, word in enumerate(words):
+        drain.add(("state", word, "of", "disk", "/dev", str(number)))
+    found = drain.freeze()
+    assert {found[n][1] for n in range(len(found))} == {WILD}
+    assert not found.closed
+
+
+def test_a_closed_place_keeps_no_word_of_few_sources():
+    drain = Drain(min_sources=3, most_values=64)
+    for number, line in enumerate(packages(600)):
+        drain.add(line, number % 7)
+    for source in (1, 2):
+        for _ in range(50):
+            drain.add(("status", "private", "package", "<NUM>"), source)
+    assert {drain.freeze()[n][1] for n in range(len(drain.freeze()))} == {WILD}

@@ -326,3 +326,29 @@ def test_trains_from_the_command_line(seqmlm, tmp_path: Path):
     ]  # fmt: skip
     card = json.loads((tmp_path / "runs/logs/model/seqmlm_tokenizer.json").read_text())
     assert card["options"]["min_sessions"] == 10
+
+
+def test_states_are_templates_of_their_own_where_asked_and_survive_saving(tmp_path):
+    lines = [
+        window(
+            *(
+                f"status {state} package-{'abcdefghij'[i % 10]}:{arch} 1.{i}"
+                for state in ("unpacked", "installed")
+                for arch in ("all", "amd")
+            )
+        )
+        for i in range(50)
+    ]
+    before, now = TemplateTokenizer.train(lines), TemplateTokenizer.train(lines, values=64)
+    new = window("status half-broken package-b:all 1.7", "status installed package-b:all 1.7")
+    assert NEW not in [before.tokens[one] for one in before.encode(new).ids]
+    assert "values" not in before.options  # models of earlier versions keep their fingerprint
+    assert now.tokens[now.encode(new).ids[1]] == NEW
+    assert now.tokens[now.encode(new).ids[2]].startswith("status installed")
+    assert not any(NEW in now.tokens[one] for raw in lines for one in now.encode(raw).ids)
+    now.save(tmp_path)
+    again = TemplateTokenizer.load(tmp_path)
+    assert again.fingerprint() == now.fingerprint()
+    assert again.encode(new).ids.tolist() == now.encode(new).ids.tolist()
+    with pytest.raises(UsageError, match="values must be 0 or more"):
+        TemplateTokenizer.train(lines, values=-1)

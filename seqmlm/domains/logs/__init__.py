@@ -44,6 +44,7 @@ class LogsDomain(Domain):
     columns: ClassVar[Mapping[str, str]] = {"lines": "list<string>", "timestamp": "list<double>"}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="templates.v1",
+        tokenizer_options={"values": 64, "fields": "auto"},
         masking=MaskingConfig(masker="whole_unit.v1", rate=0.15, mask=0.8, random=0.1, keep=0.1),
         size="small",
         max_length=512,
@@ -79,6 +80,20 @@ class LogsDomain(Domain):
     def shows(self, row: Mapping[str, Any], anomaly: Mapping[str, Any]) -> bool:
         """A line of the file is one of the fault's."""
         return whole(row.get("line")) in anomaly["lines"]
+
+    def tokenizer_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What `fields`, `keep`, `mask` and `patterns` say of templates."""
+        from seqmlm.domains.logs.readers import patterns_of
+
+        found: dict[str, Any] = {}
+        if options.get("fields") is not None:
+            found["fields"] = str(options["fields"])
+        for name in ("keep", "mask"):
+            if options.get(name) is not None:
+                found[name] = [one.strip() for one in str(options[name]).split(",") if one.strip()]
+        if options.get("patterns") is not None:
+            found["patterns"] = patterns_of(str(options["patterns"]))
+        return found
 
     def identity(self, record: Record) -> str:
         """The lines with their times; sessions of event ids, many of which are equal, also by id."""

@@ -26,6 +26,7 @@ from seqmlm.engine.units import Mode
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Choice
 from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 # Statistics
 
@@ -318,6 +319,8 @@ class SessionLevel(_LinesLevel):
     JSON fields of its rows beside the usual ones, each where there is something to say:
         odd_lines: lines of the file that surprise most, the most surprising first.
         unseen_lines: lines of the file that no training record had, or that fit no template.
+        never_seen: what of these lines no training line had where only known words and values stand:
+            ["status=502"].
         missing: [{unit, share}] what nearly all training records have and this one lacks.
         unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
 
@@ -446,6 +449,11 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     if counted.statistics["unseen"]:
         new = np.flatnonzero(_new(counted, known))[:ODD].tolist()
         told["unseen_lines"] = [numbers[at] for at in new]
+        if isinstance(known.tokenizer, TemplateTokenizer) and not scored.record.raw.keys:
+            lines = scored.record.raw.lines
+            never = {what: None for at in new for what in known.tokenizer.never_seen(lines[at])}
+            if never:
+                told["never_seen"] = list(never)
     if scored.record.raw.windowed and counted.statistics["length"] > 1:
         return told  # shorter than any window of training: most of what these have is not there
     if counted.missing:

@@ -53,6 +53,10 @@ def read_logs(
     session_field: str | None = None,
     label_field: str | None = None,
     labels: str | None = None,
+    fields: str = "auto",
+    keep: str | None = None,
+    mask: str | None = None,
+    patterns: str | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[Record]:
     """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw is a `LogLines`.
@@ -86,11 +90,22 @@ def read_logs(
         message_field, time_field, session_field, label_field: of JSON lines and tables, where names are not
             the usual ones; several fields of a time with commas between them.
         labels: a CSV or TSV file with a session's id and its label in the first two columns.
+        fields: "auto" takes requests of access logs, key=value pairs and JSON objects for fields when a model
+            is trained, "none" for words; a trained model reads them as it was trained.
+        keep: when a model is trained, fields that stand in templates with each of their values, however many;
+            several with commas between them.
+        mask: when a model is trained, fields that never do, in the same way.
+        patterns: when a model is trained, a file of further kinds of values, one a line: a name in capital
+            letters, white space, a regular expression.
         max_bytes: longest line.
 
     Raises:
         UsageError: options that make no sense.
     """
+    if fields not in ("auto", "none"):
+        raise UsageError(f"fields is auto or none; got {fields!r}")
+    if fields == "none" and (keep or mask):
+        raise UsageError("keep and mask name fields, and fields=none reads none: leave one of them out")
     gap = None if session_gap is None else _seconds(session_gap)
     asked = Asked(
         kind=kind,
@@ -108,6 +123,7 @@ def read_logs(
             message=text or message_field, time=time_field, session=session_field, label=label_field
         ),
         max_bytes=max_bytes,
+        whole=fields == "auto",
     )
     if undecodable not in ("refuse", "replace"):
         raise UsageError(f"undecodable is refuse or replace; got {undecodable!r}")
@@ -139,6 +155,30 @@ def _seconds(gap: int | str) -> float:
     if not seconds:
         raise UsageError(f"session_gap is a duration such as 90s, 30m, 1h; got {gap!r}")
     return seconds
+
+
+def patterns_of(path: str) -> dict[str, str]:
+    """Kinds of values from a file, name to regular expression; empty lines and those after # are left out.
+
+    Raises:
+        UsageError: a file that cannot be read, or a line without a name and an expression.
+    """
+    try:
+        texts = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"patterns: {path} cannot be read: {error}") from None
+    found: dict[str, str] = {}
+    for number, text in enumerate(texts, 1):
+        if not text.strip() or text.startswith("#"):
+            continue
+        name, _, expression = text.strip().partition(" ")
+        if not expression.strip():
+            raise UsageError(
+                f"patterns: {path}:{number} has no expression; write a name in capital letters, a space, "
+                "and a regular expression: JOB job-[0-9]+"
+            )
+        found[name] = expression.strip()
+    return found
 
 
 def _last_written(path: str | Path) -> float:

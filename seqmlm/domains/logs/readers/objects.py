@@ -228,6 +228,29 @@ def fields_of(rows: list[ObjectRow], wanted: Fields, source: str, problems: Prob
     return None
 
 
+def without_message(rows: list[ObjectRow], wanted: Fields) -> bool:
+    """Whether the objects are fields alone, as a web server's are: several, none of them a message."""
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    return wanted.message is None and wanted.among(names).message is None and len(names) > 2
+
+
+def whole_events(batches: Iterator[list[ObjectRow]], wanted: Fields, clock: Clock) -> Iterator[Events]:
+    """Objects as events whose message is the object itself, as JSON."""
+    for rows in batches:
+        names = list(dict.fromkeys(name for _, row in rows for name in row))
+        found = wanted.among(names)
+        values = [row for _, row in rows]
+        texts = [json.dumps(row, ensure_ascii=False) for row in values]
+        yield Events(
+            numbers=[number for number, _ in rows],
+            messages=texts,
+            times=[_time(row, found.times or ("time",), clock) for row in values],
+            sessions=None if wanted.session is None else [_ids(row.get(wanted.session)) for row in values],
+            labels=None if wanted.label is None else [str(row.get(wanted.label)) for row in values],
+            whole=texts,
+        )
+
+
 def is_session(row: dict[str, Any], name: str) -> bool:
     """Whether the field holds the lines of a session."""
     return isinstance(row.get(name), list) and bool(row[name]) and isinstance(row[name][0], str)

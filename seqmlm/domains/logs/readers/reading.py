@@ -117,6 +117,7 @@ class Asked:
     keep_header: bool
     fields: Fields
     max_bytes: int
+    whole: bool = False
 
 
 class Reading:
@@ -280,6 +281,9 @@ class Reading:
         if self._asked.fields == Fields() and objects.is_container(first[0][1]):
             events = unsplit(objects.docker(rows, self._clock, self._source, self._problems))
             yield from self._events(joined(events, *self._continues("docker"), self._problems))
+            return
+        if self._asked.whole and objects.without_message(first, self._asked.fields):
+            yield from self._events(objects.whole_events(rows, self._asked.fields, self._clock))
             return
         found = objects.fields_of(first, self._asked.fields, self._source, self._problems)
         if found is None:

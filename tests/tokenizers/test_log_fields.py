@@ -1,0 +1,156 @@
+"""Lines that are fields: what is kept of them, what is left out, and what is told of values never seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.errors import UsageError
+from seqmlm.tokenizers.log_fields import MOST, fields_of, shape_of
+from seqmlm.tokenizers.log_templates import NEW, TemplateTokenizer
+
+ITEMS = ("/items", "/users/{}", "/users/{}/orders", "/health")
+
+
+def request(number: int, status: int = 200, method: str = "", path: str = "") -> str:
+    """A line of an access log."""
+    method = method or ("GET", "GET", "POST")[number % 3]
+    path = path or ITEMS[number % 4].format(1000 + number)
+    return f'"{method} {path}?page={number} HTTP/1.1" {status} {10 ** (number % 3 + 1) + number % 7}'
+
+
+def served(n: int = 1200) -> list[LogLines]:
+    """Windows of an access log."""
+    lines = [request(i, 404 if i % 40 == 0 else 200) for i in range(n)]
+    return [LogLines(lines=tuple(lines[i : i + 8]), subject=f"session {i}") for i in range(0, n, 8)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TemplateTokenizer:
+    return TemplateTokenizer.train(served(), fields="auto", values=64)
+
+
+def named(tokenizer: TemplateTokenizer, *lines: str) -> list[str]:
+    return [tokenizer.tokens[one] for one in tokenizer.encode(LogLines(lines=lines)).ids[1:-1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "pairs", "message"),
+    [
+        (
+            '"GET /a/b?c=1 HTTP/1.1" 200 12',
+            {"method": "GET", "path": "/a/b", "status": "200", "size": "12"},
+            "",
+        ),
+        ('"\\x16\\x03" 400 -', {"method": "malformed", "path": "<*>", "status": "400", "size": "0"}, ""),
+        ('time=2024-01-01 level=warn msg="disk full"', {"level": "warn"}, "disk full"),
+        ('{"ts": 1, "status": 502, "a": {"b": "c"}}', {"status": "502", "a.b": "c"}, ""),
+    ],
+)
+def test_fields_of_a_line(line, pairs, message):
+    found = fields_of(line)
+    assert found is not None
+    assert (dict(found[0]), found[1]) == (pairs, message)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "connected to a=b in 3 ms", '"a quotation" is no request', "{broken", "[1]"]
+)
+def test_lines_of_words_have_no_fields(line):
+    assert fields_of(line) is None
+
+
+def test_paths_have_shapes():
+    assert shape_of("/users/17/orders") == shape_of("/users/550e8400-e29b-41d4-a716-446655440000/orders")
+    assert shape_of("/users/17") != shape_of("/users/settings")
+
+
+def test_few_values_stand_in_the_template_and_many_do_not(tokenizer):
+    (found,) = named(tokenizer, request(2))
+    assert found == "status=200 method=POST path=/users/<*>/orders size=1000"
+    assert named(tokenizer, request(2), request(2 + 12 * 50)) == [found, found]
+    assert named(tokenizer, request(40, 404))[0].startswith("status=404")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (request(1, status=502), ["status=502"]),
+        (request(1, method="PROPFIND"), ["method=PROPFIND"]),
+        (request(1, path="/actuator/env"), ["path=/actuator/<*>"]),
+        ('"GET /items HTTP/1.1" 200 99999999', ["size=1e+07"]),
+    ],
+)
+def test_a_value_never_seen_makes_a_line_unknown_and_is_told(tokenizer, line, told):
+    assert named(tokenizer, line) == [NEW]
+    assert tokenizer.never_seen(line) == told
+    assert not tokenizer.never_seen(request(3))
+
+
+def test_training_lines_are_all_known(tokenizer):
+    assert not any(NEW in named(tokenizer, *raw.lines) for raw in served())
+
+
+def test_many_values_are_left_out_and_kept_on_request():
+    lines = [f"level=info user=u{i} job=j{i % (MOST + 6)} zone=z{i % 3}" for i in range(700)]
+    raws = [LogLines(lines=tuple(lines[i : i + 10])) for i in range(0, 700, 10)]
+    usual = TemplateTokenizer.train(raws, fields="auto")
+    assert named(usual, lines[4]) == ["level=info zone=z1"]
+    assert usual.facts["user"] == "700 values, left out"
+    assert usual.facts["zone"] == "3 values, kept"
+    asked = TemplateTokenizer.train(raws, fields="auto", keep=("job",), mask=("zone",))
+    assert named(asked, lines[4]) == ["level=info job=j4"]
+    assert asked.never_seen("level=info user=a job=other zone=new") == ["job=other"]
+    with pytest.raises(UsageError, match="no line has the field 'jobb'"):
+        TemplateTokenizer.train(raws, fields="auto", keep=("jobb",))
+    with pytest.raises(UsageError, match="in keep and in mask"):
+        TemplateTokenizer.train(raws, fields="auto", keep=("job",), mask=("job",))
+    with pytest.raises(UsageError, match="set fields=auto"):
+        TemplateTokenizer.train(raws, keep=("job",))
+
+
+def test_the_message_among_fields_has_its_template():
+    lines = [
+        json.dumps({"ts": i, "level": "info" if i % 9 else "error", "msg": f"took {i} ms for job {i}"})
+        for i in range(200)
+    ]
+    tokenizer = TemplateTokenizer.train([LogLines(lines=tuple(lines))], fields="auto")
+    assert named(tokenizer, lines[5]) == ["took <NUM> ms for job <NUM> level=info"]
+    assert tokenizer.never_seen('{"level": "fatal", "msg": "took 1 ms for job 2"}') == ["level=fatal"]
+
+
+def test_saved_and_loaded_ids_are_equal_and_older_models_read_lines_as_before(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    again = TemplateTokenizer.load(tmp_path)
+    assert again.fingerprint() == tokenizer.fingerprint()
+    raw = LogLines(lines=(request(1), request(2, status=502), "words alone", request(40, 404)))
+    assert again.encode(raw).ids.tolist() == tokenizer.encode(raw).ids.tolist()
+    older = TemplateTokenizer.train(served())
+    assert not {"fields", "keep", "mask", "values"} & older.options.keys()
+    assert (
+        older.encode(raw).ids.tolist()
+        == TemplateTokenizer.train(served(), fields="none").encode(raw).ids.tolist()
+    )
+    assert all("status=" not in token for token in older.tokens)
+
+
+def test_values_of_few_subjects_are_in_no_sensitive_vocabulary():
+    raws = [
+        LogLines(lines=(f"level=info user={'ann' if i == 3 else 'bob'} code=c{i % 2}",) * 20, subject=f"s{i}")
+        for i in range(30)
+    ]
+    tokenizer = TemplateTokenizer.train(raws, fields="auto", values=64, min_sessions=10, mask_secrets=True)
+    assert "ann" not in json.dumps([*tokenizer.tokens, dict(tokenizer.facts)])
+    assert any("user=bob" in token for token in tokenizer.tokens) or "left out" in tokenizer.facts["user"]
+    assert "ann" not in json.dumps(tokenizer._content())
+
+
+def test_few_templates_are_worth_a_warning(tokenizer):
+    plain = TemplateTokenizer.train([LogLines(lines=tuple(f"job {i} done" for i in range(2000)))])
+    counts = [0] * plain.space.size
+    counts[plain.encode("job 3 done").ids[1]] = 2000
+    assert "1 template covers 100% of 2,000 lines" in (plain.advice(counts) or "")
+    assert plain.advice([one // 10 for one in counts]) is None
+    assert tokenizer.advice([100] * tokenizer.space.size) is None
