@@ -1,7 +1,7 @@
 """A run over files that are followed: turns of reading, each committed with its rows in one transaction.
 
-The database is the truth. What a turn has read (`streams.follow.FileState`), the rows that came of it and
-the counts are committed together, or not at all; so after a kill the next process begins where the last
+The database is the truth. What a turn has read (`streams.generations.FileState`), the rows that came of it
+and the counts are committed together, or not at all; so after a kill the next process begins where the last
 commit left it, and no row is lost or doubled. The file of rows comes after that: its length, with the number
 of its last row, is in the next commit, and whoever continues cuts it back to that and fills it again from the
 database. The trade-off: the rows are in the database as well as in the file.
@@ -25,7 +25,8 @@ from seqmlm.inference.runner import Output
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, patiently
 from seqmlm.streams.cursor import Position, differences
-from seqmlm.streams.follow import FileState, Follower, Gap
+from seqmlm.streams.follow import Follower
+from seqmlm.streams.generations import FileState, Gap
 from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, changed, json_lines
 
 COMMIT_SECONDS = 5.0

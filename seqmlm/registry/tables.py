@@ -141,7 +141,7 @@ class Stream(Base):
 
 
 class StreamFile(Base):
-    """How far one generation of a followed file is; see `streams.follow.FileState`."""
+    """How far one generation of a followed file is; see `streams.generations.FileState`."""
 
     __tablename__ = "seqmlm_stream_files"
 

@@ -17,416 +17,37 @@ from __future__ import annotations
 import glob
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 
-from seqmlm.data.compressed import compression
-from seqmlm.data.files import MAGIC_BYTES, Memory, Source, blocks
+from seqmlm.data.files import Source
 from seqmlm.data.record import Record
 from seqmlm.errors import DataError
+from seqmlm.streams.generations import (
+    FILE_BYTES,
+    LONGEST_LINE,
+    Content,
+    Destroyed,
+    FileState,
+    Gap,
+    Generation,
+    NoFile,
+    Packed,
+    goes_on,
+    is_of,
+    opened,
+)
 
-PREFIX = 1024
-"""Bytes at the beginning, and before the place that was reached, by which a content is recognised."""
-
-FILE_BYTES, TURN_BYTES = 1 << 17, 1 << 20
-"""Bytes that are read of a file before others have their turn, and at most of all files before what was read
-is scored, less where scoring is slow: with the lines that wait, all that is in memory."""
+TURN_BYTES = 1 << 20
+"""Bytes that are read of all files, at most, before what was read is scored, less where scoring is slow: with
+the lines that wait, all that is in memory."""
 
 PATIENCE = 5.0
 """Seconds for which a file that was renamed may still be written to, and a copy of one may come to light."""
 
-_HEAD_LINES = 4096  # lines by which readers tell the format, at most
-_LONGEST_LINE = 1 << 23  # bytes that are waited for; of a longer line the beginning is handed on
 _FORGOTTEN = 1000  # generations read to their end that are still recognised
-
-
-@dataclass(kw_only=True)
-class FileState:
-    """How far one generation of a file has been read; JSON can hold all of it.
-
-    Args:
-        number: of the generation, from 1, in the order they were met.
-        path: absolute; what it was called first.
-        device, inode: of the file it was last read in.
-        prefix, tail: hashes of its first, and its last `PREFIX` bytes before `offset`.
-        offset: bytes that were handed to the reader: whole lines.
-        line: number of these lines.
-        size: bytes that were seen.
-        taken, held: see `Memory`.
-        begin, begin_line: bytes and lines before those that a new reader has to be given.
-        head: bytes of the first lines, which every reader is given; 0 until these are there.
-        pauses: offsets, behind `begin`, at which the reader was told to hand on what it kept.
-        head_paused: so was it behind the first lines.
-        done: it has been read to its end, or is gone.
-    """
-
-    number: int
-    path: str
-    device: int = 0
-    inode: int = 0
-    prefix: str = ""
-    tail: str = ""
-    offset: int = 0
-    line: int = 0
-    size: int = 0
-    taken: int = 0
-    held: dict[str, list[int]] = field(default_factory=dict)
-    begin: int = 0
-    begin_line: int = 0
-    head: int = 0
-    head_paused: bool = False
-    pauses: list[int] = field(default_factory=list)
-    done: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gap:
-    """Bytes that were destroyed before they could be read.
-
-    Args:
-        path: of the file.
-        line: the first line that is missing, in its generation.
-        offset: bytes before it.
-        size: bytes that are known to be missing; 0 where it is not known how many were there.
-    """
-
-    path: str
-    line: int
-    offset: int
-    size: int
-
-
-# One reader
-
-
-class _GivenUp(BaseException):
-    """Ends a reader that waits; not an `Exception`, so that no reader handles it."""
-
-
-class Fed:
-    """A reader that is given its input piece by piece, and gives back the records it makes of each.
-
-    Readers ask for bytes; here one runs in a thread of its own, which waits whenever it asks: at any time
-    either the reader runs or whoever feeds it.
-
-    Args:
-        path: what the reader is to call its input.
-        read: begins to read it.
-        memory: what the reader is to keep.
-    """
-
-    def __init__(self, path: str, read: Callable[[Source], Iterator[Record]], memory: Memory) -> None:
-        self.memory, self.stopped = memory, False
-        self._path, self._read = path, read
-        self._asks, self._given = threading.Semaphore(0), threading.Semaphore(0)
-        self._block: bytes | None = b""
-        self._records: list[Record] = []
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
-        self._over = False
-
-    def feed(self, block: bytes | None) -> list[Record]:
-        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them.
-
-        Raises:
-            whatever the reader raises; then it has ended.
-        """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="followed-file", daemon=True)
-            self._thread.start()
-            self._asks.acquire()
-        if not self._over:
-            self._block = block
-            self._given.release()
-            self._asks.acquire()
-        if self._error is not None:
-            raise self._error
-        records, self._records = self._records, []
-        return records
-
-    def read(self, size: int) -> bytes | None:
-        """What the reader calls: waits for the next block."""
-        self._asks.release()
-        self._given.acquire()
-        if self.stopped:
-            raise _GivenUp
-        return self._block
-
-    def close(self) -> None:
-        """Give the reader up; what it keeps is forgotten."""
-        if self._thread is not None and not self.stopped:
-            self.stopped = True
-            self._given.release()
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            for record in self._read(Source(self._path, self)):
-                self._records.append(record)
-        except _GivenUp:
-            pass
-        except BaseException as error:
-            self._error = error
-        self._over = True
-        self._asks.release()
-
-
-# Contents
-
-
-class _Plain:
-    """The bytes of a file as they lie on the disk."""
-
-    packed = False
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        about = os.fstat(handle)
-        self.node = (about.st_dev, about.st_ino)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._handle, size, offset)
-
-    def size(self) -> int:
-        return os.fstat(self._handle).st_size
-
-    def close(self) -> None:
-        os.close(self._handle)
-
-
-class _Packed:
-    """What a compressed file expands to; it is not expected to grow."""
-
-    packed = True
-
-    def __init__(self, path: str, node: tuple[int, int]) -> None:
-        self._path, self.node = path, node
-        self.restart()
-
-    def restart(self) -> None:
-        """Read the file from its beginning, as it is now."""
-        self._blocks: Iterator[bytes] = blocks(self._path)
-        self._held, self._at = b"", 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Some bytes, fewer only at the end; fast where the next ones are asked for.
-
-        Raises:
-            DataError: the compressed data are damaged or not all there.
-        """
-        if offset < self._at:
-            self.restart()
-        while self._at + len(self._held) < offset + size:
-            block = next(self._blocks, b"")
-            if not block:
-                break
-            spare = min(max(0, offset - PREFIX - self._at), len(self._held))
-            self._held, self._at = self._held[spare:] + block, self._at + spare
-        return self._held[max(0, offset - self._at) : max(0, offset + size - self._at)]
-
-    def size(self) -> int:
-        return self._at + len(self._held)
-
-    def close(self) -> None:
-        self._held = b""
-
-
-_Content = _Plain | _Packed
-
-
-class _NoFile(Exception):
-    """What is under a path cannot be followed: why."""
-
-
-def _opened(path: str) -> _Content:
-    """The content under a path.
-
-    Raises:
-        OSError: it cannot be opened; _NoFile: it is no file.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode):
-        os.close(handle)
-        raise _NoFile(
-            "a pipe, socket or device, which has no durability: read it with "
-            f"'cat {path} | seqmlm score MODEL - --max-latency 1s'"
-        )
-    if compression(os.pread(handle, MAGIC_BYTES, 0)) is not None:
-        os.close(handle)
-        return _Packed(path, (about.st_dev, about.st_ino))
-    return _Plain(handle)
-
-
-def _hash(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
-
-
-def _is_of(content: _Content, state: FileState) -> bool:
-    """Whether this content is that of a generation, as far as that was read."""
-    near = min(PREFIX, state.offset)
-    return (
-        state.offset > 0
-        and _hash(content.read(0, near)) == state.prefix
-        and len(end := content.read(state.offset - near, near)) == near
-        and _hash(end) == state.tail
-    )
-
-
-# One generation
-
-
-class _Destroyed(Exception):
-    """The bytes that were read are no longer those of the file: it was cut off, and perhaps written anew."""
-
-
-class _File:
-    """A generation that is being followed.
-
-    Attributes:
-        content: None while it cannot be found.
-        in_place: it is what its path leads to, so that it may grow.
-        whole: at the last look its end was reached; a line without an end waits for it.
-    """
-
-    def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
-        self.state, self._read = state, read
-        self.content: _Content | None = None
-        self.fed: Fed | None = None
-        self.in_place, self.whole, self.broken, self.changed = True, False, False, False
-        self.since = now  # of the last bytes, or since when it cannot be found
-        self.marks = [(state.begin_line, state.begin)]
-        self.unpaused: float | None = None  # when the first byte behind the last pause came
-        self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
-        self._first = self._last = b""  # bytes that its hashes are of
-        self._at_line_start = True
-
-    def restored(self) -> list[Record]:
-        """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed.
-
-        Raises:
-            _Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before.
-        """
-        state = self.state
-        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
-        assert self.content is not None
-        near = min(PREFIX, state.offset)
-        self._first, self._last = self.content.read(0, near), self.content.read(state.offset - near, near)
-        self.unpaused = self.since if state.offset else None
-        records: list[Record] = []
-        pauses = sorted({*state.pauses, *([state.head] if state.head_paused else [])})
-        at = 0
-        if state.begin > state.head:
-            records += self._again(0, state.head)
-            self.fed.memory.jump = state.begin_line
-            records += self.fed.feed(None)
-            at = state.begin
-        for pause in [one for one in pauses if at < one <= state.offset]:
-            records += self._again(at, pause)
-            records += self.fed.feed(None)
-            at = pause
-        return records + self._again(at, state.offset)
-
-    def _again(self, start: int, end: int) -> list[Record]:
-        assert self.fed is not None
-        assert self.content is not None
-        records: list[Record] = []
-        while start < end:
-            block = self.content.read(start, min(FILE_BYTES, end - start))
-            if not block:
-                raise _Destroyed
-            records += self.fed.feed(block)
-            start += len(block)
-        return records
-
-    def take(self, most: int, now: float, *, final: bool = False) -> list[Record]:
-        """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end.
-
-        Raises:
-            _Destroyed: what was read is not there any more.
-        """
-        assert self.content is not None
-        state = self.state
-        block = self.content.read(state.offset, most)
-        if not self.content.packed:
-            size = self.content.size()
-            if size < state.offset or (block and state.offset and not _is_of(self.content, state)):
-                raise _Destroyed
-            state.size = max(state.size, size)
-        cut = block.rfind(b"\n") + 1
-        while not cut and len(block) == most and most < _LONGEST_LINE:
-            most *= 2
-            block = self.content.read(state.offset, most)
-            cut = block.rfind(b"\n") + 1
-        self.whole = len(block) < most
-        cut = cut or (len(block) if not self.whole or final else 0)
-        if not cut:
-            return []
-        block, self.since, self.changed = block[:cut], now, True
-        self.unpaused = now if self.unpaused is None else self.unpaused
-        if not state.offset or self._at_line_start:
-            self.marks.append((state.line, state.offset))
-        self._at_line_start = block.endswith(b"\n")
-        assert self.fed is not None
-        records = self.fed.feed(block)
-        state.offset += len(block)
-        state.line += block.count(b"\n")
-        state.size = max(state.size, state.offset)
-        self._first, self._last = (self._first + block)[:PREFIX], (self._last + block)[-PREFIX:]
-        state.prefix, state.tail = _hash(self._first), _hash(self._last)
-        if not state.head and state.line >= _HEAD_LINES and self._at_line_start:
-            state.head = state.offset
-        return records
-
-    def pause(self) -> list[Record]:
-        """Let the reader hand on what it keeps."""
-        state = self.state
-        assert self.fed is not None
-        if not state.head and state.offset:
-            state.head, state.head_paused = state.offset, True
-        if state.offset > max(state.pauses, default=state.begin):
-            state.pauses.append(state.offset)
-        self.unpaused, self.changed = None, True
-        return self.fed.feed(None)
-
-    def end(self) -> list[Record]:
-        """No more will come."""
-        assert self.fed is not None
-        records = self.fed.feed(b"")
-        self.close()
-        self.state.done, self.changed = True, True
-        self.state.held, self.state.pauses = {}, []
-        return records
-
-    def snapshot(self) -> FileState:
-        """How far it is, now that the reader waits; what no new reader would need is dropped."""
-        state = self.state
-        if self.fed is not None and not state.done:
-            state.taken, state.held = self.fed.memory.taken, self.fed.memory.held()
-            first = min([state.taken, *(min(lines) for lines in state.held.values())])
-            while len(self.marks) > 1 and self.marks[1][0] < first:
-                del self.marks[0]
-            state.begin_line, state.begin = self.marks[0]
-            state.pauses = [one for one in state.pauses if one > state.begin]
-        return replace(state, pauses=list(state.pauses))
-
-    @property
-    def waits(self) -> bool:
-        """Whether lines wait in the reader, so that a pause may end a session."""
-        return self.fed is not None and bool(self.fed.memory.held())
-
-    def close(self) -> None:
-        if self.fed is not None:
-            self.fed.close()
-            self.fed = None
-        if self.content is not None:
-            self.content.close()
-            self.content = None
 
 
 # All of them
@@ -466,7 +87,7 @@ class Follower:
         self._patterns, self._read, self._tell, self._again = patterns, read, tell, again
         self._tick, self._patience, self._clock = tick, patience, clock
         self._exclude, self._told = set(exclude), set[str]()
-        self._files: list[_File] = []
+        self._files: list[Generation] = []
         self._done: list[FileState] = []
         self._copies: set[tuple[int, ...]] = set()  # files that hold nothing new
         self._ended: list[FileState] = []
@@ -482,7 +103,7 @@ class Follower:
             if state.done:
                 self._done.append(state)
             else:
-                self._files.append(_File(state, read, self._scan_at))
+                self._files.append(Generation(state, read, self._scan_at))
         self._done = self._done[-_FORGOTTEN:]
 
     @property
@@ -547,24 +168,24 @@ class Follower:
 
     # one file
 
-    def _careful(self, file: _File, now: float, most: int) -> list[Record]:
+    def _careful(self, file: Generation, now: float, most: int) -> list[Record]:
         """What one file has; a record that cannot be read ends the turns, after this one."""
         try:
             return self._some(file, now, most)
-        except (_Destroyed, OSError):  # nothing has come of the bytes that were read last
+        except (Destroyed, OSError):  # nothing has come of the bytes that were read last
             self._lose(file, now)
             return []
         except DataError as error:
             file.broken, self._error = True, error
             return []
 
-    def _some(self, file: _File, now: float, most: int) -> list[Record]:
+    def _some(self, file: Generation, now: float, most: int) -> list[Record]:
         if file.content is None or file.broken:
             return []
         try:
             records = file.take(most, now)
         except DataError:
-            if not isinstance(file.content, _Packed):
+            if not isinstance(file.content, Packed):
                 raise
             if now - file.since < self._patience:
                 file.content.restart()  # it may still be being compressed
@@ -581,20 +202,20 @@ class Follower:
             before = -1
             while before < file.state.offset:  # lines, and then one without its end
                 before = file.state.offset
-                records += file.take(_LONGEST_LINE, now, final=True)
+                records += file.take(LONGEST_LINE, now, final=True)
             records += self._end(file)
             if not os.path.exists(file.state.path):
                 self._say(f"{file.state.path} is gone; a new one is followed when it appears")
         return records
 
-    def _end(self, file: _File) -> list[Record]:
+    def _end(self, file: Generation) -> list[Record]:
         records = file.end()
         self._files.remove(file)
         self._ended.append(file.state)
         self._done = [*self._done, file.state][-_FORGOTTEN:]
         return records
 
-    def _lose(self, file: _File, now: float) -> None:
+    def _lose(self, file: Generation, now: float) -> None:
         """Its bytes are gone: look for a copy at the next scan, which is at once."""
         if file.content is not None:
             file.content.close()
@@ -617,7 +238,7 @@ class Follower:
                     if file.content is not None and file.fed is None:
                         with self._again():
                             records += file.restored()
-                except _Destroyed:
+                except Destroyed:
                     self._lose(file, now)
                 if file.content is None and now - file.since >= self._patience:
                     records += self._give_up(file)
@@ -638,7 +259,7 @@ class Follower:
                 found.add(pattern)
         return sorted(found)
 
-    def _find(self, file: _File, matches: Sequence[str], now: float) -> None:
+    def _find(self, file: Generation, matches: Sequence[str], now: float) -> None:
         """Look for the content of a generation: under its path, else in the files that are called like it."""
         own = file.state.path
         folder, name = os.path.split(own)
@@ -647,14 +268,14 @@ class Follower:
         if os.path.isfile(own) and not os.access(own, os.R_OK):
             file.since = now  # it is there, and cannot be read: nothing is gone
         for path in [own, *sorted(beside)]:
-            with suppress(OSError, _NoFile, DataError):
+            with suppress(OSError, NoFile, DataError):
                 key = _key(path)
                 if path in self._exclude or key in file.refused:
                     continue
-                content = _opened(path)
+                content = opened(path)
                 if any(one.content is not None and one.content.node == content.node for one in self._files):
                     content.close()
-                elif _is_of(content, file.state):
+                elif is_of(content, file.state):
                     file.content, file.since = content, now
                     file.in_place = path == own and not content.packed
                     file.state.device, file.state.inode = content.node
@@ -663,7 +284,7 @@ class Follower:
                     content.close()
                     file.refused.add(key)
 
-    def _give_up(self, file: _File) -> list[Record]:
+    def _give_up(self, file: Generation) -> list[Record]:
         """A generation is gone: end its reader, if it has one, and tell what is missing."""
         state = file.state
         unread = max(0, state.size - state.offset)
@@ -696,7 +317,7 @@ class Follower:
                 return []
             if stat.S_ISREG(key[4]) and not key[2]:
                 return []  # an empty file says not yet what it is
-            content = _opened(path)
+            content = opened(path)
         except FileNotFoundError:
             if not glob.has_magic(path):
                 self._say(f"{path} is not there; it is followed when it appears")
@@ -704,7 +325,7 @@ class Follower:
         except OSError as error:
             self._say(f"{path} cannot be read ({error.strerror}); this is tried again and again")
             return []
-        except _NoFile as error:
+        except NoFile as error:
             self._say(f"{path} is {error}")
             return []
         try:
@@ -720,21 +341,21 @@ class Follower:
             return []
         return self._begin(path, content, now)
 
-    def _known(self, content: _Content) -> object | None:
+    def _known(self, content: Content) -> object | None:
         """Whether nothing new is in a content: it was read under another name, or is so far like another."""
         for state in self._done:
-            if _is_of(content, state) and not content.read(state.offset, 1):
+            if is_of(content, state) and not content.read(state.offset, 1):
                 return _COPY
         for file in self._files:
-            if _is_of(content, file.state):
+            if is_of(content, file.state):
                 own = file.content
                 if own is None or not content.read(max(own.size(), file.state.offset), 1):
                     return _PERHAPS
         return None
 
-    def _begin(self, path: str, content: _Content, now: float) -> list[Record]:
+    def _begin(self, path: str, content: Content, now: float) -> list[Record]:
         """A new generation, or one that had come to its end and goes on in this content."""
-        state = next((one for one in self._done if _goes_on(content, one)), None)
+        state = next((one for one in self._done if goes_on(content, one)), None)
         if state is None:
             self._number += 1
             state = FileState(number=self._number, path=path)
@@ -742,13 +363,13 @@ class Follower:
             self._done.remove(state)
             state.done, state.begin, state.begin_line, state.taken = False, 0, 0, state.line
         state.device, state.inode = content.node
-        file = _File(state, self._read, now)
+        file = Generation(state, self._read, now)
         file.content, file.in_place = content, not content.packed
         self._files.append(file)
         try:
             with self._again():
                 return file.restored()
-        except _Destroyed:
+        except Destroyed:
             self._lose(file, now)
             return []
 
@@ -756,12 +377,6 @@ class Follower:
         if text not in self._told:
             self._told.add(text)
             self._tell(text)
-
-
-def _goes_on(content: _Content, state: FileState) -> bool:
-    """Whether a content continues a generation that was read to its end; few bytes alone do not tell that."""
-    sure = state.offset >= PREFIX or content.node == (state.device, state.inode)
-    return sure and _is_of(content, state)
 
 
 _COPY, _PERHAPS = "a copy", "perhaps a copy"

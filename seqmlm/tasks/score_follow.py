@@ -16,7 +16,8 @@ from seqmlm.inference.following import Outbox, turns
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry
-from seqmlm.streams.follow import PATIENCE, FileState, Follower, absolute
+from seqmlm.streams.follow import PATIENCE, Follower, absolute
+from seqmlm.streams.generations import FileState
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, summarized
 from seqmlm.tasks.score_plan import ScoreConfig, choose

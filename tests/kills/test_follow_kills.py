@@ -18,7 +18,8 @@ from log_models import NORMAL, write_log_model
 from seqmlm.data.problems import Problems
 from seqmlm.inference.following import Outbox
 from seqmlm.registry import Registry
-from seqmlm.streams.follow import FileState, Follower
+from seqmlm.streams.follow import Follower
+from seqmlm.streams.generations import FileState
 from seqmlm.workspace import Workspace
 
 WINDOW = 4

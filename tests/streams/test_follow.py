@@ -12,7 +12,7 @@ import pytest
 from followed import Row, Step, World, append, compress, copy_truncate, once, rename, truncate
 
 from seqmlm.errors import DataError
-from seqmlm.streams import follow
+from seqmlm.streams import follow, generations
 
 WINDOW = 4
 
@@ -213,7 +213,7 @@ def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path) -> None:
 
 def test_files_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     world = World(tmp_path, "*.log", **WINDOWS)
-    banner = block(0, 4 * follow.PREFIX // len(block(0, 1)))
+    banner = block(0, 4 * generations.PREFIX // len(block(0, 1)))
     for name in ("a.log", "b.log"):
         append(banner, name)(tmp_path)
     world.settle()
@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: 
         def refuse(path: str) -> object:
             raise PermissionError(errno.EACCES, "Permission denied", path)
 
-        patched.setattr(follow, "_opened", refuse)
+        patched.setattr(follow, "opened", refuse)
         patched.setattr(os, "access", lambda path, mode: False)
         world.settle(100)
     assert [one for one in world.said if "cannot be read (Permission denied)" in one] == world.said

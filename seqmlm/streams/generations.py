@@ -1,0 +1,415 @@
+"""One generation of a followed file: its content, wherever that is by now, and the reader that takes it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from seqmlm.data.compressed import compression
+from seqmlm.data.files import MAGIC_BYTES, Memory, Source, blocks
+from seqmlm.data.record import Record
+
+PREFIX = 1024
+"""Bytes at the beginning, and before the place that was reached, by which a content is recognised."""
+
+FILE_BYTES = 1 << 17
+"""Bytes that are read of a file before others have their turn."""
+
+LONGEST_LINE = 1 << 23
+"""Bytes of a line that are waited for; of a longer one the beginning is handed on."""
+
+_HEAD_LINES = 4096  # lines by which readers tell the format, at most
+
+
+@dataclass(kw_only=True)
+class FileState:
+    """How far one generation of a file has been read; JSON can hold all of it.
+
+    Args:
+        number: of the generation, from 1, in the order they were met.
+        path: absolute; what it was called first.
+        device, inode: of the file it was last read in.
+        prefix, tail: hashes of its first, and its last `PREFIX` bytes before `offset`.
+        offset: bytes that were handed to the reader: whole lines.
+        line: number of these lines.
+        size: bytes that were seen.
+        taken, held: see `Memory`.
+        begin, begin_line: bytes and lines before those that a new reader has to be given.
+        head: bytes of the first lines, which every reader is given; 0 until these are there.
+        pauses: offsets, behind `begin`, at which the reader was told to hand on what it kept.
+        head_paused: so was it behind the first lines.
+        done: it has been read to its end, or is gone.
+    """
+
+    number: int
+    path: str
+    device: int = 0
+    inode: int = 0
+    prefix: str = ""
+    tail: str = ""
+    offset: int = 0
+    line: int = 0
+    size: int = 0
+    taken: int = 0
+    held: dict[str, list[int]] = field(default_factory=dict)
+    begin: int = 0
+    begin_line: int = 0
+    head: int = 0
+    head_paused: bool = False
+    pauses: list[int] = field(default_factory=list)
+    done: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Bytes that were destroyed before they could be read.
+
+    Args:
+        path: of the file.
+        line: the first line that is missing, in its generation.
+        offset: bytes before it.
+        size: bytes that are known to be missing; 0 where it is not known how many were there.
+    """
+
+    path: str
+    line: int
+    offset: int
+    size: int
+
+
+# One reader
+
+
+class _GivenUp(BaseException):
+    """Ends a reader that waits; not an `Exception`, so that no reader handles it."""
+
+
+class Fed:
+    """A reader that is given its input piece by piece, and gives back the records it makes of each.
+
+    Readers ask for bytes; here one runs in a thread of its own, which waits whenever it asks: at any time
+    either the reader runs or whoever feeds it.
+
+    Args:
+        path: what the reader is to call its input.
+        read: begins to read it.
+        memory: what the reader is to keep.
+    """
+
+    def __init__(self, path: str, read: Callable[[Source], Iterator[Record]], memory: Memory) -> None:
+        self.memory, self.stopped = memory, False
+        self._path, self._read = path, read
+        self._asks, self._given = threading.Semaphore(0), threading.Semaphore(0)
+        self._block: bytes | None = b""
+        self._records: list[Record] = []
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._over = False
+
+    def feed(self, block: bytes | None) -> list[Record]:
+        """Hand on some bytes, None for a pause, or b"" at the end; the records that are whole with them.
+
+        Raises:
+            whatever the reader raises; then it has ended.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="followed-file", daemon=True)
+            self._thread.start()
+            self._asks.acquire()
+        if not self._over:
+            self._block = block
+            self._given.release()
+            self._asks.acquire()
+        if self._error is not None:
+            raise self._error
+        records, self._records = self._records, []
+        return records
+
+    def read(self, size: int) -> bytes | None:
+        """What the reader calls: waits for the next block."""
+        self._asks.release()
+        self._given.acquire()
+        if self.stopped:
+            raise _GivenUp
+        return self._block
+
+    def close(self) -> None:
+        """Give the reader up; what it keeps is forgotten."""
+        if self._thread is not None and not self.stopped:
+            self.stopped = True
+            self._given.release()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for record in self._read(Source(self._path, self)):
+                self._records.append(record)
+        except _GivenUp:
+            pass
+        except BaseException as error:
+            self._error = error
+        self._over = True
+        self._asks.release()
+
+
+# Contents
+
+
+class Plain:
+    """The bytes of a file as they lie on the disk."""
+
+    packed = False
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        about = os.fstat(handle)
+        self.node = (about.st_dev, about.st_ino)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._handle, size, offset)
+
+    def size(self) -> int:
+        return os.fstat(self._handle).st_size
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class Packed:
+    """What a compressed file expands to; it is not expected to grow."""
+
+    packed = True
+
+    def __init__(self, path: str, node: tuple[int, int]) -> None:
+        self._path, self.node = path, node
+        self.restart()
+
+    def restart(self) -> None:
+        """Read the file from its beginning, as it is now."""
+        self._blocks: Iterator[bytes] = blocks(self._path)
+        self._held, self._at = b"", 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Some bytes, fewer only at the end; fast where the next ones are asked for.
+
+        Raises:
+            DataError: the compressed data are damaged or not all there.
+        """
+        if offset < self._at:
+            self.restart()
+        while self._at + len(self._held) < offset + size:
+            block = next(self._blocks, b"")
+            if not block:
+                break
+            spare = min(max(0, offset - PREFIX - self._at), len(self._held))
+            self._held, self._at = self._held[spare:] + block, self._at + spare
+        return self._held[max(0, offset - self._at) : max(0, offset + size - self._at)]
+
+    def size(self) -> int:
+        return self._at + len(self._held)
+
+    def close(self) -> None:
+        self._held = b""
+
+
+Content = Plain | Packed
+
+
+class NoFile(Exception):
+    """What is under a path cannot be followed: why."""
+
+
+def opened(path: str) -> Content:
+    """The content under a path.
+
+    Raises:
+        OSError: it cannot be opened; NoFile: it is no file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(handle)
+        raise NoFile(
+            "a pipe, socket or device, which has no durability: read it with "
+            f"'cat {path} | seqmlm score MODEL - --max-latency 1s'"
+        )
+    if compression(os.pread(handle, MAGIC_BYTES, 0)) is not None:
+        os.close(handle)
+        return Packed(path, (about.st_dev, about.st_ino))
+    return Plain(handle)
+
+
+def _hash(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def is_of(content: Content, state: FileState) -> bool:
+    """Whether this content is that of a generation, as far as that was read."""
+    near = min(PREFIX, state.offset)
+    return (
+        state.offset > 0
+        and _hash(content.read(0, near)) == state.prefix
+        and len(end := content.read(state.offset - near, near)) == near
+        and _hash(end) == state.tail
+    )
+
+
+def goes_on(content: Content, state: FileState) -> bool:
+    """Whether a content continues a generation that was read to its end; few bytes alone do not tell that."""
+    sure = state.offset >= PREFIX or content.node == (state.device, state.inode)
+    return sure and is_of(content, state)
+
+
+# One generation
+
+
+class Destroyed(Exception):
+    """The bytes that were read are no longer those of the file: it was cut off, and perhaps written anew."""
+
+
+class Generation:
+    """A generation that is being followed.
+
+    Attributes:
+        content: None while it cannot be found.
+        in_place: it is what its path leads to, so that it may grow.
+        whole: at the last look its end was reached; a line without an end waits for it.
+    """
+
+    def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
+        self.state, self._read = state, read
+        self.content: Content | None = None
+        self.fed: Fed | None = None
+        self.in_place, self.whole, self.broken, self.changed = True, False, False, False
+        self.since = now  # of the last bytes, or since when it cannot be found
+        self.marks = [(state.begin_line, state.begin)]
+        self.unpaused: float | None = None  # when the first byte behind the last pause came
+        self.refused: set[tuple[int, ...]] = set()  # files that are not its copies
+        self._first = self._last = b""  # bytes that its hashes are of
+        self._at_line_start = True
+
+    def restored(self) -> list[Record]:
+        """Give a new reader what it needs to go on; no record comes of it, unless a limit has changed.
+
+        Raises:
+            Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before.
+        """
+        state = self.state
+        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
+        assert self.content is not None
+        near = min(PREFIX, state.offset)
+        self._first, self._last = self.content.read(0, near), self.content.read(state.offset - near, near)
+        self.unpaused = self.since if state.offset else None
+        records: list[Record] = []
+        pauses = sorted({*state.pauses, *([state.head] if state.head_paused else [])})
+        at = 0
+        if state.begin > state.head:
+            records += self._again(0, state.head)
+            self.fed.memory.jump = state.begin_line
+            records += self.fed.feed(None)
+            at = state.begin
+        for pause in [one for one in pauses if at < one <= state.offset]:
+            records += self._again(at, pause)
+            records += self.fed.feed(None)
+            at = pause
+        return records + self._again(at, state.offset)
+
+    def _again(self, start: int, end: int) -> list[Record]:
+        assert self.fed is not None
+        assert self.content is not None
+        records: list[Record] = []
+        while start < end:
+            block = self.content.read(start, min(FILE_BYTES, end - start))
+            if not block:
+                raise Destroyed
+            records += self.fed.feed(block)
+            start += len(block)
+        return records
+
+    def take(self, most: int, now: float, *, final: bool = False) -> list[Record]:
+        """Hand on the next whole lines, of about so many bytes; at the very end also a line without its end.
+
+        Raises:
+            Destroyed: what was read is not there any more.
+        """
+        assert self.content is not None
+        state = self.state
+        block = self.content.read(state.offset, most)
+        if not self.content.packed:
+            size = self.content.size()
+            if size < state.offset or (block and state.offset and not is_of(self.content, state)):
+                raise Destroyed
+            state.size = max(state.size, size)
+        cut = block.rfind(b"\n") + 1
+        while not cut and len(block) == most and most < LONGEST_LINE:
+            most *= 2
+            block = self.content.read(state.offset, most)
+            cut = block.rfind(b"\n") + 1
+        self.whole = len(block) < most
+        cut = cut or (len(block) if not self.whole or final else 0)
+        if not cut:
+            return []
+        block, self.since, self.changed = block[:cut], now, True
+        self.unpaused = now if self.unpaused is None else self.unpaused
+        if not state.offset or self._at_line_start:
+            self.marks.append((state.line, state.offset))
+        self._at_line_start = block.endswith(b"\n")
+        assert self.fed is not None
+        records = self.fed.feed(block)
+        state.offset += len(block)
+        state.line += block.count(b"\n")
+        state.size = max(state.size, state.offset)
+        self._first, self._last = (self._first + block)[:PREFIX], (self._last + block)[-PREFIX:]
+        state.prefix, state.tail = _hash(self._first), _hash(self._last)
+        if not state.head and state.line >= _HEAD_LINES and self._at_line_start:
+            state.head = state.offset
+        return records
+
+    def pause(self) -> list[Record]:
+        """Let the reader hand on what it keeps."""
+        state = self.state
+        assert self.fed is not None
+        if not state.head and state.offset:
+            state.head, state.head_paused = state.offset, True
+        if state.offset > max(state.pauses, default=state.begin):
+            state.pauses.append(state.offset)
+        self.unpaused, self.changed = None, True
+        return self.fed.feed(None)
+
+    def end(self) -> list[Record]:
+        """No more will come."""
+        assert self.fed is not None
+        records = self.fed.feed(b"")
+        self.close()
+        self.state.done, self.changed = True, True
+        self.state.held, self.state.pauses = {}, []
+        return records
+
+    def snapshot(self) -> FileState:
+        """How far it is, now that the reader waits; what no new reader would need is dropped."""
+        state = self.state
+        if self.fed is not None and not state.done:
+            state.taken, state.held = self.fed.memory.taken, self.fed.memory.held()
+            first = min([state.taken, *(min(lines) for lines in state.held.values())])
+            while len(self.marks) > 1 and self.marks[1][0] < first:
+                del self.marks[0]
+            state.begin_line, state.begin = self.marks[0]
+            state.pauses = [one for one in state.pauses if one > state.begin]
+        return replace(state, pauses=list(state.pauses))
+
+    @property
+    def waits(self) -> bool:
+        """Whether lines wait in the reader, so that a pause may end a session."""
+        return self.fed is not None and bool(self.fed.memory.held())
+
+    def close(self) -> None:
+        if self.fed is not None:
+            self.fed.close()
+            self.fed = None
+        if self.content is not None:
+            self.content.close()
+            self.content = None
