@@ -65,15 +65,12 @@ ENOUGH_ROWS = 1_000
 """Rows that a mode is calibrated with if the most share allows it: 500 of them guarantee rates of .002."""
 
 _ENOUGH_RECORDS = 50  # rows of few records, as lines of a file, are more alike than so many rows would be
-
-# A forward pass is a third of a training step's work.
-_FORWARD = 3.0
+_FORWARD = 3.0  # a forward pass is a third of a training step's work
 
 MOST_RECORDS = 20_000
 """Records that a calibration looks at; of more, so many spread evenly."""
 
-# Of the tokens a calibration may spend; the rest goes to one pass.
-_EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4
+_EXACT_SHARE, _CASCADE_SHARE = 0.5, 0.4  # of the tokens that may be spent; the rest goes to one pass
 _TEACH, _MOST_TEACH = 10, 800  # a correction is fitted to every tenth record, at most so many
 _FLOOR = 300_000  # forward tokens that a mode may take however short the training was
 
@@ -227,10 +224,9 @@ def calibrate_trained(
     Returns:
         Rows and smallest rates by mode, as metrics.
     """
-    began = time.monotonic()
+    began, level = time.monotonic(), model.domain.level(None)
     folder, private = Path(model.path), model.card.sensitive
     store_trained_on(folder, trained_on, private=private)
-    level = model.domain.level(None)
     problems, budget = Problems("skip", sensitive=private), int(TRAINING_SHARE * _FORWARD * tokens)
     calibrator = Calibrator(
         session=Session(model), problems=problems, seed=seed, budget=budget, notify=notify
@@ -400,8 +396,8 @@ class Calibrator:
         """
         found: dict[tuple[str, str], Stored] = {}
         random = np.random.default_rng(self.seed)
-        cut = [part for record in normal.records for part in level.as_judged(record, random)]
-        normal = replace(normal, records=cut)
+        parts = [part for record in normal.records for part in level.as_judged(record, random)]
+        normal = replace(normal, records=parts)
         for mode in modes:
             one = self._cascade if mode == CASCADE else self._single
             made = one(level, mode, normal, background)
@@ -539,9 +535,7 @@ class Calibrator:
     def _encoded(self, records: Sequence[Record], problems: Problems) -> list[Encoded]:
         return encoded(self.session.domain, self.session.tokenizer, records, problems)
 
-    def _facts(
-        self, judged: Sequence[JudgedRow], records: Sequence[Record], normal: Normal
-    ) -> dict[str, Any]:
+    def _facts(self, judged: Sequence[JudgedRow], records: list[Record], normal: Normal) -> dict[str, Any]:
         taken = len({(one.source, one.id) for one in records})  # a record may have come in parts
         times = [one.row.time for one in judged if one.row.time is not None]
         if self.session.card.sensitive and len(times) < SMALLEST:
