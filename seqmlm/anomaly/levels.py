@@ -261,6 +261,10 @@ class Level(ABC):
             "one; --report draws them"
         )
 
+    def chooses(self, names: Iterable[str]) -> bool:
+        """Whether several of these statistics do not always judge: planted faults say which of them do."""
+        return len(set(names) - set(self.always)) > 1
+
     def as_judged(self, record: Record, random: np.random.Generator) -> Sequence[Record]:
         """What a normal record may come as when it is judged: itself, or what it is cut into, by chance.
 

@@ -143,7 +143,7 @@ class Detector:
             lengths: (N,) their units.
             seed: of the calibration.
         """
-        if len(statistics) < 2 or len(lengths) < FEW:
+        if not self.level.chooses(statistics) or len(lengths) < FEW:
             return None
         teaches = teaching_part(len(lengths), seed)
         count = Counter(id(one.scored) for one in judged)

@@ -450,9 +450,7 @@ class Calibrator:
         mode = Mode.parse(name)
         share = 1 - _EXACT_SHARE - _CASCADE_SHARE if mode == ONE_PASS else _EXACT_SHARE
         detector = Detector(self._scorer(), level, mode=mode, background=background)
-        everything, taken = self._judged(
-            detector, normal, share, self._cost(mode, level), len(level.statistics)
-        )
+        everything, taken = self._judged(detector, normal, share, self._cost(mode, level))
         judged = [one for one in everything if one.row.score is not None]
         if self._too_few(judged):
             return None
@@ -475,7 +473,7 @@ class Calibrator:
         stage = Recorder()
         detector = Detector(scorer, level, mode=ONE_PASS, background=background, cascade=stage)
         judged, records = self._judged(
-            detector, normal, _CASCADE_SHARE, lambda tokens: again(tokens) * ESCALATE, len(level.screen)
+            detector, normal, _CASCADE_SHARE, lambda tokens: again(tokens) * ESCALATE
         )
         seen = np.array([one.row.score is not None for one in judged], dtype=np.bool_)
         screen, _, lengths = stage.shown(seen)
@@ -500,13 +498,13 @@ class Calibrator:
         normal: Normal,
         share: float,
         cost: Callable[[int], float],
-        statistics: int,
     ) -> tuple[list[JudgedRow], list[Record]]:
         """The rows of normal records, taken as long as `_paid` gives some, and those records."""
         judged, taken, scored = list[JudgedRow](), list[Record](), 0
+        chooses = detector.level.chooses(detector.level.statistics)
 
         def records() -> Iterator[Record]:
-            for record in self._paid(normal.records, share, cost, lambda: scored, statistics=statistics):
+            for record in self._paid(normal.records, share, cost, lambda: scored, chooses=chooses):
                 taken.append(record)
                 yield record
 
@@ -571,7 +569,7 @@ class Calibrator:
         cost: Callable[[int], float],
         rows: Callable[[], int],
         *,
-        statistics: int = 1,
+        chooses: bool = False,
     ) -> Iterator[Record]:
         """Records, spread evenly, until a share of the budget is spent, on copies with faults too, and there
         are `ENOUGH_ROWS`.
@@ -582,7 +580,7 @@ class Calibrator:
             records: to take from; all without a budget.
             cost: forward tokens of a record by its tokens.
             rows: there are by now.
-            statistics: of several, copies with faults say which judge.
+            chooses: copies with faults will say which statistics judge.
         """
         if self.budget is None or not records:
             yield from records
@@ -593,7 +591,7 @@ class Calibrator:
         usual = share * self.budget
         most = max(usual * MOST_SHARE / TRAINING_SHARE, _FLOOR)
         for number, place in enumerate(nested(len(records))):
-            spent = (number + (copies(number) if statistics > 1 else 0)) * each
+            spent = (number + (copies(number) if chooses else 0)) * each
             enough = rows() >= ENOUGH_ROWS and number >= _ENOUGH_RECORDS
             if number and spent >= (usual if enough else most):
                 return
