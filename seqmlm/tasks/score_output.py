@@ -493,7 +493,7 @@ def _alarm(judged: JudgedRow) -> Alarm:
     if row.place is not None:
         place = f"{record.source}\0{row.place.name}"
     elif lines and record.id == f"{Path(record.source).name}:{record.line}":
-        place, start = record.source, row.line
+        place, start = f"{record.source}", row.line  # plain text: a source may be more than its name
         end = 1 + (lines[-1] if row.id == record.id else row.line)
     elif lines and row.id == record.id:
         start, end = lines[0], lines[-1]

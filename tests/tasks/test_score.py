@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from text_models import text_model
 from tiny_models import protein_model, residues
 
 from seqmlm.anomaly.levels import record_row
+from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.durable import FileLock
@@ -468,7 +470,10 @@ def test_windows_that_touch_are_one_incident(tmp_path: Path, *, sessions: bool, 
     (tmp_path / "app.log").write_text("\n".join(lines) + "\n")
     model = log_model(TemplateTokenizer.train([session(NORMAL).raw]))
     options = {} if sessions else {"window": 32}
-    records = list(model.domain.read([str(tmp_path / "app.log")], Problems(), **options))
+    records = [
+        replace(record, source=Source(record.source, SimpleNamespace()))  # as of an input that is followed
+        for record in model.domain.read([str(tmp_path / "app.log")], Problems(), **options)
+    ]
     counts = ScoreCounts()
     scorer = RecordScorer(Session(model))
     for number, one in enumerate(scorer.scored(scorer.encoded(records, Problems()))):
@@ -478,3 +483,6 @@ def test_windows_that_touch_are_one_incident(tmp_path: Path, *, sessions: bool, 
             JudgedRow(row=row, scored=one, p_value=0.5 if quiet else 0.01, alarm=not quiet), first=True
         )
     assert counts.incidents() == incidents
+    again = ScoreCounts()
+    again.restore(json.loads(json.dumps(counts.snapshot())))
+    assert again.incidents() == incidents
