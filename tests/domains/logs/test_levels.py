@@ -204,6 +204,19 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
 
 
 def test_times_of_lines() -> None:
-    assert timed((5.0, 6.0, 8.0, 12.0)) == {"hurried": -1.0, "paused": pytest.approx(math.log2(5))}
-    assert timed((5.0, 3.0, 4.0)) == timed((5.0, 5.0, 6.0)), "a line before the one above it"
-    assert timed(None) == timed((5.0,)) == {}
+    told = {"hurried": -1.0, "paused": pytest.approx(math.log2(5)), "surge": pytest.approx(math.log2(3) - 1)}
+    assert timed((5.0, 6.0, 8.0, 12.0), 3.0) == told
+    assert timed((5.0, 3.0, 4.0), 1.0) == timed((5.0, 5.0, 6.0), 1.0), "a line before the one above it"
+    assert timed(None, 1.0) == timed((5.0,), 1.0) == {}
+
+
+def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, known: LogBackground) -> None:
+    level = SessionLevel("session")
+    [usual] = level.rows(scored(model, session(NORMAL)), known)
+    assert "surplus" not in usual.extra
+    [often] = level.rows(scored(model, session([*NORMAL, *[NORMAL[0]] * 20])), known)
+    told = often.extra["surplus"]
+    assert (told["lines"], told["of"]) == (21, len(NORMAL) + 20)
+    assert told["share"] < 0.5
+    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surplus", often)
+    assert level.meaning("surplus", usual) == level.statistics["surplus"]
