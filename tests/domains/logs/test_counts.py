@@ -67,7 +67,7 @@ def naive_nearest(train: list[list[str]], lines: list[str]) -> float:
 
 
 def naive_surplus(train: list[list[str]], lines: list[str]) -> tuple[float, float]:
-    """The largest log-likelihood ratio of a Poisson count, in bits, and the largest share of its expectation."""
+    """The largest log-likelihood ratio of a Poisson count in bits, and its largest ratio to mean and one."""
     single = Counter(event for one in train for event in one)
     bits, most = 0.0, 0.0
     for event, number in Counter(lines).items():
