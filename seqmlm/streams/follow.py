@@ -15,6 +15,7 @@ told.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import stat
 import time
@@ -35,6 +36,7 @@ from seqmlm.streams.generations import (
     Generation,
     NoFile,
     Packed,
+    begin_alike,
     goes_on,
     is_of,
     opened,
@@ -103,7 +105,7 @@ class Follower:
             if state.done:
                 self._done.append(state)
             else:
-                self._files.append(Generation(state, read, self._scan_at))
+                self._files.append(Generation(state, read, math.inf))
         self._done = self._done[-_FORGOTTEN:]
 
     @property
@@ -219,7 +221,7 @@ class Follower:
         """Its bytes are gone: look for a copy at the next scan, which is at once."""
         if file.content is not None:
             file.content.close()
-        file.content, file.in_place, file.since = None, False, now
+        file.content, file.in_place, file.since = None, False, math.inf
         self._scan_at = now
 
     # all files
@@ -240,8 +242,10 @@ class Follower:
                             records += file.restored()
                 except Destroyed:
                     self._lose(file, now)
-                if file.content is None and now - file.since >= self._patience:
-                    records += self._give_up(file)
+                if file.content is None:
+                    file.since = min(file.since, now)  # it may go from name to name while it is looked for
+                    if file.since < now and now - file.since >= self._patience:
+                        records += self._give_up(file)
         for path in matches:
             if path not in self._exclude:
                 records += self._meet(path, now)
@@ -347,9 +351,14 @@ class Follower:
             if is_of(content, state) and not content.read(state.offset, 1):
                 return _COPY
         for file in self._files:
-            if is_of(content, file.state):
-                own = file.content
+            own = file.content
+            if not file.state.offset:  # nothing of it was read yet
+                if own is not None and begin_alike(content, own):
+                    return _PERHAPS
+            elif is_of(content, file.state):
                 if own is None or not content.read(max(own.size(), file.state.offset), 1):
+                    return _PERHAPS
+                if not is_of(own, file.state):  # it has been cut off by now, and this may be the copy
                     return _PERHAPS
         return None
 

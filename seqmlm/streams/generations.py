@@ -258,6 +258,13 @@ def is_of(content: Content, state: FileState) -> bool:
     )
 
 
+def begin_alike(one: Content, other: Content) -> bool:
+    """Whether two contents have the same first bytes, a whole line among them, as far as both go."""
+    first, second = one.read(0, PREFIX), other.read(0, PREFIX)
+    near = min(len(first), len(second))
+    return first[:near] == second[:near] and (near == PREFIX or b"\n" in first[:near])
+
+
 def goes_on(content: Content, state: FileState) -> bool:
     """Whether a content continues a generation that was read to its end; few bytes alone do not tell that."""
     sure = state.offset >= PREFIX or content.node == (state.device, state.inode)
