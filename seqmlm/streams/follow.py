@@ -172,43 +172,45 @@ class Follower:
 
     def _careful(self, file: Generation, now: float, most: int) -> list[Record]:
         """What one file has; a record that cannot be read ends the turns, after this one."""
+        records: list[Record] = []
         try:
-            return self._some(file, now, most)
+            for some in self._some(file, now, most):
+                records += some
         except (Destroyed, OSError):  # nothing has come of the bytes that were read last
             self._lose(file, now)
-            return []
         except DataError as error:
             file.broken, self._error = True, error
             return []
+        return records
 
-    def _some(self, file: Generation, now: float, most: int) -> list[Record]:
+    def _some(self, file: Generation, now: float, most: int) -> Iterator[list[Record]]:
         if file.content is None or file.broken:
-            return []
+            return
         try:
-            records = file.take(most, now)
+            yield file.take(most, now)
         except DataError:
             if not isinstance(file.content, Packed):
                 raise
             if now - file.since < self._patience:
                 file.content.restart()  # it may still be being compressed
-                return []
+                return
             self._say(f"the end of {file.state.path} cannot be unpacked, and is left out")
-            return self._end(file)
+            yield self._end(file)
+            return
         late = None if file.unpaused is None else now - file.unpaused
         if file.whole and late is None and file.waits:
             file.unpaused = now
         if file.whole and late is not None and late >= (1 if file.since < now else 2) * self._tick:
-            records += file.pause()
+            yield file.pause()
         quiet = 0.0 if file.content.packed else self._patience
         if file.whole and not file.in_place and now - file.since >= quiet:
             before = -1
             while before < file.state.offset:  # lines, and then one without its end
                 before = file.state.offset
-                records += file.take(LONGEST_LINE, now, final=True)
-            records += self._end(file)
+                yield file.take(LONGEST_LINE, now, final=True)
+            yield self._end(file)
             if not os.path.exists(file.state.path):
                 self._say(f"{file.state.path} is gone; a new one is followed when it appears")
-        return records
 
     def _end(self, file: Generation) -> list[Record]:
         records = file.end()

@@ -306,22 +306,31 @@ class Generation:
             Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before.
         """
         state = self.state
-        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
         assert self.content is not None
         near = min(PREFIX, state.offset)
         self._first, self._last = self.content.read(0, near), self.content.read(state.offset - near, near)
         self.unpaused = self.since if state.offset else None
+        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
+        try:
+            return self._given_again(self.fed)
+        except Destroyed:  # a reader that was given a part must not go on with what comes after it
+            self.fed.close()
+            self.fed = None
+            raise
+
+    def _given_again(self, fed: Fed) -> list[Record]:
+        state = self.state
         records: list[Record] = []
         pauses = sorted({*state.pauses, *([state.head] if state.head_paused else [])})
         at = 0
         if state.begin > state.head:
             records += self._again(0, state.head)
-            self.fed.memory.jump = state.begin_line
-            records += self.fed.feed(None)
+            fed.memory.jump = state.begin_line
+            records += fed.feed(None)
             at = state.begin
         for pause in [one for one in pauses if at < one <= state.offset]:
             records += self._again(at, pause)
-            records += self.fed.feed(None)
+            records += fed.feed(None)
             at = pause
         return records + self._again(at, state.offset)
 

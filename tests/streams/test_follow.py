@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from followed import Row, Step, World, append, compress, copy_truncate, once, rename, truncate
 
+from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.streams import follow, generations
 from seqmlm.streams.generations import Content, FileState
@@ -323,6 +324,51 @@ def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(
     assert not cuts
     assert not world.gaps
     assert sorted(world.rows) == once(world, block(0, 4))
+
+
+def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "app.log*", **WINDOWS)
+    append(block(0) + block(2)[:20])(tmp_path)
+    world.settle()
+    world.die()
+    append(block(2)[20:])(tmp_path)
+    given, cuts = generations.Generation._again, [copy_truncate("app.log", "app.log.1")]
+
+    def late(self: generations.Generation, start: int, end: int) -> list[Record]:
+        if cuts:
+            cuts.pop()(tmp_path)
+        return given(self, start, end)
+
+    monkeypatch.setattr(generations.Generation, "_again", late)
+    world.settle()
+    append(block(4))(tmp_path)
+    world.settle()
+    assert not cuts
+    assert not world.gaps
+    assert sorted(world.rows) == once(world, block(0, 4), block(4))
+
+
+def test_what_was_read_before_a_file_was_cut_off_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, patience=0.0, **WINDOWS)
+    append(block(0))(tmp_path)
+    world.turn()
+    assert not world.rows, "they wait for a pause"
+    rename("app.log", "app.log.1")(tmp_path)
+    given = generations.Generation.take
+
+    def late(self: generations.Generation, most: int, now: float, *, final: bool = False) -> list[Record]:
+        if final:
+            (tmp_path / "app.log.1").write_bytes(b"")
+        return given(self, most, now, final=final)
+
+    monkeypatch.setattr(generations.Generation, "take", late)
+    world.now += 1  # a pause, and the end, in one turn
+    world.settle()
+    assert sorted(world.rows) == once(world, block(0))
 
 
 def test_patience_begins_with_the_first_look(tmp_path: Path) -> None:
