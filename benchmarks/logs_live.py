@@ -16,6 +16,7 @@ within 5 s of one. Then the lines before the first fault are scored in bursts of
 
     python benchmarks/logs_live.py           # 5 minutes of normal traffic: about 20 minutes on two cores
     python benchmarks/logs_live.py --quick   # 2 minutes of it
+    python benchmarks/logs_live.py --curve   # models of the first 500 to all normal lines instead
 
 Traffic and models are kept under --out, so an interrupted benchmark goes on where it was.
 """
@@ -45,9 +46,11 @@ FORMS = ("combined", "json")
 RATES = (0.01, 0.05)
 BURSTS = (1, 2, 4, 8, 16, 32, 64)
 WINDOW = 64
+SIZES = (500, 1000, 2000, 5000, 10_000, 20_000)
 _NUMBER = re.compile(r"(?<=/)\d+(?=/|$)")
 Key = tuple[str, str, int]
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]
+Detectors = dict[str, tuple[NDArray[np.int64], dict[float, NDArray[np.bool_]]]]
 
 
 def seqmlm(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -56,19 +59,18 @@ def seqmlm(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes
     return subprocess.Popen(command, env=environment, stdin=options.get("stdin"), stdout=options["stdout"])
 
 
-def train(out: Path, form: str, steps: int) -> None:
-    """The model `form`, of the normal stretch."""
-    if (out / "workspace" / "runs" / form / "result.json").exists():
+def train(out: Path, name: str, log: Path, steps: int) -> None:
+    """The model of a normal log."""
+    if (out / "workspace" / "runs" / name / "result.json").exists():
         return
-    log = out / "normal" / f"{form}.log"
     ended = seqmlm(
         out,
-        *("train", "--domain", "logs", "--data", str(log), "--name", form, "--size", "tiny"),
+        *("train", "--domain", "logs", "--data", str(log), "--name", name, "--size", "tiny"),
         *("--max-steps", str(steps), "--option", "session=none"),
         stdout=subprocess.DEVNULL,
     ).wait()
     if ended:
-        raise SystemExit(f"training {form} ended with {ended}")
+        raise SystemExit(f"training {name} ended with {ended}")
 
 
 def scored(out: Path, form: str, log: Path, way: str, *options: str) -> Found:
@@ -149,7 +151,7 @@ def rules(
     return {"unseen rule": unseen, "bigram": bigram, "rate": rate}
 
 
-def by_rules(out: Path) -> dict[str, tuple[NDArray[np.int64], dict[float, NDArray[np.bool_]]]]:
+def by_rules(out: Path) -> Detectors:
     """Per rule: the first line of each window, and at each rate whether it alarms."""
     normal, at = keys(out / "normal"), times(out / "normal")
     cut = len(normal) * 4 // 5
@@ -172,13 +174,31 @@ def by_rules(out: Path) -> dict[str, tuple[NDArray[np.int64], dict[float, NDArra
 
 def table(out: Path, forms: Sequence[str]) -> list[dict[str, Any]]:
     """For each detector and rate: alarms and windows, of each fault and of normal ones."""
-    truth, when = kinds(out), np.array(times(out / "faulty"))
-    detectors: dict[str, tuple[NDArray[np.int64], dict[float, NDArray[np.bool_]]]] = {}
+    detectors: Detectors = {}
     for form in forms:
         for way in ("file", "live"):
             first, p = scored(out, form, out / "faulty" / f"{form}.log", way)
             detectors[f"{form}, {way}"] = first, {rate: p <= rate for rate in RATES}
-    detectors |= by_rules(out)
+    return shown_by(out, detectors | by_rules(out))
+
+
+def curve(out: Path, form: str, steps: int) -> list[dict[str, Any]]:
+    """The same for models of so many of the first normal lines."""
+    lines = (out / "normal" / f"{form}.log").read_bytes().splitlines(keepends=True)
+    detectors: Detectors = {}
+    for size in (*SIZES, len(lines)):
+        name = f"{form}-{size}"
+        log = out / f"{name}.log"
+        log.write_bytes(b"".join(lines[:size]))
+        train(out, name, log, steps)
+        first, p = scored(out, name, out / "faulty" / f"{form}.log", "file")
+        detectors[f"{size:,} lines"] = first, {rate: p <= rate for rate in RATES}
+    return shown_by(out, detectors)
+
+
+def shown_by(out: Path, detectors: Detectors) -> list[dict[str, Any]]:
+    """Alarms and windows by detector, rate and fault."""
+    truth, when = kinds(out), np.array(times(out / "faulty"))
     disturbed = [(one["begin"] - 1, one["end"] + 5) for one in json.loads((out / "faults.json").read_text())]
     near = np.zeros(len(when), dtype=np.bool_)
     for begin, end in disturbed:
@@ -228,6 +248,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("logs_live"))
     parser.add_argument("--quick", action="store_true", help="2 minutes of normal traffic, 300 steps")
+    parser.add_argument("--curve", action="store_true", help="models of fewer normal lines")
     parser.add_argument("--only", choices=FORMS, help="one of the two forms of the log")
     options = parser.parse_args()
     if not nginx():
@@ -237,8 +258,12 @@ def main() -> None:
         quiet, normal = (6.0, 120.0) if options.quick else (12.0, 300.0)
         record(out, normal=normal, quiet=quiet, seconds=5.0, clients=40, think=0.25)
     forms = FORMS if options.only is None else (options.only,)
+    steps = 300 if options.quick else 1000
+    if options.curve:
+        show(curve(out, forms[0], steps))
+        return
     for form in forms:
-        train(out, form, 300 if options.quick else 1000)
+        train(out, form, out / "normal" / f"{form}.log", steps)
     rows = table(out, forms)
     show(rows)
     cut = bursts(out, forms)
