@@ -337,16 +337,16 @@ class _LinesLevel(Level):
         """What is wrong with a row of lines that training had, by the statistic that fired, and the template
         of the lines that it is about."""
         often = row.extra.get("surplus")
-        if often is not None and fired in ("surplus", "surge"):
+        if template and often is not None and fired in ("surplus", "surge"):
             pace = " a second" if fired == "surge" else ""
             return f"more {_quoted(often['unit'])}{pace} than usual", often["unit"]
-        if fired == "missing" and counted.missing:
+        if template and fired == "missing" and counted.missing:
             return f"{_quoted(counted.missing[0][0])} is missing", counted.missing[0][0]
-        if fired == "neighbour" and counted.unlike:
+        if template and fired == "neighbour" and counted.unlike:
             unit, more = counted.unlike[0]
             return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
         if fired is not None and (fired in (*TIMED, "surplus", "length", UNKNOWN) or not template):
-            return self.meaning(fired, row), template
+            return self.statistics[fired], template
         return (f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"), template
 
     def as_judged(self, record: Record, random: Random) -> Sequence[Record]:
