@@ -168,6 +168,7 @@ class _Found:
         self._merging = merging.Incidents(quiet=grouping.quiet)
         self._open: dict[str, Incident] = {}
         self._silent: dict[int, Incident] = {}
+        self._likes: dict[int, frozenset[str]] = {}
         self.changes: dict[tuple[int, bool], Change] = {}
         self.belongs: dict[int, int] = {}
 
@@ -176,7 +177,7 @@ class _Found:
         if one.state != "resolved" and self._grouping.over(one, self._now):
             one = self._end(one)
         if one.silences:
-            self._silent[one.row] = one
+            self._silent[one.row], self._likes[one.row] = one, frozenset(one.likes)
         elif one.state != "resolved":
             self._open[one.place] = one
             self._merging.hold(_merged(one))
@@ -188,7 +189,7 @@ class _Found:
             if any(map(pattern.search, texts)):
                 return {**row, "muted": where}
         new = self._grouping.begun(number, row, self._now)
-        known = [one for one in self._silent.values() if set(new.likes) <= set(one.likes)]
+        known = [one for one in self._silent.values() if self._likes[one.row].issuperset(new.likes)]
         if known:  # first one that goes on
             one = min(known, key=lambda one: (one.state == "resolved", one.row))
             self.belongs[number] = one.row
@@ -389,7 +390,9 @@ class Outbox(Output):
             with problems.replaying(met):
                 pass  # counting continues from what was met then
         self.follower = self._follow([FileState(**one) for one in found.files])
-        self.notes.append(f"going on with {self._out} behind {self._written:,} rows")
+        left = len(self._unresolved)
+        more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
+        self.notes.append(f"going on with {self._out} behind {self._written:,} rows{more if left else ''}")
         return Position(records=int(counts.get("records", 0)), rows=self._number, counts=counts)
 
     def _stand(self, stream: int) -> None:
