@@ -25,7 +25,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError, StateError
+from seqmlm.errors import DataError, StateError, printable
 from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.runner import Output
@@ -124,27 +124,28 @@ class Grouping:
         return given, list(found.changes.values()), found.belongs
 
     def begun(self, number: int, row: Fields, now: float) -> Incident:
-        """The incident that a row opens."""
+        """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
         at, line = datetime.fromtimestamp(now, UTC), int(row["line"])
         last = int(row.get("last_line", line))
         shown: dict[str, Any] = {}
         if not self.private:
             shown = {
-                "template": str(row.get("template", "")),
+                "template": printable(row.get("template", "")),
                 "new": tuple(map(_short, row.get("never_seen", ())))[:TOLD],
                 "expected": tuple(map(_short, row.get("expected", ()))),
-                "reason": str(row.get("reason", "")),
-                "what": str(row.get("what", "an alarm")),
+                "reason": printable(row.get("reason", "")),
+                "what": printable(row.get("what", "an alarm")),
             }
+        place = printable(row["source"])
         made = Incident(
             **{"template": "", "new": (), "reason": "", "what": "unusual lines", **shown},
             stream_id=self.stream,
             row=number,
             model=self.model,
-            place=str(row["source"]),
+            place=place,
             title="",
-            first_line=f"{row['source']}:{line}",
-            last_line=f"{row['source']}:{last}",
+            first_line=f"{place}:{line}",
+            last_line=f"{place}:{last}",
             first_time=row.get("time"),
             last_time=row.get("last_time"),
             rows=1,
@@ -260,7 +261,8 @@ _LONGEST = 120  # characters of each
 
 
 def _short(text: object) -> str:
-    return str(text) if len(str(text)) <= _LONGEST else f"{str(text)[: _LONGEST - 3]}..."
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
 
 
 def _p_value(row: Fields) -> float:
