@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from seqmlm.anomaly.findings import small
 from seqmlm.data.files import Source
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import UsageError
-from seqmlm.inference.following import Outbox, turns
+from seqmlm.inference.following import Grouping, Outbox, ignored, turns
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
-from seqmlm.registry import Registry
+from seqmlm.registry import Change, Registry
 from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
 from seqmlm.tasks.score import opened, problems_of
@@ -38,13 +39,15 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
 
     Raises:
         UsageError: a request that makes no sense, or a field whose files cannot be followed.
-        DataError: a bad record, under `on_error` "raise"; rows before it are written.
+        DataError: a bad record, under `on_error` "raise"; rows before it are written. Or `ignore` cannot be
+            read.
         StateError: no such model, no calibration where one is needed, the database or the output cannot be
             written, or the stream of this output was asked something else.
     """
     progress = progress or NoProgress()
     config.check()
     assert config.out is not None
+    rules = [] if config.ignore is None else ignored(config.ignore)
     plan = choose(config, opened(config))
     session = plan.session
     if not session.domain.followed:
@@ -58,9 +61,21 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
         follow = partial(_follower, config, patterns, session, problems, progress)
-        outbox = Outbox(config.out, registry, request, follow, private=plan.sensitive)
+        entry = session.entry
+        model = config.model if entry is None else entry.reference
+        grouping = Grouping(model=model, quiet=config.quiet_seconds, ignored=rules)
+        outbox = Outbox(
+            config.out,
+            registry,
+            request,
+            follow,
+            private=plan.sensitive,
+            grouping=grouping,
+            tell=_Told(progress),
+        )
         stack.callback(outbox.close)
         counts = ScoreCounts()
+        counts.kept = outbox.incidents
         runner = Runner(
             session,
             plan.detector().encoded,
@@ -80,6 +95,27 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         return summarized(runner, counts, plan, level=plan.level.name)
 
 
+class _Told:
+    """Says in one line that an incident opens, that something new joins it, and that it is over."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._new: dict[int, tuple[str, ...]] = {}
+
+    def __call__(self, change: Change) -> None:
+        one = change.incident
+        before = self._new.get(one.id, one.new)
+        self._new[one.id] = one.new
+        if change.kind == "opened":
+            self._progress.message(f"incident {one.id}: {one.title} (p {small(one.p_value)})")
+        elif change.kind == "resolved":
+            del self._new[one.id]
+            rows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
+            self._progress.message(f"incident {one.id} is over after {rows}: {one.title}")
+        elif before != one.new:
+            self._progress.message(f"incident {one.id} goes on: {one.title} (p {small(one.p_value)})")
+
+
 def _follower(
     config: ScoreConfig,
     patterns: Sequence[str],
@@ -92,6 +128,7 @@ def _follower(
     assert config.out is not None
     assert config.latency is not None
     beside = [config.out, config.out.with_name(f"{config.out.name}.lock"), config.quarantine]
+    beside += [] if config.ignore is None else [config.ignore]
 
     def read(source: Source) -> Iterator[Record]:
         given = session.reader([source], format=config.format, options=config.options)

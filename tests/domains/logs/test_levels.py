@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,3 +221,71 @@ def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, kno
     assert told["share"] < 0.5
     assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surplus", often)
     assert level.meaning("surplus", usual) == level.statistics["surplus"]
+
+
+def _brief(
+    model: LoadedModel, known: LogBackground, lines: tuple[str, ...], fired: str | None
+) -> dict[str, Any]:
+    level, found = SessionLevel("session"), scored(model, session(lines))
+    [row] = level.rows(found, known)
+    return level.brief(row, found, known, fired)
+
+
+def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogBackground) -> None:
+    level = SessionLevel("session")
+    found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[1], "disk on fire 13")))
+    [row] = level.rows(found, known)
+    told = level.brief(row, found, known, "hurried")
+    named = model.tokenizer.unit == "line"
+    assert told["what"] == ("'disk on fire <NUM>' was never seen" if named else "a line was never seen")
+    assert told.get("template") == ("disk on fire <NUM>" if named else None)
+    assert (told["lines"], told["new_lines"], told["last_line"]) == (4, 2, 16)
+    assert told["times"] == (100.0, 103.0)
+    assert found.text(told["unit"]).startswith(("disk", "on", "fire", "12", "13"))
+
+
+@pytest.mark.parametrize("model", [TemplateTokenizer], indirect=True)
+@pytest.mark.parametrize(
+    ("lines", "fired", "what"),
+    [
+        (NORMAL[:3], "missing", "'close' is missing"),
+        ((*NORMAL, NORMAL[3], NORMAL[3]), "neighbour", "more 'close' than usual"),
+        ((*NORMAL, *[NORMAL[3]] * 40), "surplus", "more 'close' than usual"),
+        ((*NORMAL, *[NORMAL[3]] * 40), "surge", "more 'close' a second than usual"),
+        (NORMAL, "surplus", "one kind of line more often than usual"),
+        (NORMAL, "hurried", "more lines a second than usual"),
+        (NORMAL, "length", "far from the usual number of lines"),
+        (NORMAL, None, " is unexpected"),
+        (NORMAL, "bigram_max", " is unexpected"),
+    ],
+)
+def test_an_alarm_is_told_by_what_fired(
+    model: LoadedModel, known: LogBackground, lines: tuple[str, ...], fired: str | None, what: str
+) -> None:
+    told = _brief(model, known, lines, fired)
+    assert told["what"].endswith(what)
+    assert "new_lines" not in told
+    if "'close'" in what:  # it tells of this kind of line, and of one that is there
+        assert told["template"] == "close"
+        assert told.get("unit") == (None if fired == "missing" else lines.index("close"))
+
+
+def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:
+    level = LineLevel("line")
+    found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[3])))
+    told = [level.brief(row, found, known, "unseen") for row in level.rows(found, known)]
+    assert [(one["lines"], one["last_line"], one["times"][0]) for one in told] == [
+        (1, 10, 100.0),
+        (1, 12, 101.0),
+        (1, 14, 102.0),
+    ]
+    assert ["never seen" in one["what"] for one in told] == [False, True, False]
+
+
+@pytest.mark.parametrize("model", [TemplateTokenizer], indirect=True)
+def test_a_long_template_is_cut_in_a_sentence_and_shown_harmlessly(
+    model: LoadedModel, known: LogBackground
+) -> None:
+    told = _brief(model, known, (NORMAL[0], "\x1b[2J" + "word " * 99), None)
+    assert told["what"].startswith(r"'\x1b[2Jword word")
+    assert len(told["what"]) < 130
