@@ -43,7 +43,16 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.evaluation.ranks import Arrays, Bools, CrossRanks, Longs, Marginals, Ranks, length_edges
+from seqmlm.evaluation.ranks import (
+    Arrays,
+    Bools,
+    CrossRanks,
+    Longs,
+    Marginals,
+    Ranks,
+    RanksByLength,
+    length_edges,
+)
 
 Doubles = NDArray[np.float64]
 Fusion = Literal["fisher", "harmonic"]
@@ -118,9 +127,10 @@ class Choice:
 
 ALL = Choice()
 
-FORMAT = 4
-_LARGEST_COUNTS = 3
-"""The format before: of cross-fitted rows it ranked all folds together, by the largest of a p-value."""
+FORMAT = 5
+_LARGEST_COUNTS, _NOT_LEVELLED = 3, 4
+"""The formats before: one ranked all folds of cross-fitted rows together, by the largest of a p-value; both
+ranked fused statistics of all lengths as they were."""
 
 # Fewest rows of a length bin. Without fusion its ranks are the result and must resolve small rates.
 _FEWEST_ALONE, _FEWEST_FUSED = 200, 50
@@ -151,6 +161,10 @@ class Calibration:
 
     Args:
         turns: ranks of the statistics, each estimated without the rows of one fold.
+        levels: of each turn the ranks by length of the fused statistic of the rows that estimate it, which
+            it is expressed by; None where there is one bin of lengths. Without this the fused statistic of
+            short rows, whose statistics have many ties, would be less than that of long ones, and their
+            p-values larger. None of an earlier version's.
         fused: ranks of the fused statistic among the rows of each fold; None for one statistic, whose own
             ranks are the result. Several turns with one fold are of an earlier version (`_LARGEST_COUNTS`).
         rows: normal rows it was fitted to.
@@ -161,6 +175,7 @@ class Calibration:
     fused: CrossRanks | None
     rows: int
     choice: Choice = ALL
+    levels: tuple[RanksByLength | None, ...] | None = None
 
     @classmethod
     def fit(
@@ -205,8 +220,9 @@ class Calibration:
             parts = [_fused(values, sizes, fold != turn, choice) for turn in np.unique(fold)]
         else:
             parts = [_fused(values, sizes, teaching_part(len(sizes), seed), choice)]
-        scores = CrossRanks.of([own for _, own in parts])
-        return cls(tuple(marginals for marginals, _ in parts), scores, len(sizes), choice)
+        scores = CrossRanks.of([own for _, _, own in parts])
+        turns_, levels = tuple(one[0] for one in parts), tuple(one[1] for one in parts)
+        return cls(turns_, scores, len(sizes), choice, levels)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -251,7 +267,11 @@ class Calibration:
             p_values = {
                 name: np.mean([found[name] for found, *_ in each], axis=0) for name in self.statistics
             }
-            p_value, beyond = self.fused.p_values([self.choice.fused(one[1]) for one in each])
+            scores = [self.choice.fused(one[1]) for one in each]
+            levels = self.levels or [None] * len(scores)
+            p_value, beyond = self.fused.p_values(
+                [_levelled(level, one, sizes) for level, one in zip(levels, scores, strict=True)]
+            )
         else:
             p_values = {name: np.max([one[0][name] for one in each], axis=0) for name in self.statistics}
             p_value, beyond = self.fused.p_values([self.choice.fused(p_values)])
@@ -263,6 +283,8 @@ class Calibration:
         fused = None if self.fused is None else self.fused.to_state("fused", arrays)
         turns = [one.to_state(f"channel/{turn}", arrays) for turn, one in enumerate(self.turns)]
         state = {"format": FORMAT, "rows": self.rows, **self.choice.to_state()}
+        if self.levels is not None:
+            state["levels"] = [_kept(one, f"levels/{turn}", arrays) for turn, one in enumerate(self.levels)]
         return {**state, "turns": turns, "fused": fused}, arrays
 
     @classmethod
@@ -281,7 +303,10 @@ class Calibration:
                 fused = CrossRanks((together,), together.tail)
             elif state["fused"] is not None:
                 fused = CrossRanks.from_state(state["fused"], "fused", arrays)
-            return cls(tuple(turns), fused, int(state["rows"]), Choice.from_state(state))
+            levels = None
+            if (kept := state.get("levels")) is not None:
+                levels = tuple(_restored(one, f"levels/{k}", arrays) for k, one in enumerate(kept))
+            return cls(tuple(turns), fused, int(state["rows"]), Choice.from_state(state), levels)
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 
@@ -301,10 +326,10 @@ def teaching_part(rows: int, seed: int) -> Bools:
 
 def with_format(state: Mapping[str, Any]) -> None:
     """Raise StateError if a state has a format that this version does not read."""
-    if state.get("format") not in (_LARGEST_COUNTS, FORMAT):
+    if state.get("format") not in (_LARGEST_COUNTS, _NOT_LEVELLED, FORMAT):
         raise StateError(
             f"the calibration has format {state.get('format')}, this version of seqmlm reads "
-            f"{_LARGEST_COUNTS} and {FORMAT}; calibrate the model again"
+            f"{_LARGEST_COUNTS} to {FORMAT}; calibrate the model again"
         )
 
 
@@ -329,12 +354,36 @@ def _folds(records: NDArray[Any], seed: int) -> Longs:
     return fold[owner]
 
 
-def _fused(values: Statistics, sizes: Longs, teaches: Bools, choice: Choice) -> tuple[Marginals, Doubles]:
-    """The statistics' ranks estimated on some rows, and the fused statistic of the others."""
-    taught = {name: one[teaches] for name, one in values.items()}
-    marginals = Marginals.fit(taught, sizes[teaches], length_edges(sizes[teaches], _FEWEST_FUSED))
-    others = {name: one[~teaches] for name, one in values.items()}
-    return marginals, choice.fused(marginals.p_values(others, sizes[~teaches])[1])
+def _fused(
+    values: Statistics, sizes: Longs, teaches: Bools, choice: Choice
+) -> tuple[Marginals, RanksByLength | None, Doubles]:
+    """The ranks of the statistics and of the fused one, estimated on some rows, and that of the others."""
+    return _ranked(values, sizes, teaches, ~teaches, length_edges(sizes[teaches], _FEWEST_FUSED), choice)
+
+
+def _ranked(
+    values: Statistics, sizes: Longs, taught: Bools, ranked: Bools, edges: Longs, choice: Choice
+) -> tuple[Marginals, RanksByLength | None, Doubles]:
+    own = _rows(values, taught)
+    marginals = Marginals.fit(own, sizes[taught], edges)
+    level = None
+    if len(edges):
+        fused = choice.fused(marginals.p_values(own, sizes[taught])[1])
+        level = RanksByLength.of(fused, sizes[taught], edges)
+    scores = choice.fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[1])
+    return marginals, level, _levelled(level, scores, sizes[ranked])
+
+
+def _levelled(level: RanksByLength | None, scores: Doubles, lengths: Longs) -> Doubles:
+    return scores if level is None else level.levelled(scores, lengths)
+
+
+def _kept(level: RanksByLength | None, name: str, arrays: Arrays) -> dict[str, Any] | None:
+    return None if level is None else level.to_state(name, arrays)
+
+
+def _restored(state: Mapping[str, Any] | None, name: str, arrays: Mapping[str, Any]) -> RanksByLength | None:
+    return None if state is None else RanksByLength.from_state(state, name, arrays)
 
 
 def _arrays(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, Doubles], Longs]:
@@ -423,12 +472,14 @@ class CascadeCalibration:
         exact: the exact statistics' own ranks, estimated on escalated rows.
         ranks: of the fused exact statistic among the escalated normal rows; its total counts all rows.
         choice: how the exact statistics' p-values become the fused one.
+        level: as `Calibration.levels`, of the exact statistics.
     """
 
     screening: Screening
     exact: Marginals
     ranks: Ranks
     choice: Choice = ALL
+    level: RanksByLength | None = None
 
     @classmethod
     def fit(
@@ -457,9 +508,9 @@ class CascadeCalibration:
         taught, ranked = escalated & teaches, escalated & ~teaches
         values = {name: np.asarray(one, dtype=np.float64) for name, one in exact.items()}
         edges = length_edges(sizes[taught], _FEWEST_EXACT)
-        marginals = Marginals.fit(_rows(values, taught), sizes[taught], edges)
-        scores = choice.fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[1])
-        return cls(screening, marginals, Ranks.of(scores, total=int(np.count_nonzero(~teaches))), choice)
+        marginals, level, scores = _ranked(values, sizes, taught, ranked, edges, choice)
+        ranks = Ranks.of(scores, total=int(np.count_nonzero(~teaches)))
+        return cls(screening, marginals, ranks, choice, level)
 
     @property
     def rows(self) -> int:
@@ -502,7 +553,8 @@ class CascadeCalibration:
         marginal, fused, _ = self.exact.p_values(values, sizes[near])
         # Rows that were not escalated have the screening's own rank, which counts all those above them.
         p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
-        p_value[near], beyond[near] = self.ranks.p_values(self.choice.fused(fused))
+        scores = _levelled(self.level, self.choice.fused(fused), sizes[near])
+        p_value[near], beyond[near] = self.ranks.p_values(scores)
         p_values = {}
         for name, own in marginal.items():
             p_values[name] = screened.p_values.get(name, np.ones(len(sizes))).copy()
@@ -517,6 +569,7 @@ class CascadeCalibration:
         ranks = self.ranks.to_state("exact", arrays)
         exact = self.exact.to_state("exact_channel", arrays)
         state = {"format": FORMAT, "escalate": self.screening.escalate, "screen": screen}
+        state["level"] = _kept(self.level, "exact_level", arrays)
         return {**state, "exact": exact, "ranks": ranks, **self.choice.to_state()}, arrays
 
     @classmethod
@@ -534,7 +587,8 @@ class CascadeCalibration:
             exact = Marginals.from_state(state["exact"], "exact_channel", arrays)
             # Older ones fuse both stages alike.
             choice = Choice.from_state(state) if "fusion" in state else screening.calibration.choice
-            return cls(screening, exact, Ranks.from_state(state["ranks"], "exact", arrays), choice)
+            ranks = Ranks.from_state(state["ranks"], "exact", arrays)
+            return cls(screening, exact, ranks, choice, _restored(state.get("level"), "exact_level", arrays))
         except (KeyError, TypeError, ValueError) as error:
             raise broken(error) from None
 

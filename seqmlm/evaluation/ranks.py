@@ -136,6 +136,15 @@ class Ranks:
         """
         return _p_values(self.at_least(values), self.total, self.tail, values)
 
+    def levelled(self, values: Doubles) -> Doubles:
+        """(M,) finite values to minus the log of p-values by rank, interpolated, so that their order is kept.
+
+        Beyond the largest value it is that of the largest, and by how much it is exceeded.
+        """
+        known = np.unique(self.values)
+        heights = -np.log((1.0 + self.at_least(known)) / (self.total + 1.0))
+        return np.asarray(np.interp(values, known, heights) + np.maximum(values - known[-1], 0.0))
+
     def at_least(self, values: Doubles) -> Longs:
         """(M,) how many of the K are as large as each of (M,) values, or larger."""
         return np.asarray(len(self.values) - np.searchsorted(self.values, values, side="left"))
@@ -244,6 +253,15 @@ class RanksByLength:
             here = owner == number
             p_values[here], beyond[here] = self.bins[number].p_values(values[here])
         return p_values, beyond
+
+    def levelled(self, values: Doubles, lengths: Longs) -> Doubles:
+        """(M,) values, each `Ranks.levelled` among those of about the same of (M,) lengths."""
+        owner = np.searchsorted(self.edges, lengths, side="right")
+        found = np.empty(len(values))
+        for number in np.unique(owner).tolist():
+            here = owner == number
+            found[here] = self.bins[number].levelled(values[here])
+        return found
 
     def finite(self, lengths: Longs) -> Bools:
         """(M,) True where no normal row of about this length has an infinite value."""

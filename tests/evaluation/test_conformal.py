@@ -373,3 +373,31 @@ def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statisti
     known = normal | {"unseen": np.where(np.arange(120) < 30, np.inf, 0.0)}
     calibration = Calibration.fit(known, lengths, seed=0, choice=Choice(fusion="harmonic"))
     assert calibration.judge(asked, np.array([2, 2, 2])).p_value[0] > 0.05, "normal rows have it too"
+
+
+def _of_two_lengths(random: np.random.Generator, rows: int) -> tuple[dict[str, Any], Any]:
+    """Short rows whose statistics are mostly equal, and long ones whose statistics never are."""
+    long = random.random(rows) < 0.3
+    statistics = {
+        f"s{n}": np.where(long, random.normal(size=rows), random.random(rows) < 0.1) for n in range(6)
+    }
+    return statistics, np.where(long, 64, 2)
+
+
+@pytest.mark.parametrize("fusion", ["fisher", "harmonic"])
+def test_p_values_hold_for_rows_of_each_length(fusion: Fusion) -> None:
+    random = np.random.default_rng(5)
+    normal, lengths = _of_two_lengths(random, 8000)
+    calibration = Calibration.fit(normal, lengths, seed=0, choice=Choice(fusion=fusion))
+    asked, sizes = _of_two_lengths(random, 20_000)
+    p_value = calibration.judge(asked, sizes).p_value
+    for size in (2, 64):
+        for rate in (0.05, 0.1):
+            assert 0.7 * rate < (p_value[sizes == size] <= rate).mean() < 1.3 * rate
+    assert 0.4 < (p_value[sizes == 64] <= 0.5).mean() < 0.6, "it was .77 and .98 without levels"
+    state, arrays = calibration.to_state()
+    again = Calibration.from_state(json.loads(json.dumps(state)), arrays)
+    assert (again.judge(asked, sizes).p_value == p_value).all()
+    before = {name: value for name, value in state.items() if name != "levels"} | {"format": 4}
+    earlier = Calibration.from_state(before, arrays).judge(asked, sizes).p_value
+    assert (earlier[sizes == 64] <= 0.5).mean() > 0.55, "as it was fitted, without levels"
