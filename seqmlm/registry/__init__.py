@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
+from seqmlm.registry.incidents import Change, Incident
+from seqmlm.registry.notices import Notice, NoticeQueue, Waiting
 from seqmlm.registry.store import ModelRef, Registry, resolve
 
 __all__ = [
     "CalibrationEntry",
+    "Change",
     "DatasetEntry",
+    "Incident",
     "ModelEntry",
     "ModelRef",
+    "Notice",
+    "NoticeQueue",
     "Registry",
     "StreamEntry",
     "TokenizerEntry",
     "UnreachableError",
+    "Waiting",
     "patiently",
     "resolve",
 ]

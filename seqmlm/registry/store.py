@@ -15,8 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.registry import database, tables
+from seqmlm.registry import database, incidents, notices, tables
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
+from seqmlm.registry.incidents import Change, Incident
+from seqmlm.registry.notices import Notice, NoticeQueue
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -215,7 +217,10 @@ class Registry:
         counts: Mapping[str, Any],
         mark: Mapping[str, Any],
         written: int,
-    ) -> None:
+        changes: Sequence[Change] = (),
+        belongs: Mapping[int, int] | None = None,
+        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
+    ) -> list[Change]:
         """Keep what a stream has done since the last time, all of it or nothing.
 
         It may be repeated: a connection that is lost during a commit does not say whether that was done.
@@ -226,24 +231,78 @@ class Registry:
             rows: (number, whether it is an alarm, line) of each new row.
             counts: of the whole stream.
             mark, written: where the output ends with the row of this number.
+            changes: of its incidents.
+            belongs: numbers of new rows to the row that opened the incident each belongs to.
+            notify: what webhooks are to be told of the changes, as they are kept.
+
+        Returns:
+            The changes, as they are kept.
         """
         with database.reachable(self._engine), self._writing.begin() as session:
             row = session.get_one(tables.Stream, stream)
             last = session.get(tables.StreamRow, (stream, rows[-1][0])) if rows else None
             if last is not None and last.line == rows[-1][2]:
-                return
+                return incidents.keep(session, row, changes)
             row.counts, row.mark, row.written = dict(counts), dict(mark), written
             for one in files:
                 kept = tables.StreamFile(
                     stream_id=stream, number=one["number"], done=one["done"], state=dict(one)
                 )
                 session.merge(kept)
+            owners = belongs or {}
             new = [
-                {"stream_id": stream, "number": number, "alarm": alarm, "line": line}
+                {
+                    "stream_id": stream,
+                    "number": number,
+                    "alarm": alarm,
+                    "line": line,
+                    "incident": owners.get(number),
+                }
                 for number, alarm, line in rows
             ]
             if new:
                 session.execute(insert(tables.StreamRow), new)
+            told = incidents.keep(session, row, changes)
+            notices.put(session, stream, notify(told), notices.now())
+            return told
+
+    def notices(self, stream: int) -> NoticeQueue:
+        """What webhooks are to be told of a stream."""
+        return NoticeQueue(self._engine, stream)
+
+    def incidents(self, **asked: Any) -> list[Incident]:
+        """Incidents in the order they were opened; for what can be asked see `registry.incidents.found`."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return incidents.found(session, **asked)
+
+    def mark_incident(self, incident: int, **said: Any) -> Incident:
+        """Keep what a person says of an incident: `muted`, `normal`, `note`, or the `state` acknowledged.
+
+        One that is resolved stays so.
+
+        Raises:
+            StateError: there is none of this id.
+        """
+        with database.reachable(self._engine), self._writing.begin() as session:
+            row = session.get(tables.Incident, incident)
+            if row is None:
+                raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
+            for name, value in said.items():
+                if name != "state" or row.state != "resolved":
+                    setattr(row, name, value)
+            session.flush()
+            return incidents.found(session, id=incident)[0]
+
+    def incident_rows(self, incident: Incident, most: int) -> list[str]:
+        """The first rows of an incident, and those that were silenced by it, in order."""
+        kind = tables.StreamRow
+        query = select(kind.line).where(
+            kind.stream_id == incident.stream_id,
+            kind.number >= incident.row,
+            kind.incident == incident.row,
+        )
+        with database.reachable(self._engine), self._sessions() as session:
+            return list(session.scalars(query.order_by(kind.number).limit(most)))
 
     def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
         """Number and line of a stream's rows behind a number, in order, so many at most."""

@@ -9,6 +9,7 @@ from sqlalchemy import (
     JSON,
     Boolean,
     DateTime,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -166,7 +167,45 @@ class StreamRow(Base):
     """From 1, in the order of the output."""
     alarm: Mapped[bool] = mapped_column(Boolean)
     line: Mapped[str] = mapped_column(Text)
+    incident: Mapped[int | None] = mapped_column(Integer)
+    """The row that opened the incident it belongs to, or is silenced by."""
     created: Mapped[datetime] = mapped_column(default=_now, index=True)
+
+
+class Incident(Base):
+    """Alarms of a stream that belong together; see `registry.incidents.Incident`."""
+
+    __tablename__ = "seqmlm_incidents"
+    __table_args__ = (UniqueConstraint("stream_id", "row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    stream_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_streams.id", ondelete="CASCADE"))
+    row: Mapped[int] = mapped_column(Integer)
+    model: Mapped[str] = mapped_column(String(4096))
+    place: Mapped[str] = mapped_column(String(4096))
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    muted: Mapped[bool] = mapped_column(Boolean)
+    normal: Mapped[bool] = mapped_column(Boolean)
+    note: Mapped[str] = mapped_column(Text)
+    title: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Text)
+    template: Mapped[str] = mapped_column(Text)
+    new: Mapped[list[str]]
+    expected: Mapped[list[str]]
+    first_line: Mapped[str] = mapped_column(Text)
+    last_line: Mapped[str] = mapped_column(Text)
+    first_time: Mapped[str | None] = mapped_column(String(40))
+    last_time: Mapped[str | None] = mapped_column(String(40))
+    rows: Mapped[int] = mapped_column(Integer)
+    lines: Mapped[int] = mapped_column(Integer)
+    new_lines: Mapped[int] = mapped_column(Integer)
+    p_value: Mapped[float] = mapped_column(Float)
+    start: Mapped[int] = mapped_column(Integer)
+    end: Mapped[int] = mapped_column(Integer)
+    likes: Mapped[list[str]]
+    opened: Mapped[datetime]
+    updated: Mapped[datetime] = mapped_column(index=True)
+    resolved: Mapped[datetime | None]
 
 
 class Notice(Base):
