@@ -23,7 +23,7 @@ from seqmlm.errors import StateError
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.runner import Output
 from seqmlm.inference.session import Session
-from seqmlm.registry import Registry, patiently
+from seqmlm.registry import Change, Notice, Registry, patiently
 from seqmlm.streams.cursor import Position, differences
 from seqmlm.streams.follow import Follower
 from seqmlm.streams.generations import FileState, Gap
@@ -45,9 +45,15 @@ class Outbox(Output):
         request: what decides the rows; a stream is continued where all of it is the same.
         follow: begins to follow the files, given how far they were read.
         private: only the owner may read the file, and a database that is a file.
+        notify: what webhooks are to be told of changes of incidents.
+
+    Attributes:
+        stream: number of the stream in the database; 0 before `begin`.
+        gaps: places where bytes were destroyed, of the whole stream.
     """
 
     follower: Follower
+    gaps = 0
 
     def __init__(
         self,
@@ -57,15 +63,20 @@ class Outbox(Output):
         follow: Callable[[Sequence[FileState]], Follower],
         *,
         private: bool = False,
+        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
     ) -> None:
         super().__init__(path, Schema(columns={}), private=private)
-        self._out, self._registry, self._follow = path, registry, follow
+        self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
         self._lines: LinesSink | None = None
         self._stream = self._number = self._written = 0
         self._mark: Mark = {}
         self._waiting: list[tuple[int, bool, str]] = []
+
+    @property
+    def stream(self) -> int:
+        return self._stream
 
     def begin(self, problems: Problems) -> Position:
         """Find the stream of this output, or begin one; the file is brought to what the database has.
@@ -100,6 +111,7 @@ class Outbox(Output):
             problems.cut_quarantine(int(met["quarantined"]))
             with problems.replaying(met):
                 pass  # counting continues from what was met then
+        self.gaps = int(counts.pop("gaps", 0))
         self.follower = self._follow([FileState(**one) for one in found.files])
         self.notes.append(f"going on with {self._out} behind {self._written:,} rows")
         return Position(records=int(counts.get("records", 0)), rows=self._number, counts=counts)
@@ -132,6 +144,7 @@ class Outbox(Output):
 
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
+        self.gaps += 1
         known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
         self.write(
             [
@@ -158,9 +171,10 @@ class Outbox(Output):
             self._stream,
             files=[asdict(one) for one in self.follower.states()],
             rows=self._waiting,
-            counts={**counts, "records": records, "problems": problems.snapshot()},
+            counts={**counts, "records": records, "gaps": self.gaps, "problems": problems.snapshot()},
             mark=self._mark,
             written=self._written,
+            notify=self._notify,
         )
         patiently(save)
         rows, self._waiting = self._waiting, []

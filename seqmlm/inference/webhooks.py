@@ -1,10 +1,10 @@
-"""Webhooks: incidents as plain JSON, as alerts of Alertmanager's API, or as logs of OTLP, sent until they arrive.
+"""Webhooks: incidents as plain JSON, alerts of Alertmanager's API or logs of OTLP, sent until they arrive.
 
 What is to be told is queued in the database, in the transaction of the rows it comes from
-(`seqmlm.registry.notices`); here it is put into words, and a thread for each webhook sends it, so that reading
-never waits for the network. What cannot be delivered is tried again after times that double up to five
-minutes, by the clock, also by the next process. A notice that is refused (most of 4xx, and redirects, which
-are not followed) is given up, and said once.
+(`seqmlm.registry.notices`); here it is put into words, and a thread for each webhook sends it, so that
+reading never waits for the network. What cannot be delivered is tried again after times that double up to
+five minutes, by the clock, also by the next process. A notice that is refused (most of 4xx, and redirects,
+which are not followed) is given up, and said once.
 
 Addresses may hold secrets, in their path too. The database and every message name a webhook by its host and a
 hash of its path; its address is nowhere but in the memory of the process.
@@ -76,9 +76,9 @@ def webhooks(urls: Sequence[str], formats: Sequence[str] = (), tokens: str = "")
     Raises:
         UsageError: an address that is none, or formats or tokens that do not fit; no secret is quoted.
     """
-    for one in formats:
-        if one not in FORMATS:
-            raise UsageError(f"--webhook-format cannot be {one!r}{nearest(one, FORMATS)}")
+    for style in formats:
+        if style not in FORMATS:
+            raise UsageError(f"--webhook-format cannot be {style!r}{nearest(style, FORMATS)}")
     styles = _each(urls, formats or ["plain"], "--webhook-format")
     bearers = _each(urls, tokens.split() or ["-"], TOKEN)
     hosts = {_parts(url, number).netloc.rpartition("@")[2] for number, url in enumerate(urls, 1)}
@@ -99,7 +99,8 @@ def _each(urls: Sequence[str], given: Sequence[str], name: str) -> list[str]:
     """One for each address."""
     if len(given) not in (1, len(urls)):
         raise UsageError(
-            f"{name} is given {len(given)} times, and --webhook {len(urls)} times: give one for all, or one each"
+            f"{len(given)} values of {name} for {len(urls)} addresses of --webhook: give one for all, or one "
+            "each, in their order"
         )
     return list(given) * len(urls) if len(given) == 1 else list(given)
 
@@ -107,7 +108,9 @@ def _each(urls: Sequence[str], given: Sequence[str], name: str) -> list[str]:
 def _parts(url: str, number: int) -> urllib.parse.SplitResult:
     """The parts of an address; of one that is none the error says only which it is."""
     if not url.isascii() or any(not "!" <= letter <= "~" for letter in url):
-        raise UsageError(f"--webhook (number {number}) has a character that addresses cannot have: encode it as %XX")
+        raise UsageError(
+            f"--webhook (number {number}) has a character that addresses cannot have: encode it as %XX"
+        )
     try:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port
@@ -217,7 +220,9 @@ def told(incident: Incident, origin: Origin) -> dict[str, Any]:
     }
     if origin.sensitive:
         found |= {"reason": "", "template": "", "new": [], "expected": []}
-        found["title"] = f"incident {incident.id} in sensitive data; see 'seqmlm incidents show {incident.id}'"
+        found["title"] = (
+            f"incident {incident.id} in sensitive data; see 'seqmlm incidents show {incident.id}'"
+        )
     return {name: _bounded(value) for name, value in found.items()}
 
 

@@ -113,7 +113,11 @@ class NoticeQueue:
         self._writing = sessionmaker(engine.execution_options(**database.WRITING))
 
     def due(self, sink: str, now: datetime) -> list[Waiting]:
-        """Notices of a webhook that may be sent now, the oldest first, at most one of each incident."""
+        """Notices of a webhook that may be sent now, at most one of each incident.
+
+        Those come first that have failed least, the oldest of them first: one that always fails is not what
+        a webhook is always asked first.
+        """
         kind, earlier = tables.Notice, aliased(tables.Notice)
         before = exists().where(
             earlier.stream_id == self._stream,
@@ -124,7 +128,8 @@ class NoticeQueue:
         )
         # A time that no attempt was ever put off to: the clock went back since.
         reached = or_(kind.due <= now, kind.due > now + 2 * LONGEST)
-        query = select(kind).where(*self._waiting(sink), reached, ~before).order_by(kind.id).limit(_SOME)
+        query = select(kind).where(*self._waiting(sink), reached, ~before)
+        query = query.order_by(kind.attempts, kind.id).limit(_SOME)
         with database.reachable(self._engine), self._sessions() as session:
             return [
                 Waiting(
@@ -156,7 +161,7 @@ class NoticeQueue:
             return session.scalar(query) or 0
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Of each webhook of this stream, those of earlier processes included: waiting, delivered, given_up."""
+        """Of each webhook of this stream, also of earlier processes: "waiting", "delivered", "given_up"."""
         kind = tables.Notice
         query = select(kind.sink, kind.done.is_not(None), kind.error.is_not(None), func.count())
         query = query.where(kind.stream_id == self._stream).group_by(

@@ -266,6 +266,14 @@ class Registry:
             notices.put(session, stream, notify(told), notices.now())
             return told
 
+    def incident_counts(self, stream: int) -> dict[str, int]:
+        """Incidents of a stream that are not resolved, by state."""
+        kind = tables.Incident
+        query = select(kind.state, func.count()).where(kind.stream_id == stream).group_by(kind.state)
+        with database.reachable(self._engine), self._sessions() as session:
+            found = dict(session.execute(query).tuples().all())
+        return {state: found.get(state, 0) for state in ("open", "acknowledged")}
+
     def notices(self, stream: int) -> NoticeQueue:
         """What webhooks are to be told of a stream."""
         return NoticeQueue(self._engine, stream)

@@ -160,7 +160,7 @@ class Follower:
 
     @property
     def unread(self) -> int:
-        """Bytes of whole lines that are there and were not read; of a compressed file those that were expanded."""
+        """Bytes of whole lines that are there and were not read; of a compressed file those that expanded."""
         found = 0
         for file in self._files:
             size = file.state.size if file.content is None else file.content.size()

@@ -1,4 +1,4 @@
-"""What a scorer that runs tells about itself: counters, as JSON and as Prometheus text, on a port of this machine.
+"""What a scorer that runs tells about itself: counters, as JSON and as text of Prometheus, on a port.
 
 Whoever asks gets the numbers of that moment; nothing is computed for them before. There is no password: the
 port is on the loopback address unless somebody asks for another.
@@ -198,8 +198,8 @@ class MetricsServer:
             self._server = kind((host, port), _Handler)
         except (OSError, OverflowError) as error:
             raise UsageError(
-                f"--metrics-port {port} of {host} cannot be used: {getattr(error, 'strerror', None) or error}; "
-                "choose another port, or 0 for one that is free"
+                f"--metrics-port {port} of {host} cannot be used: "
+                f"{getattr(error, 'strerror', None) or error}; choose another port, or 0 for one that is free"
             ) from None
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self._server.server_port}"

@@ -12,9 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    stream = sa.ForeignKey(
-        "seqmlm_streams.id", name="fk_seqmlm_notices_stream_id", ondelete="CASCADE"
-    )
+    stream = sa.ForeignKey("seqmlm_streams.id", name="fk_seqmlm_notices_stream_id", ondelete="CASCADE")
     op.create_table(
         "seqmlm_notices",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -32,7 +30,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_seqmlm_notices"),
         sa.UniqueConstraint("key", name="uq_seqmlm_notices_key"),
     )
-    op.create_index("ix_seqmlm_notices_stream_id", "seqmlm_notices", ["stream_id", "sink", "done", "incident"])
+    op.create_index(
+        "ix_seqmlm_notices_stream_id", "seqmlm_notices", ["stream_id", "sink", "done", "incident"]
+    )
 
 
 def downgrade() -> None:
