@@ -322,6 +322,24 @@ class Level(ABC):
             return self.statistics[name]
         return self.shares[name].format(f"{100 * value:.2g} %")
 
+    def brief(
+        self, row: Row, scored: Scored, background: Background | None, fired: str | None
+    ) -> dict[str, Any]:
+        """What an alarm tells whoever puts alarms together.
+
+        Args:
+            row, scored: what alarmed.
+            background: as `rows` took it.
+            fired: name of the statistic that says most; None where none does.
+
+        Returns:
+            `what` is wrong, in some words that are equal where the same is wrong. Where it is known also:
+            `unit`, the index of the unit that says most, and its `template`, which is it without its values;
+            `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
+            `new_lines`, how many of them training never had, and `never_seen`, what is new in them.
+        """
+        return {"what": f"an unusual {self.name}" if fired is None else self.meaning(fired, row)}
+
 
 # Statistics and rows that several fields share
 

@@ -1,4 +1,4 @@
-"""Alarms that overlap or touch as one incident; false positive rates from alarms per day."""
+"""Alarms that overlap, touch or follow each other soon as one incident; rates from alarms per day."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Alarm:
         place: its file, document or host; only alarms of one place are merged.
         start, end: its extent there, in characters, lines or seconds; start <= end.
         p_value: in (0, 1].
+        times: of its first and last unit, in seconds, as the data say; None where they do not.
+        seen: when it was raised, in seconds of whoever counts them.
     """
 
     id: str
@@ -24,17 +26,21 @@ class Alarm:
     start: float
     end: float
     p_value: float
+    times: tuple[float, float] | None = None
+    seen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Alarms of one place that overlap, or are no further apart than the gap.
+    """Alarms of one place that overlap, are no further apart than the gap, or follow each other soon.
 
     Args:
         place, start, end: where it is, from the first alarm's start to the last one's end.
         rows: alarms in it.
         p_value: the smallest of theirs.
         worst: id of the alarm that has it; the first of equal ones.
+        times: from the first to the last of its alarms, of those that have times; or None.
+        seen: when the last one was raised.
     """
 
     place: str
@@ -43,6 +49,8 @@ class Incident:
     rows: int
     p_value: float
     worst: str
+    times: tuple[float, float] | None = None
+    seen: float = 0.0
 
 
 class Incidents:
@@ -54,17 +62,23 @@ class Incidents:
     Args:
         gap: largest distance of alarms of one incident, in the unit of start and end; 0 merges those that
             touch.
+        quiet: seconds: alarms that follow an incident of their place so soon belong to it, by their own times
+            where both have them, else by when they were raised; None: only those that meet it.
         places: most places with open incidents; beyond that the longest inactive one is closed.
 
     Raises:
-        UsageError: a negative gap, or no place.
+        UsageError: a negative gap or quiet time, or no place.
     """
 
-    def __init__(self, gap: float = 0.0, *, places: int = 10_000) -> None:
-        if gap < 0 or places < 1:
-            raise UsageError("the gap must be at least 0, and places at least 1")
-        self._gap, self._limit = gap, places
+    def __init__(self, gap: float = 0.0, *, quiet: float | None = None, places: int = 10_000) -> None:
+        if gap < 0 or places < 1 or (quiet is not None and quiet < 0):
+            raise UsageError("the gap and the quiet time must be at least 0, and places at least 1")
+        self._gap, self._quiet, self._limit = gap, quiet, places
         self._open: OrderedDict[str, Incident] = OrderedDict()
+
+    def hold(self, incident: Incident) -> None:
+        """Go on with an incident that was open before, the only one of its place."""
+        self._open[incident.place] = incident
 
     def add(self, alarm: Alarm) -> list[Incident]:
         """Add one alarm; returns the incidents that it ends (none, one or two)."""
@@ -78,6 +92,16 @@ class Incidents:
             over.append(self._open.popitem(last=False)[1])
         return over
 
+    def settle(self, now: float) -> list[Incident]:
+        """Close the incidents without an alarm for the quiet time; returns them, the longest inactive first.
+
+        One that was last seen as long after `now` is closed too: the clock was set back.
+        """
+        over = [one for one in self._open.values() if abs(now - one.seen) >= (self._quiet or 0.0)]
+        for one in over:
+            del self._open[one.place]
+        return over
+
     def close(self) -> list[Incident]:
         """End the stream; returns the open incidents, the longest inactive first."""
         over = list(self._open.values())
@@ -85,7 +109,14 @@ class Incidents:
         return over
 
     def _meets(self, incident: Incident, alarm: Alarm) -> bool:
-        return alarm.start <= incident.end + self._gap and alarm.end >= incident.start - self._gap
+        if alarm.start <= incident.end + self._gap and alarm.end >= incident.start - self._gap:
+            return True
+        if self._quiet is None:
+            return False
+        if alarm.times is None or incident.times is None:
+            return abs(alarm.seen - incident.seen) < self._quiet
+        (first, last), (begun, over) = alarm.times, incident.times
+        return first < over + self._quiet and last > begun - self._quiet
 
 
 def rate_for(alarms_per_day: float, rows_per_day: float) -> float:
@@ -120,6 +151,8 @@ def _begun(alarm: Alarm) -> Incident:
         rows=1,
         p_value=alarm.p_value,
         worst=alarm.id,
+        times=alarm.times,
+        seen=alarm.seen,
     )
 
 
@@ -132,4 +165,14 @@ def _joined(incident: Incident, alarm: Alarm) -> Incident:
         rows=incident.rows + 1,
         p_value=min(incident.p_value, alarm.p_value),
         worst=alarm.id if worse else incident.worst,
+        times=_spanned(incident.times, alarm.times),
+        seen=alarm.seen,
     )
+
+
+def _spanned(
+    first: tuple[float, float] | None, second: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    if first is None or second is None:
+        return first or second
+    return min(first[0], second[0]), max(first[1], second[1])

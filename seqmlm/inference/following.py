@@ -5,25 +5,33 @@ and the counts are committed together, or not at all; so after a kill the next p
 commit left it, and no row is lost or doubled. The file of rows comes after that: its length, with the number
 of its last row, is in the next commit, and whoever continues cuts it back to that and fills it again from the
 database. The trade-off: the rows are in the database as well as in the file.
+
+Rows that alarm become incidents in the same transaction. What is open is asked of the database each time that
+a row alarms, and not remembered: a person may have acknowledged or muted it meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.errors import StateError
+from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.runner import Output
 from seqmlm.inference.session import Session
-from seqmlm.registry import Change, Notice, Registry, patiently
+from seqmlm.registry import Change, Incident, Notice, Registry, patiently
+from seqmlm.registry.incidents import LIKES, TOLD, Kind
 from seqmlm.streams.cursor import Position, differences
 from seqmlm.streams.follow import Follower
 from seqmlm.streams.generations import FileState, Gap
@@ -32,8 +40,251 @@ from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, changed, json_
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
 
+QUIET = 300.0
+"""Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
+for so long is over."""
+
 _MOMENT = 0.05  # seconds between two looks at files that do not grow
 _REFILLED = 1000  # rows that are fetched at a time to fill the output again
+
+
+# What alarms come to
+
+Ignored = tuple[re.Pattern[str], str]
+"""A pattern, and where it was given: "FILE:LINE"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """Puts the alarms of a stream together.
+
+    Args:
+        model: reference of the model that judges.
+        stream: id.
+        quiet: see `QUIET`.
+        ignored: alarms that one of these fits, by the message or the template that they tell of, make no
+            incident.
+        private: incidents say nothing of what is in the data.
+    """
+
+    model: str
+    stream: int = 0
+    quiet: float = QUIET
+    ignored: Sequence[Ignored] = ()
+    private: bool = False
+
+    def over(self, incident: Incident, now: float) -> bool:
+        """Whether nothing has come for the quiet time; or the clock was set back by as much."""
+        return abs(now - incident.updated.timestamp()) >= self.quiet
+
+    def judge(
+        self, rows: Sequence[tuple[int, Fields]], standing: Sequence[Incident], now: float
+    ) -> tuple[list[tuple[int, Fields]], list[Change], dict[int, int]]:
+        """What some rows do to the incidents of their stream.
+
+        Args:
+            rows: (number, fields) of each.
+            standing: incidents that are not resolved, or whose likes are silenced.
+            now: seconds since 1970-01-01 UTC.
+
+        Returns:
+            The rows, those that are silenced with `muted`, by what; the changes, at most two of an incident;
+            and numbers of rows to the row that opened the incident each belongs to.
+        """
+        found = _Found(self, now)
+        for one in standing:
+            found.stand(one)
+        given = [(number, found.take(number, row) if row.get("alarm") else row) for number, row in rows]
+        return given, list(found.changes.values()), found.belongs
+
+    def begun(self, number: int, row: Fields, now: float) -> Incident:
+        """The incident that a row opens."""
+        at, line = datetime.fromtimestamp(now, UTC), int(row["line"])
+        last = int(row.get("last_line", line))
+        shown: dict[str, Any] = {}
+        if not self.private:
+            shown = {
+                "template": str(row.get("template", "")),
+                "new": tuple(map(_short, row.get("never_seen", ())))[:TOLD],
+                "expected": tuple(map(_short, row.get("expected", ()))),
+                "reason": str(row.get("reason", "")),
+                "what": str(row.get("what", "an alarm")),
+            }
+        made = Incident(
+            **{"template": "", "new": (), "reason": "", "what": "unusual lines", **shown},
+            stream_id=self.stream,
+            row=number,
+            model=self.model,
+            place=str(row["source"]),
+            title="",
+            first_line=f"{row['source']}:{line}",
+            last_line=f"{row['source']}:{last}",
+            first_time=row.get("time"),
+            last_time=row.get("last_time"),
+            rows=1,
+            lines=int(row.get("lines", 1)),
+            new_lines=int(row.get("new_lines", 0)),
+            p_value=_p_value(row),
+            start=line,
+            end=last + 1,
+            likes=_likes(row),
+            opened=at,
+            updated=at,
+        )
+        return replace(made, title=_title(made))
+
+
+class _Found:
+    """What some rows do, while they are taken one by one."""
+
+    def __init__(self, grouping: Grouping, now: float) -> None:
+        self._grouping, self._now = grouping, now
+        self._merging = merging.Incidents(quiet=grouping.quiet)
+        self._open: dict[str, Incident] = {}
+        self._silent: dict[int, Incident] = {}
+        self.changes: dict[tuple[int, bool], Change] = {}
+        self.belongs: dict[int, int] = {}
+
+    def stand(self, one: Incident) -> None:
+        """Take an incident as it stands; one that nothing was added to for long is over."""
+        if one.state != "resolved" and self._grouping.over(one, self._now):
+            one = self._end(one)
+        if one.silences:
+            self._silent[one.row] = one
+        elif one.state != "resolved":
+            self._open[one.place] = one
+            self._merging.hold(_merged(one))
+
+    def take(self, number: int, row: Fields) -> Fields:
+        """Take an alarm; returns it, marked where it is silenced."""
+        texts = [str(row[name]) for name in ("message", "template") if name in row]
+        for pattern, where in self._grouping.ignored:
+            if any(map(pattern.search, texts)):
+                return {**row, "muted": where}
+        new = self._grouping.begun(number, row, self._now)
+        known = [one for one in self._silent.values() if set(new.likes) <= set(one.likes)]
+        if known:  # first one that goes on
+            one = min(known, key=lambda one: (one.state == "resolved", one.row))
+            self.belongs[number] = one.row
+            if one.state != "resolved":
+                self._silent[one.row] = self._change("updated", _joined(one, new))
+            return {**row, "muted": f"incident {one.id}"}
+        for over in self._merging.add(_alarm(new)):
+            self._end(self._open.pop(over.place))
+        before = self._open.get(new.place)
+        one = new if before is None else _joined(before, new)
+        self._open[new.place] = self._change("updated" if before else "opened", one)
+        self.belongs[number] = one.row
+        return row
+
+    def _end(self, one: Incident) -> Incident:
+        at = datetime.fromtimestamp(self._now, UTC)
+        return self._change("resolved", replace(one, state="resolved", resolved=at))
+
+    def _change(self, kind: Kind, one: Incident) -> Incident:
+        key = (one.row, kind == "resolved")
+        earlier = self.changes.get(key)
+        self.changes[key] = Change(kind=earlier.kind if earlier else kind, incident=one)
+        return one
+
+
+def _joined(one: Incident, new: Incident) -> Incident:
+    """An incident with one more row, given as the incident that it alone would be."""
+    speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
+    told = {name: getattr(new, name) for name in ("what", "reason", "template", "expected")}
+    first, last = min(one, new, key=lambda x: x.start), max(one, new, key=lambda x: x.end)
+    times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
+    joined = replace(
+        one,
+        **(told if speaks else {}),
+        new=tuple(dict.fromkeys((*one.new, *new.new)))[:TOLD],
+        likes=tuple(dict.fromkeys((*one.likes, *new.likes)))[:LIKES],
+        first_line=first.first_line,
+        last_line=last.last_line,
+        first_time=min(times, default=None),
+        last_time=max(times, default=None),
+        rows=one.rows + 1,
+        lines=one.lines + new.lines,
+        new_lines=one.new_lines + new.new_lines,
+        p_value=min(one.p_value, new.p_value),
+        start=first.start,
+        end=last.end,
+        updated=new.updated,
+    )
+    return replace(joined, title=_title(joined))
+
+
+def _title(one: Incident) -> str:
+    """What broke, how much of it, and where."""
+    what = one.what
+    if one.new:
+        more = f" and {len(one.new) - _NAMED} more" if len(one.new) > _NAMED else ""
+        was = "was" if len(one.new) == 1 else "were"
+        what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
+    count = f"{one.new_lines:,} of {one.lines:,} lines" if one.new_lines else f"{one.lines:,} lines"
+    name, last = Path(one.place).name, one.end - 1
+    place = f"{name}:{one.start}" if last == one.start else f"{name}:{one.start}-{last}"
+    return f"{what}: {'1 line' if count == '1 lines' else count}, {place}"
+
+
+_NAMED = 3  # new values in a title
+_LONGEST = 120  # characters of each
+
+
+def _short(text: object) -> str:
+    return str(text) if len(str(text)) <= _LONGEST else f"{str(text)[: _LONGEST - 3]}..."
+
+
+def _p_value(row: Fields) -> float:
+    p_value = row.get("p_value")
+    return 1.0 if p_value is None else float(p_value)
+
+
+def _likes(row: Fields) -> tuple[str, ...]:
+    """What alarms are recognised by: all that was never seen, or else what is wrong, which names a template.
+
+    Digests, for what the lines say may not be shown.
+    """
+    texts = [f"new {one}" for one in row.get("never_seen", ())] or [f"what {row.get('what')}"]
+    return tuple(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in texts)
+
+
+def _alarm(one: Incident) -> merging.Alarm:
+    """An incident of one row as it is merged."""
+    return merging.Alarm(
+        id=str(one.row),
+        place=one.place,
+        start=one.start,
+        end=one.end,
+        p_value=one.p_value,
+        times=_times(one),
+        seen=one.updated.timestamp(),
+    )
+
+
+def _merged(one: Incident) -> merging.Incident:
+    """An incident that goes on, as it is merged."""
+    return merging.Incident(
+        place=one.place,
+        start=one.start,
+        end=one.end,
+        rows=one.rows,
+        p_value=one.p_value,
+        worst="",
+        times=_times(one),
+        seen=one.updated.timestamp(),
+    )
+
+
+def _times(one: Incident) -> tuple[float, float] | None:
+    if one.first_time is None or one.last_time is None:
+        return None
+    return datetime.fromisoformat(one.first_time).timestamp(), datetime.fromisoformat(
+        one.last_time
+    ).timestamp()
+
+
+# Where the rows go
 
 
 class Outbox(Output):
@@ -45,6 +296,9 @@ class Outbox(Output):
         request: what decides the rows; a stream is continued where all of it is the same.
         follow: begins to follow the files, given how far they were read.
         private: only the owner may read the file, and a database that is a file.
+        grouping: what puts alarms together; None: by `QUIET`, of no named model.
+        tell: takes what happened to incidents, after it was committed.
+        clock: seconds since 1970-01-01 UTC.
         notify: what webhooks are to be told of changes of incidents.
 
     Attributes:
@@ -63,16 +317,22 @@ class Outbox(Output):
         follow: Callable[[Sequence[FileState]], Follower],
         *,
         private: bool = False,
+        grouping: Grouping | None = None,
+        tell: Callable[[Change], None] = lambda change: None,
+        clock: Callable[[], float] = time.time,
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
     ) -> None:
         super().__init__(path, Schema(columns={}), private=private)
+        self._grouping = replace(grouping or Grouping(model=""), private=private)
+        self._tell, self._clock = tell, clock
+        self._unresolved: dict[int, Incident] = {}
         self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
         self._lines: LinesSink | None = None
         self._stream = self._number = self._written = 0
         self._mark: Mark = {}
-        self._waiting: list[tuple[int, bool, str]] = []
+        self._waiting: list[tuple[int, Fields]] = []
 
     @property
     def stream(self) -> int:
@@ -94,7 +354,7 @@ class Outbox(Output):
                     f"{self._out} is there, and no following of this workspace has written it: name another "
                     "--out, or move it away"
                 )
-            self._stream = self._registry.begin_stream(self._name, self._request)
+            self._stand(self._registry.begin_stream(self._name, self._request))
             self._lines = LinesSink(self._out, private=self._private)
             self.follower = self._follow([])
             return Position()
@@ -103,7 +363,8 @@ class Outbox(Output):
                 f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
                 "name another --out"
             )
-        self._stream, self._written, self._mark = found.id, found.written, found.mark
+        self._stand(found.id)
+        self._written, self._mark = found.written, found.mark
         self._refill()
         counts = dict(found.counts)
         met = counts.pop("problems", {})
@@ -115,6 +376,22 @@ class Outbox(Output):
         self.follower = self._follow([FileState(**one) for one in found.files])
         self.notes.append(f"going on with {self._out} behind {self._written:,} rows")
         return Position(records=int(counts.get("records", 0)), rows=self._number, counts=counts)
+
+    def _stand(self, stream: int) -> None:
+        """Go on with the incidents of a stream."""
+        self._stream, self._grouping = stream, replace(self._grouping, stream=stream)
+        standing = self._registry.incidents(stream=stream, standing=True)
+        self._unresolved = {one.row: one for one in standing if one.state != "resolved"}
+
+    @property
+    def due(self) -> bool:
+        """Whether an incident is over that is not resolved: time for a commit."""
+        now = self._clock()
+        return any(self._grouping.over(one, now) for one in self._unresolved.values())
+
+    def incidents(self) -> int:
+        """How many there were, in the whole stream."""
+        return len(self._registry.incidents(stream=self._stream))
 
     def _refill(self) -> None:
         """Cut the file back to its mark, and write the rows that come after it."""
@@ -140,7 +417,7 @@ class Outbox(Output):
         """Take rows; they are kept with the next commit."""
         for row in rows:
             self._number += 1
-            self._waiting.append((self._number, bool(row.get("alarm")), json_lines([row]).decode().rstrip()))
+            self._waiting.append((self._number, row))
 
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
@@ -166,22 +443,33 @@ class Outbox(Output):
             StateError: the database or the file cannot be written; what was committed before stays.
         """
         assert self._lines is not None
+        given, changes, belongs = self._waiting, list[Change](), dict[int, int]()
+        if self.due or any(row.get("alarm") for _, row in given):
+            standing = patiently(partial(self._registry.incidents, stream=self._stream, standing=True))
+            given, changes, belongs = self._grouping.judge(given, standing, self._clock())
+        rows = [(number, bool(row.get("alarm")), _line(row)) for number, row in given]
         save = partial(
             self._registry.commit_stream,
             self._stream,
             files=[asdict(one) for one in self.follower.states()],
-            rows=self._waiting,
+            rows=rows,
             counts={**counts, "records": records, "gaps": self.gaps, "problems": problems.snapshot()},
             mark=self._mark,
             written=self._written,
+            changes=changes,
+            belongs=belongs,
             notify=self._notify,
         )
-        patiently(save)
-        rows, self._waiting = self._waiting, []
+        done, self._waiting = patiently(save), []
         if rows:
             self._lines.put("".join(f"{line}\n" for _, _, line in rows).encode())
             self._mark = self._lines.commit()
             self._written = rows[-1][0]
+        for change in done:
+            self._unresolved[change.incident.row] = change.incident
+            if change.kind == "resolved":
+                del self._unresolved[change.incident.row]
+            self._tell(change)
 
     def finish(self) -> None:
         """Nothing: a stream has no end."""
@@ -227,7 +515,7 @@ def turns(
         records = follower.turn()
         for gap in follower.gaps:
             outbox.tell_gap(gap)
-        late = clock() - committed >= COMMIT_SECONDS and follower.changed
+        late = (clock() - committed >= COMMIT_SECONDS and follower.changed) or outbox.due
         if records or follower.gaps or late:
             given = Input(partial(_these, records), session.domain, session.tokenizer)
             yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
@@ -235,6 +523,10 @@ def turns(
         if follower.idle:
             sleep(_MOMENT)
     yield []
+
+
+def _line(row: Fields) -> str:
+    return json_lines([row]).decode().rstrip()
 
 
 def _these(records: list[Record], told: Problems) -> list[Record]:

@@ -38,6 +38,7 @@ class Incident:
         normal: a person said that this was normal; its likes make no incident either.
         note: of the person.
         title: a sentence that says what broke.
+        what: the same without counts and place.
         reason: of its most unusual row.
         template: of the line that made that row unusual; "" where that is not known or not told.
         new: what no training line had, at most `TOLD`.
@@ -64,6 +65,7 @@ class Incident:
     normal: bool = False
     note: str = ""
     title: str
+    what: str
     reason: str
     template: str
     new: tuple[str, ...]

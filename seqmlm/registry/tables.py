@@ -188,6 +188,7 @@ class Incident(Base):
     normal: Mapped[bool] = mapped_column(Boolean)
     note: Mapped[str] = mapped_column(Text)
     title: Mapped[str] = mapped_column(Text)
+    what: Mapped[str] = mapped_column(Text)
     reason: Mapped[str] = mapped_column(Text)
     template: Mapped[str] = mapped_column(Text)
     new: Mapped[list[str]]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -123,18 +125,47 @@ def lines(
                 kept.append(row)
             before = row.scored
         return [
-            line(
-                row,
-                tokenizer,
-                per_unit=config.per_unit,
-                sensitive=plan.sensitive,
-                calibrated=plan.calibrated,
-                level=plan.level,
-            )
+            {
+                **line(
+                    row,
+                    tokenizer,
+                    per_unit=config.per_unit,
+                    sensitive=plan.sensitive,
+                    calibrated=plan.calibrated,
+                    level=plan.level,
+                ),
+                **(brief(row, plan) if row.alarm and config.follow else {}),
+            }
             for row in kept
         ]
 
     return made
+
+
+_LONGEST = 1000  # characters of a message or template that an alarm tells
+
+
+def brief(judged: JudgedRow, plan: ScoringPlan) -> dict[str, Any]:
+    """Further fields of an alarm, by which those of a followed file become incidents.
+
+    They are `what` is wrong; of the unit that says most its `message`, its `template` and what was `expected`
+    instead, the most probable first; `time` and `last_time` in ISO 8601; and as `Level.brief` says.
+    """
+    row, scored = judged.row, judged.scored
+    if row.score is None:
+        return {"what": f"an unfamiliar {plan.level.name}"}
+    told = plan.level.brief(row, scored, plan.background, judged.fired)
+    unit, times = told.pop("unit", None), told.pop("times", None) or (row.time, row.time)
+    if unit is not None:
+        fields = unit_fields(row, scored, unit, plan.session.tokenizer)
+        told["message"] = fields["unit"][:_LONGEST]
+        told["expected"] = [one["unit"] for one in fields.get("expected", ())]
+    if "template" in told:
+        told["template"] = told["template"][:_LONGEST]
+    for name, seconds in zip(("time", "last_time"), times, strict=True):
+        with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
+            told |= {} if seconds is None else {name: datetime.fromtimestamp(seconds, UTC).isoformat()}
+    return told
 
 
 def summary(bits: Doubles) -> dict[str, float | None]:
@@ -354,6 +385,7 @@ class ScoreCounts(Counts):
     Attributes:
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
         is_known: whether the model was trained on a record; None where that is not known.
+        kept: how many incidents there are, where a stream keeps them; None where they are counted here.
         p_histogram: rows with p-values up to each of `P_EDGES`, and above the one before; `p_sum` is of all.
         never_seen: rows that name something which no training line had.
         characters: of the records counted by this process, as `inference.batches.characters` counts them.
@@ -361,6 +393,7 @@ class ScoreCounts(Counts):
 
     unfamiliar_ids: Sequence[int] = ()
     is_known: Callable[[Record], bool] | None = None
+    kept: Callable[[], int] | None = None
 
     characters: int
     units: int
@@ -425,7 +458,7 @@ class ScoreCounts(Counts):
             self.first = self.first or f"{judged.row.source}:{judged.row.line}"
         if judged.alarm:
             self.alarms += 1
-            self._over += len(self._incidents.add(_alarm(judged)))
+            self._over += 0 if self.kept else len(self._incidents.add(_alarm(judged)))
 
     def snapshot(self) -> dict[str, Any]:
         open_ones = [
@@ -453,7 +486,7 @@ class ScoreCounts(Counts):
 
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch, those still open included."""
-        return self._over + len(self.snapshot()["incidents_open"])
+        return self.kept() if self.kept else self._over + len(self.snapshot()["incidents_open"])
 
 
 def summarized(

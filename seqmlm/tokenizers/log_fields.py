@@ -355,15 +355,23 @@ class Fields:
     def texts(self, pairs: Pairs, message: str) -> list[str] | None:
         """The templates a line may have, the one that says most first; None where a value is not known."""
         values = dict(pairs)
+        if any(name in values and values[name] not in self.kept[name] for name in self.names):
+            return None
+        start, ends = self._parts(values, message)
+        return [" ".join([*start, *ends[:size]]) or ANY for size in range(len(ends), -1, -1)]
+
+    def shape(self, pairs: Pairs, message: str) -> str:
+        """What the template of a line would be, also where a value is not known."""
+        start, ends = self._parts(dict(pairs), message)
+        return " ".join([*start, *ends]) or ANY
+
+    def _parts(self, values: Mapping[str, str], message: str) -> tuple[list[str], list[str]]:
+        """Message and kept values, and what templates of rare combinations do without."""
         start = [message] if message else []
-        for name in self.names:
-            if name in values:
-                if values[name] not in self.kept[name]:
-                    return None
-                start.append(f"{name}={values[name]}")
+        start += [f"{name}={values[name]}" for name in self.names if name in values]
         ends = [f"{name}={self._shape(name, values.get(name))}" for name in self.paths]
         ends += [f"{name}={self._size(name, values.get(name))}" for name in self.sizes]
-        return [" ".join([*start, *ends[:size]]) or ANY for size in range(len(ends), -1, -1)]
+        return start, ends
 
     def _shape(self, name: str, path: str | None) -> str:
         if path is None or path == ANY:

@@ -223,6 +223,22 @@ class TemplateTokenizer(Tokenizer):
         number = self._fields.find(_hidden(pairs, self._values), head)
         return self._first_told + number if number >= 0 else _NEW
 
+    def template(self, line: str) -> str:
+        """The template of a line; of one that has none, what it would be: the line without its values."""
+        told = fields_of(line) if self._fields is not None else None
+        if told is None or self._fields is None:
+            return self._likeness(line)
+        found = self._id(line)
+        if found >= self._first:
+            return self.surface(found)
+        return self._fields.shape(_hidden(told[0], self._values), self._likeness(told[1]))
+
+    def _likeness(self, message: str) -> str:
+        """The template of a message of words, or the words without values."""
+        words = self._values.words(message)
+        number = self._templates.match(words) if words else -1
+        return " ".join(words if number < 0 else self._templates[number])
+
     def never_seen(self, line: str) -> list[str]:
         """What of a line no training line had where only known words and values stand: status=502."""
         told = fields_of(line) if self._fields is not None else None

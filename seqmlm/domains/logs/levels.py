@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.anomaly.faults import Fault, Given, Planted, Random
-from seqmlm.anomaly.levels import SURPRISAL, Background, Level, part_row, record_row
+from seqmlm.anomaly.levels import SURPRISAL, UNKNOWN, Background, Level, part_row, record_row
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
 from seqmlm.engine.units import Mode
@@ -284,6 +285,49 @@ class _LinesLevel(Level):
 
     background = LogBackground
 
+    def brief(
+        self, row: Row, scored: Scored, background: Background | None, fired: str | None
+    ) -> dict[str, Any]:
+        """As `Level.brief`: by what was never seen, else by the statistic that fired; with the template of
+        the line that says most of it, and how many lines of the row were never seen."""
+        known = _known(background, self.name)
+        counted, raw = known.counted(scored.encoding), scored.record.raw
+        of_unit = line_at(scored.encoding, scored.position, known.tokenizer)
+        whole = row.id == scored.record.id
+        own = np.arange(len(counted.events)) if whole else np.unique(of_unit[row.units])
+        new = own[_new(counted, known)[own]]
+        bits, likely = _line_bits(scored, counted, known), new if len(new) else own
+        at = int(likely[bits[likely].argmax()])
+        numbers, units = scored.record.meta.get("lines"), np.flatnonzero(of_unit == at)
+        told: dict[str, Any] = {"lines": len(own)}
+        if raw.times:
+            told["times"] = raw.times[own[0]], raw.times[own[-1]]
+        if numbers is not None:
+            told["last_line"] = numbers[own[-1]]
+        if len(units):
+            told["unit"] = int(units[scored.surprisal[units].argmax()])
+        template = _template(raw, at, known.tokenizer)
+        if template:
+            told["template"] = template
+        never = _never_seen(raw, new, known)
+        if never:
+            told["never_seen"] = never
+        if never or (counted.events[new] == known.counts.size).any():
+            what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
+            return {"what": what, **told, "new_lines": len(new)}
+        return {"what": self._what(row, counted, template, fired), **told}
+
+    def _what(self, row: Row, counted: Counted, template: str, fired: str | None) -> str:
+        """What is wrong with a row of lines that training had, by the statistic that fired."""
+        if fired == "missing" and counted.missing:
+            return f"{_quoted(counted.missing[0][0])} is missing"
+        if fired == "neighbour" and counted.unlike:
+            unit, more = counted.unlike[0]
+            return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual"
+        if fired is not None and (fired in TIMED or fired in ("length", UNKNOWN) or not template):
+            return self.meaning(fired, row)
+        return f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"
+
     def as_judged(self, record: Record, random: Random) -> Sequence[Record]:
         """A session as it is; every other window of a log is cut in two to many places, as a log that pauses
         while it is followed. The cuts are drawn with lengths that are uniform on a log scale."""
@@ -447,13 +491,11 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     odd = np.argsort(-bits, kind="stable")[:ODD].tolist()
     told: dict[str, Any] = {"odd_lines": [numbers[at] for at in odd]}
     if counted.statistics["unseen"]:
-        new = np.flatnonzero(_new(counted, known))[:ODD].tolist()
-        told["unseen_lines"] = [numbers[at] for at in new]
-        if isinstance(known.tokenizer, TemplateTokenizer) and not scored.record.raw.keys:
-            lines = scored.record.raw.lines
-            never = {what: None for at in new for what in known.tokenizer.never_seen(lines[at])}
-            if never:
-                told["never_seen"] = list(never)
+        new = np.flatnonzero(_new(counted, known))
+        told["unseen_lines"] = [numbers[at] for at in new[:ODD].tolist()]
+        never = _never_seen(scored.record.raw, new, known)
+        if never:
+            told["never_seen"] = never
     if scored.record.raw.windowed and counted.statistics["length"] > 1:
         return told  # shorter than any window of training: most of what these have is not there
     if counted.missing:
@@ -461,6 +503,28 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
     if counted.unlike:
         told["unlike"] = [{"unit": unit, "more": more} for unit, more in counted.unlike]
     return told
+
+
+def _never_seen(raw: LogLines, new: Longs, known: LogBackground) -> list[str]:
+    """What of the first `ODD` lines without a template no training line had, where it has a name."""
+    if not isinstance(known.tokenizer, TemplateTokenizer) or raw.keys:
+        return []
+    found = (known.tokenizer.never_seen(raw.lines[at]) for at in new[:ODD].tolist())
+    return list(dict.fromkeys(chain.from_iterable(found)))
+
+
+def _template(raw: LogLines, at: int, tokenizer: Tokenizer) -> str:
+    """The template of a line, or what it would be; "" where lines have none."""
+    if raw.keys:
+        return raw.lines[at]
+    return tokenizer.template(raw.lines[at]) if isinstance(tokenizer, TemplateTokenizer) else ""
+
+
+_SHOWN = 100  # characters of a template in a sentence
+
+
+def _quoted(template: str) -> str:
+    return repr(template if len(template) <= _SHOWN else f"{template[: _SHOWN - 3]}...")
 
 
 def _time(scored: Scored, line: int) -> float | None:

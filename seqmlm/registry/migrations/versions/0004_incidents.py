@@ -15,7 +15,7 @@ TABLE = "seqmlm_incidents"
 
 def upgrade() -> None:
     key = sa.ForeignKey("seqmlm_streams.id", name=f"fk_{TABLE}_stream_id", ondelete="CASCADE")
-    texts = ("note", "title", "reason", "template", "first_line", "last_line")
+    texts = ("note", "title", "what", "reason", "template", "first_line", "last_line")
     numbers = ("rows", "lines", "new_lines", "start", "end")
     op.create_table(
         TABLE,
