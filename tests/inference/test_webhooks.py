@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from receiver import Receiver
+from receiver import START, Receiver, incident
 
 from seqmlm.errors import UsageError
 from seqmlm.inference.webhooks import (
@@ -26,12 +26,11 @@ from seqmlm.inference.webhooks import (
     unsafe,
     webhooks,
 )
-from seqmlm.registry import Change, Incident, Notice, NoticeQueue, Registry
+from seqmlm.registry import Change, Notice, NoticeQueue, Registry
 from seqmlm.registry import notices as queue_module
 from seqmlm.registry.notices import LONGEST
 from seqmlm.workspace import Workspace
 
-START = datetime(2026, 3, 5, 10, 0, tzinfo=UTC)
 ORIGIN = Origin(output="/logs/alarms.jsonl", version="1", host="here")
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07 <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
@@ -45,36 +44,9 @@ def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def _incident(**changed: Any) -> Incident:
-    given: dict[str, Any] = {
-        "id": 7,
-        "stream_id": 1,
-        "row": 3,
-        "model": "web:1",
-        "place": "/logs/a.log",
-        "title": "requests of GET /users/<*> end with 502",
-        "reason": "a value that training never had",
-        "template": "status=502",
-        "new": ("status=502",),
-        "expected": ("status=200",),
-        "first_line": "/logs/a.log:10",
-        "last_line": "/logs/a.log:17",
-        "first_time": "2026-03-05T09:59:00+00:00",
-        "last_time": None,
-        "rows": 2,
-        "lines": 8,
-        "p_value": 0.0005,
-        "start": 10,
-        "end": 18,
-        "opened": START,
-        "updated": START + timedelta(minutes=3),
-    }
-    return Incident(**{**given, **changed})
-
-
 def _one(style: str, kind: str = "opened", origin: Origin = ORIGIN, **changed: Any) -> Notice:
     hooks = webhooks(["http://127.0.0.1/hook"], [style])
-    (found,) = notices(hooks, origin)([Change(kind=kind, incident=_incident(**changed))])  # type: ignore[arg-type]
+    (found,) = notices(hooks, origin)([Change(kind=kind, incident=incident(**changed))])  # type: ignore[arg-type]
     return found
 
 
@@ -170,7 +142,7 @@ def test_plain() -> None:
         "host": "here",
         "output": "/logs/alarms.jsonl",
     }
-    told, given = found.body["incident"], _incident()
+    told, given = found.body["incident"], incident()
     for name in (
         "id",
         "model",
@@ -200,7 +172,7 @@ def test_an_alert_keeps_its_labels_and_ends_when_the_incident_does() -> None:
     assert times[1][1] == START + timedelta(minutes=3)
     assert times[0][1] > START + timedelta(hours=12)  # Alertmanager would end it after minutes
     assert all(isinstance(value, str) for value in {**first["labels"], **first["annotations"]}.values())
-    assert first["annotations"]["summary"] == _incident().title
+    assert first["annotations"]["summary"] == incident().title
     assert first["annotations"]["idempotency_key"] == opened.key
 
 
@@ -210,7 +182,7 @@ def test_a_log_record_is_otlp_json() -> None:
     ((scope,),) = [resource["scopeLogs"]]
     (record,) = scope["logRecords"]
     assert record["timeUnixNano"] == str(int((START + timedelta(minutes=3)).timestamp()) * 10**9)
-    assert record["body"] == {"stringValue": _incident().title}
+    assert record["body"] == {"stringValue": incident().title}
     values = {one["key"]: one["value"] for one in record["attributes"]}
     assert values["seqmlm.incident.rows"] == {"intValue": "2"}  # 64 bits are a text in JSON
     assert values["seqmlm.incident.p_value"] == {"doubleValue": 0.0005}
@@ -225,11 +197,11 @@ def test_keys_are_the_same_for_the_same_change_alone() -> None:
     hooks = webhooks(["http://h/a", "http://h/b"])
     told = notices(hooks, ORIGIN)
     changes = [
-        Change(kind="opened", incident=_incident()),
-        Change(kind="updated", incident=_incident(rows=3)),
-        Change(kind="resolved", incident=_incident(rows=3)),
-        Change(kind="opened", incident=_incident(row=4)),
-        Change(kind="opened", incident=_incident(stream_id=2)),
+        Change(kind="opened", incident=incident()),
+        Change(kind="updated", incident=incident(rows=3)),
+        Change(kind="resolved", incident=incident(rows=3)),
+        Change(kind="opened", incident=incident(row=4)),
+        Change(kind="opened", incident=incident(stream_id=2)),
     ]
     keys = [one.key for one in told(changes)]
     assert keys == [one.key for one in told(changes)]
@@ -243,7 +215,7 @@ def test_of_what_is_silenced_the_end_alone_is_told() -> None:
     told = notices(webhooks(["http://h/"]), ORIGIN)
     for silenced in ({"muted": True}, {"normal": True}, {"state": "acknowledged"}):
         kinds = [
-            Change(kind=kind, incident=_incident(**silenced)) for kind in ("opened", "updated", "resolved")
+            Change(kind=kind, incident=incident(**silenced)) for kind in ("opened", "updated", "resolved")
         ]
         assert [one.kind for one in told(kinds)] == ["resolved"]
 
@@ -402,7 +374,7 @@ class World:
         changes = []
         for _ in range(number):
             self._row += 1
-            changes.append(Change(kind="opened", incident=_incident(id=0, row=self._row)))
+            changes.append(Change(kind="opened", incident=incident(id=0, row=self._row)))
         kept = self.registry.commit_stream(
             self.stream,
             files=[],

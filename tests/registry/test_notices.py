@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from receiver import START, incident
 
 from seqmlm.errors import StateError
 from seqmlm.registry import Change, Incident, Notice, NoticeQueue, Registry, notices
 from seqmlm.registry.notices import LONGEST, UPDATES, Waiting
 
-START = datetime(2026, 3, 5, 10, 0, tzinfo=UTC)
 
-
-def _incident(row: int = 1, **changed: Any) -> Incident:
-    given: dict[str, Any] = {
-        "stream_id": 1,
-        "row": row,
-        "model": "m:1",
-        "place": "/logs/a.log",
-        "title": "t",
-        "reason": "r",
-        "template": "",
-        "new": (),
-        "first_line": "a.log:1",
-        "last_line": "a.log:2",
-        "first_time": None,
-        "last_time": None,
-        "rows": 1,
-        "lines": 2,
-        "p_value": 0.01,
-        "start": 1,
-        "end": 3,
-        "opened": START,
-        "updated": START,
-    }
-    return Incident(**{**given, **changed})
+def _incident(row: int = 1, rows: int = 1) -> Incident:
+    return incident(id=0, row=row, rows=rows)
 
 
 def _told(changes: Sequence[Change]) -> list[Notice]:

@@ -1,4 +1,4 @@
-"""A server on this machine that takes what is posted to it, and answers what a test tells it to."""
+"""An incident to tell of, and a server on this machine that takes what is posted to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+
+from seqmlm.registry import Incident
+
+START = datetime(2026, 3, 5, 10, 0, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,32 @@ class Receiver:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def incident(**changed: Any) -> Incident:
+    """One that a stream might have."""
+    given: dict[str, Any] = {
+        "id": 7,
+        "stream_id": 1,
+        "row": 3,
+        "model": "web:1",
+        "place": "/logs/a.log",
+        "what": "a value never seen",
+        "title": "requests of GET /users/<*> end with 502",
+        "reason": "a value that training never had",
+        "template": "status=502",
+        "new": ("status=502",),
+        "expected": ("status=200",),
+        "first_line": "/logs/a.log:10",
+        "last_line": "/logs/a.log:17",
+        "first_time": "2026-03-05T09:59:00+00:00",
+        "last_time": None,
+        "rows": 2,
+        "lines": 8,
+        "p_value": 0.0005,
+        "start": 10,
+        "end": 18,
+        "opened": START,
+        "updated": START + timedelta(minutes=3),
+    }
+    return Incident(**{**given, **changed})
