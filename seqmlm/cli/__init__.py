@@ -20,7 +20,19 @@ import typer
 from typer.core import TyperGroup
 
 from seqmlm import __version__
-from seqmlm.cli import calibrate, data, evaluate, models, pairs, rescore, runs, score, train, workspace
+from seqmlm.cli import (
+    calibrate,
+    data,
+    evaluate,
+    incidents,
+    models,
+    pairs,
+    rescore,
+    runs,
+    score,
+    train,
+    workspace,
+)
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
@@ -65,6 +77,7 @@ app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
+app.add_typer(incidents.app, name="incidents")
 app.add_typer(workspace.db, name="db")
 app.command("ui")(workspace.ui)
 app.command("doctor")(workspace.doctor)

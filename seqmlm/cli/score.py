@@ -75,6 +75,21 @@ def score(
             "quotes; go on where it was left. Needs --out.",
         ),
     ] = False,
+    ignore: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of regular expressions, one a line: alarms whose least expected line or template fits "
+            "one make no incident; with --follow."
+        ),
+    ] = None,
+    quiet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="An incident is over when its file raised no alarm for so long, such as 10m; with "
+            "--follow. Default: 5m.",
+        ),
+    ] = None,
     webhook: Annotated[
         list[str] | None,
         typer.Option(

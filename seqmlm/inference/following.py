@@ -25,7 +25,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.errors import StateError
+from seqmlm.errors import DataError, StateError
 from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.runner import Output
@@ -52,6 +52,32 @@ _REFILLED = 1000  # rows that are fetched at a time to fill the output again
 
 Ignored = tuple[re.Pattern[str], str]
 """A pattern, and where it was given: "FILE:LINE"."""
+
+
+def ignored(path: Path) -> list[Ignored]:
+    """The regular expressions of a file, one a line; empty lines and those that begin with # are left out.
+
+    Raises:
+        DataError: the file cannot be read, or a line is no regular expression.
+    """
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise DataError(f"cannot be read: {reason}", source=str(path)) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                found.append((re.compile(line), f"{path}:{number}"))
+            except re.error as error:
+                raise DataError(
+                    f"{line!r} is not a regular expression: {error}",
+                    source=str(path),
+                    line=number,
+                    remedy="a backslash in front of a character such as ( or [ or * means that character",
+                ) from None
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 They are kept in the transaction of the rows that they rest on (`Registry.commit_stream`), so that a kill
 neither loses nor doubles one. What happened is the stream's to say, what it means to a person (acknowledged,
-muted, normal, a note) that person's: neither overwrites the other's columns, so a command may run while the
+muted, a note) that person's: neither overwrites the other's columns, so a command may run while the
 stream does.
 """
 
@@ -35,7 +35,6 @@ class Incident:
         place: alarms of one place may join; the file.
         state: "open", "acknowledged" by a person, or "resolved": over by the clock.
         muted: its likes make no incident.
-        normal: a person said that this was normal; its likes make no incident either.
         note: of the person.
         title: a sentence that says what broke.
         what: the same without counts and place.
@@ -62,7 +61,6 @@ class Incident:
     place: str
     state: State = "open"
     muted: bool = False
-    normal: bool = False
     note: str = ""
     title: str
     what: str
@@ -88,7 +86,7 @@ class Incident:
     @property
     def silences(self) -> bool:
         """Whether alarms like its own make no noise: for good, or while it goes on and somebody knows."""
-        return self.muted or self.normal or self.state == "acknowledged"
+        return self.muted or self.state == "acknowledged"
 
 
 TOLD, LIKES = 8, 64
@@ -106,7 +104,7 @@ class Change:
 
 
 # Columns that a person decides, beside `state`; a stream never writes them.
-_PERSONS = ("muted", "normal", "note")
+_PERSONS = ("muted", "note")
 _KEYS = ("id", "stream_id", "output", "row")
 _TUPLES = ("new", "expected", "likes")
 
@@ -123,7 +121,7 @@ def keep(session: Session, stream: tables.Stream, changes: Sequence[Change]) -> 
         query = select(kind).where(kind.stream_id == stream.id, kind.row == given.row)
         row = session.scalars(query).one_or_none()
         if row is None:
-            row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, normal=False, note="")
+            row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, note="")
             session.add(row)
         if change.kind == "resolved":
             row.state = "resolved"
@@ -162,7 +160,7 @@ def found(
     if since is not None:
         query = query.where(kind.updated >= since)
     if standing:
-        query = query.where(or_(kind.state != "resolved", kind.muted, kind.normal))
+        query = query.where(or_(kind.state != "resolved", kind.muted))
     return [_incident(row, name) for row, name in session.execute(query.order_by(kind.id))]
 
 

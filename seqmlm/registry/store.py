@@ -283,34 +283,47 @@ class Registry:
         with database.reachable(self._engine), self._sessions() as session:
             return incidents.found(session, **asked)
 
+    def incident(self, incident: int) -> Incident:
+        """One incident.
+
+        Raises:
+            StateError: there is none of this id.
+        """
+        found = self.incidents(id=incident)
+        if not found:
+            raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
+        return found[0]
+
     def mark_incident(self, incident: int, **said: Any) -> Incident:
-        """Keep what a person says of an incident: `muted`, `normal`, `note`, or the `state` acknowledged.
+        """Keep what a person says of an incident: `muted`, `note`, or the `state` (open or acknowledged).
 
         One that is resolved stays so.
 
         Raises:
             StateError: there is none of this id.
         """
+        known = self.incident(incident)
         with database.reachable(self._engine), self._writing.begin() as session:
-            row = session.get(tables.Incident, incident)
-            if row is None:
-                raise StateError(f"there is no incident {incident}; see 'seqmlm incidents list'")
+            row = session.get_one(tables.Incident, known.id)
             for name, value in said.items():
                 if name != "state" or row.state != "resolved":
                     setattr(row, name, value)
             session.flush()
             return incidents.found(session, id=incident)[0]
 
-    def incident_rows(self, incident: Incident, most: int) -> list[str]:
-        """The first rows of an incident, and those that were silenced by it, in order."""
+    def incident_rows(self, incident: Incident, most: int) -> tuple[int, list[str]]:
+        """How many rows an incident has, those that it silenced included, and the first lines of them."""
         kind = tables.StreamRow
-        query = select(kind.line).where(
+        own = (
             kind.stream_id == incident.stream_id,
             kind.number >= incident.row,
             kind.incident == incident.row,
         )
         with database.reachable(self._engine), self._sessions() as session:
-            return list(session.scalars(query.order_by(kind.number).limit(most)))
+            number = session.scalar(select(func.count()).where(*own)) or 0
+            return number, list(
+                session.scalars(select(kind.line).where(*own).order_by(kind.number).limit(most))
+            )
 
     def stream_rows(self, stream: int, after: int, most: int) -> list[tuple[int, str]]:
         """Number and line of a stream's rows behind a number, in order, so many at most."""

@@ -185,7 +185,6 @@ class Incident(Base):
     place: Mapped[str] = mapped_column(String(4096))
     state: Mapped[str] = mapped_column(String(20), index=True)
     muted: Mapped[bool] = mapped_column(Boolean)
-    normal: Mapped[bool] = mapped_column(Boolean)
     note: Mapped[str] = mapped_column(Text)
     title: Mapped[str] = mapped_column(Text)
     what: Mapped[str] = mapped_column(Text)

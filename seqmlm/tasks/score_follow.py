@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from seqmlm import __version__
+from seqmlm.anomaly.findings import small
 from seqmlm.data.files import Source
 from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
@@ -16,11 +17,11 @@ from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.batches import Batch, Encoded
-from seqmlm.inference.following import Outbox, turns
+from seqmlm.inference.following import Grouping, Ignored, Outbox, ignored, turns
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.webhooks import TOKEN, Courier, Origin, Webhook, notices, unsafe, webhooks
-from seqmlm.registry import NoticeQueue, Registry
+from seqmlm.registry import Change, NoticeQueue, Registry
 from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
 from seqmlm.streams.metrics import Lag, MetricsServer, Values
@@ -43,37 +44,32 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         The summary of the whole stream, earlier processes included.
 
     Raises:
-        UsageError: a request that makes no sense, or a field whose files cannot be followed.
-        DataError: a bad record, under `on_error` "raise"; rows before it are written.
+        UsageError: a request that makes no sense, a port that is taken, or a field whose files cannot be
+            followed.
+        DataError: a bad record, under `on_error` "raise"; rows before it are written. Or `ignore` cannot be
+            read.
         StateError: no such model, no calibration where one is needed, the database or the output cannot be
             written, or the stream of this output was asked something else.
     """
     progress = progress or NoProgress()
     config.check()
     assert config.out is not None
+    rules = [] if config.ignore is None else ignored(config.ignore)
     hooks = webhooks(config.webhook, config.webhook_format, os.environ.get(TOKEN, ""))
     with ExitStack() as stack:
         port = None
-        if config.metrics_port is not None:
+        if config.metrics_port is not None:  # taken before minutes are spent
             port = stack.enter_context(MetricsServer(config.metrics_host, config.metrics_port))
             progress.message(f"counters are at {port.address}/metrics")
-        plan = choose(config, opened(config))
+        plan = _chosen(config, progress)
         session = plan.session
-        if not session.domain.followed:
-            raise UsageError(f"files of the domain {session.domain.name} cannot be followed; pipe them in: -")
-        for note in plan.notes:
-            progress.message(note)
-        patterns = [absolute(path) for path in config.sources]
-        request = {**plan.request(config), "files": patterns}
         signals = stack.enter_context(StopSignals())
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
-        follow = partial(_follower, config, patterns, session, problems, progress)
-        origin = Origin(output=absolute(str(config.out)), version=__version__, sensitive=plan.sensitive)
-        notify = notices(hooks, origin)
-        outbox = Outbox(config.out, registry, request, follow, private=plan.sensitive, notify=notify)
+        outbox = _outbox(config, plan, registry, problems, progress, rules=rules, hooks=hooks)
         stack.callback(outbox.close)
         counts, lag = ScoreCounts(), Lag()
+        counts.kept = outbox.incidents
         runner = Runner(
             session,
             plan.detector().encoded,
@@ -100,6 +96,45 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
 
         runner.run_turns(begun())
         return summarized(runner, counts, plan, level=plan.level.name)
+
+
+def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
+    """The plan for a model whose files can be followed."""
+    plan = choose(config, opened(config))
+    domain = plan.session.domain
+    if not domain.followed:
+        raise UsageError(f"files of the domain {domain.name} cannot be followed; pipe them in: -")
+    for note in plan.notes:
+        progress.message(note)
+    return plan
+
+
+def _outbox(
+    config: ScoreConfig,
+    plan: ScoringPlan,
+    registry: Registry,
+    problems: Problems,
+    progress: Progress,
+    *,
+    rules: Sequence[Ignored],
+    hooks: Sequence[Webhook],
+) -> Outbox:
+    """Where the rows go, what becomes of alarms, and who is told."""
+    assert config.out is not None
+    patterns = [absolute(path) for path in config.sources]
+    entry = plan.session.entry
+    model = config.model if entry is None else entry.reference
+    output = absolute(str(config.out))
+    return Outbox(
+        config.out,
+        registry,
+        {**plan.request(config), "files": patterns},
+        partial(_follower, config, patterns, plan.session, problems, progress),
+        private=plan.sensitive,
+        grouping=Grouping(model=model, quiet=config.quiet_seconds, ignored=rules),
+        tell=lambda change: _tell(change, progress),
+        notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
+    )
 
 
 def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:
@@ -164,6 +199,16 @@ def counters(
     return values
 
 
+def _tell(change: Change, progress: Progress) -> None:
+    """One line for an incident that opens, and one when it is over."""
+    one = change.incident
+    if change.kind == "opened":
+        progress.message(f"incident {one.id}: {one.title} (p {small(one.p_value)})")
+    elif change.kind == "resolved":
+        windows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
+        progress.message(f"incident {one.id} is over after {windows}: {one.title}")
+
+
 def _follower(
     config: ScoreConfig,
     patterns: Sequence[str],
@@ -176,6 +221,7 @@ def _follower(
     assert config.out is not None
     assert config.latency is not None
     beside = [config.out, config.out.with_name(f"{config.out.name}.lock"), config.quarantine]
+    beside += [] if config.ignore is None else [config.ignore]
 
     def read(source: Source) -> Iterator[Record]:
         given = session.reader([source], format=config.format, options=config.options)

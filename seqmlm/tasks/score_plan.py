@@ -34,6 +34,7 @@ from seqmlm.inference.calibrations import (
 from seqmlm.inference.detector import ESCALATE, Detector
 from seqmlm.inference.estimate import work_of
 from seqmlm.inference.expert import Use
+from seqmlm.inference.following import QUIET
 from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
@@ -45,8 +46,8 @@ from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
 _SHOWS = ("out", "report", "track", "sarif")
-_TELLS = ("webhook", "webhook_format", "metrics_port", "metrics_host")
-_DECIDES_NOTHING = ("model", "paths", "on_error", "resume", "max_latency", "extrapolate", *_SHOWS, *_TELLS)
+_TELLS = ("ignore", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host")
+_DECIDES_NOTHING = ("model", "paths", "on_error", "resume", "max_latency", "extrapolate", *_TELLS, *_SHOWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,8 @@ class ScoreConfig:
         resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
         follow: `paths` are files, or patterns of files, that are scored while others write to them.
+        ignore: a file of regular expressions: alarms that fit one make no incident, with `follow`.
+        quiet: duration without an alarm after which an incident is over, with `follow`; None for `QUIET`.
         webhook: with `follow`, addresses that are told of incidents.
         webhook_format: of what they are sent; one for all, or one each.
         metrics_port: with `follow`, where counters can be read; 0 for any that is free.
@@ -97,6 +100,8 @@ class ScoreConfig:
     resume: bool = False
     max_latency: str | None = None
     follow: bool = False
+    ignore: Path | None = None
+    quiet: str | None = None
     webhook: tuple[str, ...] = field(default=(), repr=False)
     webhook_format: tuple[str, ...] = ()
     metrics_port: int | None = None
@@ -132,6 +137,18 @@ class ScoreConfig:
         seconds = duration(self.max_latency)
         if not seconds:
             raise UsageError(f"--max-latency is a duration such as 1s or 0.5s; got {self.max_latency!r}")
+        return seconds
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing may come of an incident that goes on.
+
+        Raises:
+            UsageError: not a duration above 0.
+        """
+        seconds = QUIET if self.quiet is None else duration(self.quiet)
+        if not seconds:
+            raise UsageError(f"--quiet is a duration such as 5m or 30s; got {self.quiet!r}")
         return seconds
 
     @property
@@ -183,6 +200,9 @@ class ScoreConfig:
         self._check_tells()
         if self.follow:
             self._check_follow()
+        elif self.ignore is not None or self.quiet is not None:
+            name = "--quiet" if self.ignore is None else "--ignore"
+            raise UsageError(f"{name} is about the incidents of files that are followed: it needs --follow")
         elif self.latency is not None and self.sources != ["-"]:
             raise UsageError(
                 "--max-latency is about lines that are still being written: give - as the one input"
@@ -192,6 +212,8 @@ class ScoreConfig:
         given = {"--webhook": self.webhook, "--metrics-port": self.metrics_port is not None}
         if not self.follow and (name := next((name for name, value in given.items() if value), None)):
             raise UsageError(f"{name} is about files that are followed: add --follow, or leave it out")
+        if self.metrics_host != "127.0.0.1" and self.metrics_port is None:
+            raise UsageError("--metrics-host is the address of --metrics-port, which is not given")
         if self.webhook_format and not self.webhook:
             raise UsageError("--webhook-format is that of --webhook, which is not given")
         if self.webhook and self.rate_option is None:
@@ -200,7 +222,7 @@ class ScoreConfig:
             raise UsageError(f"--metrics-port is a number up to 65535; got {self.metrics_port}")
 
     def _check_follow(self) -> None:
-        _ = self.latency
+        _ = self.latency, self.quiet_seconds
         if self.out is None or self.output_format != "jsonl":
             raise UsageError("--follow writes JSON lines to a file: name it with --out, such as alarms.jsonl")
         if "-" in self.sources:

@@ -26,7 +26,6 @@ def upgrade() -> None:
         sa.Column("place", sa.String(4096), nullable=False),
         sa.Column("state", sa.String(20), nullable=False),
         sa.Column("muted", sa.Boolean(), nullable=False),
-        sa.Column("normal", sa.Boolean(), nullable=False),
         *(sa.Column(name, sa.Text(), nullable=False) for name in texts),
         *(sa.Column(name, sa.JSON(), nullable=False) for name in ("new", "expected", "likes")),
         sa.Column("first_time", sa.String(40), nullable=True),

@@ -1,0 +1,108 @@
+"""Incidents of followed files: found again, and what a person says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from seqmlm.data.timestamps import duration
+from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.registry import Incident, Registry
+from seqmlm.registry.incidents import STATES
+from seqmlm.workspace import Workspace
+
+__all__ = ["Incident", "ShownIncident", "facts", "list_incidents", "mark_incident", "show_incident"]
+
+_OURS = ("row", "start", "end", "likes")  # what only the stream needs
+_PLACE = ("id", "source", "line", "last_line", "lines", "p_value", "alarm", "muted", "sensitive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownIncident:
+    """An incident with its rows.
+
+    Args:
+        incident: all of it.
+        number: of its rows, those that it silenced included.
+        rows: the first of them; of sensitive data where they lie, and no more.
+    """
+
+    incident: Incident
+    number: int
+    rows: list[Mapping[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**facts(self.incident), "all_rows": self.number, "first_rows": self.rows}
+
+
+def facts(incident: Incident) -> dict[str, Any]:
+    """An incident for JSON."""
+    return {one.name: getattr(incident, one.name) for one in fields(incident) if one.name not in _OURS}
+
+
+def list_incidents(
+    *, state: str | None = None, since: str | None = None, stream: Path | None = None
+) -> list[Incident]:
+    """The incidents of this workspace, the newest first.
+
+    Args:
+        state: only those that are open, acknowledged or resolved.
+        since: a duration ("24h"): only those with an alarm since then.
+        stream: only those of the scoring that writes this file.
+
+    Raises:
+        UsageError: no such state, or no duration.
+        StateError: no scoring follows files for this output.
+    """
+    if state is not None and state not in STATES:
+        raise UsageError(f"--state: no state {state!r}{nearest(state, STATES)}")
+    seconds = None if since is None else duration(since)
+    if since is not None and not seconds:
+        raise UsageError(f"--since is a duration such as 24h or 30m; got {since!r}")
+    begin = None if not seconds else datetime.now(UTC) - timedelta(seconds=seconds)
+    with Registry(Workspace.locate()) as registry:
+        output = None if stream is None else str(stream.expanduser().resolve())
+        if output is not None and registry.stream(output) is None:
+            raise StateError(f"no scoring of this workspace follows files and writes {stream}")
+        return registry.incidents(state=state, since=begin, output=output)[::-1]
+
+
+def show_incident(incident: int, most: int) -> ShownIncident:
+    """One incident, and the first rows of it.
+
+    Raises:
+        StateError: there is none of this id.
+    """
+    with Registry(Workspace.locate()) as registry:
+        found = registry.incident(incident)
+        number, lines = registry.incident_rows(found, most)
+    return ShownIncident(incident=found, number=number, rows=[_row(json.loads(one)) for one in lines])
+
+
+def mark_incident(
+    incident: int, *, acknowledged: bool | None = None, muted: bool | None = None, note: str | None = None
+) -> Incident:
+    """Say what an incident is to a person; what is None stays as it is.
+
+    Args:
+        incident: id.
+        acknowledged: somebody knows of it: its likes are silenced while it goes on.
+        muted: its likes are silenced for good.
+        note: for others.
+
+    Raises:
+        StateError: there is none of this id.
+    """
+    state = None if acknowledged is None else "acknowledged" if acknowledged else "open"
+    said = {"state": state, "muted": muted, "note": note}
+    with Registry(Workspace.locate()) as registry:
+        return registry.mark_incident(incident, **{k: v for k, v in said.items() if v is not None})
+
+
+def _row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: row[name] for name in _PLACE if name in row} if row.get("sensitive") else row
