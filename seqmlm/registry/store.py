@@ -271,7 +271,7 @@ class Registry:
         kind = tables.Incident
         query = select(kind.state, func.count()).where(kind.stream_id == stream).group_by(kind.state)
         with database.reachable(self._engine), self._sessions() as session:
-            found = dict(session.execute(query).tuples().all())
+            found = {state: int(number) for state, number in session.execute(query)}
         return {state: found.get(state, 0) for state in ("open", "acknowledged")}
 
     def notices(self, stream: int) -> NoticeQueue:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -171,7 +172,9 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone."""
+        """Whoever asked may go before the answer; anything else is a fault of ours."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Server6(_Server):

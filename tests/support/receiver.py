@@ -29,14 +29,17 @@ class Posted:
 
 
 class Receiver:
-    """Listens on a free port of the loopback address; use as a context manager.
+    """Listens on a port of the loopback address; use as a context manager.
 
     Args:
+        port: 0 for one that is free.
         statuses: of the answers, one after another; then 200.
         headers: of all answers.
     """
 
-    def __init__(self, statuses: Sequence[int] = (), headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, statuses: Sequence[int] = (), headers: Mapping[str, str] | None = None, *, port: int = 0
+    ) -> None:
         self.posted: list[Posted] = []
         self.statuses, answers = list(statuses), dict(headers or {})
         receiver = self
@@ -52,7 +55,7 @@ class Receiver:
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
