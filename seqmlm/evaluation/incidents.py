@@ -92,16 +92,6 @@ class Incidents:
             over.append(self._open.popitem(last=False)[1])
         return over
 
-    def settle(self, now: float) -> list[Incident]:
-        """Close the incidents without an alarm for the quiet time; returns them, the longest inactive first.
-
-        One that was last seen as long after `now` is closed too: the clock was set back.
-        """
-        over = [one for one in self._open.values() if abs(now - one.seen) >= (self._quiet or 0.0)]
-        for one in over:
-            del self._open[one.place]
-        return over
-
     def close(self) -> list[Incident]:
         """End the stream; returns the open incidents, the longest inactive first."""
         over = list(self._open.values())

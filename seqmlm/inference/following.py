@@ -218,7 +218,8 @@ def _joined(one: Incident, new: Incident) -> Incident:
     """An incident with one more row, given as the incident that it alone would be."""
     speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
     told = {name: getattr(new, name) for name in ("what", "reason", "template", "expected")}
-    first, last = min(one, new, key=lambda x: x.start), max(one, new, key=lambda x: x.end)
+    near = [one, new] if new.place == one.place else [one]  # an alarm that is silenced may be of another
+    first, last = min(near, key=lambda x: x.start), max(near, key=lambda x: x.end)
     times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
     joined = replace(
         one,

@@ -314,11 +314,7 @@ class Registry:
     def incident_rows(self, incident: Incident, most: int) -> tuple[int, list[str]]:
         """How many rows an incident has, those that it silenced included, and the first lines of them."""
         kind = tables.StreamRow
-        own = (
-            kind.stream_id == incident.stream_id,
-            kind.number >= incident.row,
-            kind.incident == incident.row,
-        )
+        own = (kind.stream_id == incident.stream_id, kind.incident == incident.row)
         with database.reachable(self._engine), self._sessions() as session:
             number = session.scalar(select(func.count()).where(*own)) or 0
             return number, list(

@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
@@ -159,6 +160,15 @@ class StreamRow(Base):
     """A row of results, as it stands in the output."""
 
     __tablename__ = "seqmlm_stream_rows"
+    __table_args__ = (
+        Index(
+            "ix_seqmlm_stream_rows_stream_id_incident",
+            "stream_id",
+            "incident",
+            sqlite_where=text("incident IS NOT NULL"),
+            postgresql_where=text("incident IS NOT NULL"),
+        ),
+    )
 
     stream_id: Mapped[int] = mapped_column(
         ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True

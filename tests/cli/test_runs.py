@@ -12,6 +12,7 @@ from tiny_models import protein_model
 
 from seqmlm.inference import model_folder
 from seqmlm.registry import DatasetEntry, TokenizerEntry
+from seqmlm.registry.database import history
 from seqmlm.tasks.models import register_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -120,9 +121,9 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
 def test_db(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
-    assert seqmlm("db", "upgrade").out.endswith("schema none -> 0002\n")
-    assert seqmlm("db", "upgrade").out.endswith("is already at schema 0002\n")
-    assert seqmlm("db", "current", "--json").json["schema"] == "0002"
+    assert seqmlm("db", "upgrade").out.endswith(f"schema none -> {history()[-1]}\n")
+    assert seqmlm("db", "upgrade").out.endswith(f"is already at schema {history()[-1]}\n")
+    assert seqmlm("db", "current", "--json").json["schema"] == history()[-1]
 
 
 def test_doctor(seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,48 @@ def test_windows_in_order_are_grouped_as_the_naive_way_does(
     assert {(one.place, one.start, one.end, one.rows) for one in found} == naive(alarms, gap)
 
 
+moments = st.lists(st.tuples(st.sampled_from("uv"), st.integers(0, 500), st.integers(0, 30)), max_size=25)
+
+
+@given(moments, st.booleans())
+def test_alarms_that_follow_each_other_soon_are_one_incident(
+    rows: list[tuple[str, int, int]], timed: bool
+) -> None:
+    """By their own times, or else by when they were raised; their extents never meet."""
+    given_alarms = [
+        Alarm(
+            id=f"w{n}",
+            place=place,
+            start=10 * n,
+            end=10 * n + 1,
+            p_value=0.01,
+            times=(moment, moment + size) if timed else None,
+            seen=0.0 if timed else moment,
+        )
+        for n, (place, moment, size) in enumerate(sorted(rows, key=lambda row: row[1]))
+    ]
+    group = Incidents(quiet=20)
+    found = [*(over for one in given_alarms for over in group.add(one)), *group.close()]
+    spans = [
+        alarm(0, row.place, *(row.times or (row.seen, row.seen))) for row in given_alarms
+    ]  # 20 seconds apart is not soon
+    assert sorted((one.place, one.rows) for one in found) == sorted(
+        (place, rows) for place, _, _, rows in naive(spans, 19.5)
+    )
+    if timed:
+        assert {(one.place, *(one.times or ())) for one in found} == {
+            (place, start, end) for place, start, end, _ in naive(spans, 19.5)
+        }
+
+
+def test_an_incident_that_is_held_goes_on() -> None:
+    group = Incidents(quiet=5)
+    group.hold(Incident(place="a", start=0, end=4, rows=3, p_value=0.5, worst="w", seen=100))
+    assert group.add(Alarm(id="x", place="a", start=50, end=54, p_value=0.9, seen=104)) == []
+    [over] = group.add(Alarm(id="y", place="a", start=90, end=94, p_value=0.9, seen=109))
+    assert (over.start, over.end, over.rows, over.p_value, over.seen) == (0, 54, 4, 0.5, 104)
+
+
 def test_the_worst_row_speaks_for_the_incident() -> None:
     rows = [
         alarm(0, "a", 0, 4, 0.02),
@@ -96,3 +138,5 @@ def test_alarms_a_day_become_a_rate() -> None:
 def test_groupings_that_make_no_sense_are_refused(gap: float, places: int) -> None:
     with pytest.raises(UsageError):
         Incidents(gap, places=places)
+    with pytest.raises(UsageError):
+        Incidents(quiet=-1.0)

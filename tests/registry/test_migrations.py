@@ -26,11 +26,16 @@ def _schema(engine: Engine) -> dict[str, Any]:
             "key": found.get_pk_constraint(table),
             "unique": sorted(map(str, found.get_unique_constraints(table))),
             "foreign": sorted(map(str, found.get_foreign_keys(table))),
-            "indexes": sorted(map(str, found.get_indexes(table))),
+            "indexes": sorted(map(_told, found.get_indexes(table))),
         }
         for table in sorted(found.get_table_names())
         if table.startswith("seqmlm_") and table != VERSION_TABLE
     }
+
+
+def _told(index: Any) -> str:
+    options = {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+    return str({**index, "dialect_options": options})
 
 
 def _differences(engine: Engine) -> list[Any]:

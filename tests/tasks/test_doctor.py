@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from seqmlm.registry import Registry
+from seqmlm.registry.database import history
 from seqmlm.tasks.doctor import examine
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -32,7 +33,7 @@ def test_stores_in_use(tracked_workspace: Path) -> None:
     found = examine()
     assert found.problems == []
     assert found.tracking["reachable"] is True
-    assert found.registry["revision"] == found.registry["needed"] == "0002"
+    assert found.registry["revision"] == found.registry["needed"] == history()[-1]
 
 
 def test_what_is_wrong_is_named(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -19,10 +20,12 @@ import pytest
 from log_models import NORMAL, write_log_model
 from tiny_models import protein_model
 
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Registry
+from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
+from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_follow import score_following
 from seqmlm.tasks.score_output import ScoreSummary
@@ -37,6 +40,32 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("model")
     write_log_model(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same model, which knows what is usual."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    write_log_model(folder)
+    normal = folder.with_name(f"{folder.name}.log")
+    _write(normal, [_line(n) for n in range(4 * 60)])
+    calibrate_files(
+        CalibrateConfig(
+            model=str(folder),
+            paths=(str(normal),),
+            level="session",
+            mode="exact",
+            options=OPTIONS,
+            format="iso",
+        ),
+        print,
+    )
+    return str(folder)
+
+
+def _line(number: int, message: str | None = None) -> str:
+    time = f"{10 + number // 3600}:{number // 60 % 60:02d}:{number % 60:02d}"
+    return f"2024-03-05 {time} INFO {message or NORMAL[number % 4]}"
 
 
 @pytest.fixture
@@ -285,3 +314,92 @@ def test_what_was_destroyed_while_nobody_followed_is_told(
     assert [(row["line"], row["gap"]["bytes"]) for row in gaps] == [(9, None)]
     assert "was destroyed before it could be read" in gaps[0]["reason"]
     assert sorted(row["line"] for row in _rows(config) if "gap" not in row) == [1, 1, 5]
+
+
+def _alarming(model: str, logs: Path, **changed: Any) -> ScoreConfig:
+    return _config(model, logs, mode="exact", fpr=0.05, quiet="0.5s", **changed)
+
+
+def _states(*states: str) -> Callable[[], bool]:
+    return lambda: (
+        (logs := _located().root / "seqmlm.db").exists()
+        and logs.stat().st_size > 0
+        and [one.state for one in list_incidents()] == list(states)
+    )
+
+
+def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: str, logs: Path) -> None:
+    config, said = _alarming(calibrated, logs), Said()
+    _write(
+        logs / "a.log", [*map(_line, range(8)), _line(8), _line(9, "disk 7 on fire"), *map(_line, (10, 11))]
+    )
+    summary = _follow(config, _states("resolved"), said)
+    assert (summary.alarms, summary.incidents) == (1, 1)
+    (one,) = list_incidents()
+    assert one.title == "'disk <NUM> on fire' was never seen: 1 of 4 lines, a.log:9-12"
+    assert (one.template, one.model, one.rows, one.lines) == ("disk <NUM> on fire", calibrated, 1, 4)
+    assert (one.first_line, one.last_line) == (f"{logs / 'a.log'}:9", f"{logs / 'a.log'}:12")
+    assert (one.first_time, one.last_time) == ("2024-03-05T10:00:08+00:00", "2024-03-05T10:00:11+00:00")
+    assert set(one.expected) <= {"open file <NUM>", "close", "read block <NUM> of <NUM>", "<NEW>"}
+    assert len(one.expected) == 3
+    assert one.reason.endswith("bits).")
+    told = [text for text in said.said if text.startswith("incident")]
+    assert [text.split(":")[0] for text in told] == ["incident 1", "incident 1 is over after 1 row"]
+    shown = show_incident(one.id, 9)
+    assert [row["id"] for row in shown.rows] == ["a.log:9"]
+    assert shown.rows[0]["message"] == "disk 7 on fire"
+    assert _rows(config)[2] == shown.rows[0]
+
+
+def _seen(template: str) -> list[str]:
+    return [_line(12, template), *map(_line, (13, 14, 15))]
+
+
+def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, logs: Path) -> None:
+    config = _alarming(calibrated, logs)
+    _write(logs / "a.log", _seen("disk 7 on fire"))
+    _follow(config, _states("resolved"))
+    mark_incident(1, muted=True)
+    rules = logs / "ignore.txt"
+    rules.write_text("^fan \\d+ stuck$\n")
+    config = replace(config, ignore=rules)  # the stream goes on with other rules
+    _write(logs / "a.log", [*_seen("disk 8 on fire"), *_seen("fan 3 stuck"), *_seen("roof is open")])
+    summary = _follow(config, _states("resolved", "resolved"))
+    assert (summary.alarms, summary.incidents) == (4, 2)
+    assert [row.get("muted") for row in _rows(config)] == [None, "incident 1", f"{rules}:1", None]
+    assert [one.what for one in list_incidents()] == [
+        "'roof is open' was never seen",
+        "'disk <NUM> on fire' was never seen",
+    ]
+    assert [row["line"] for row in show_incident(1, 9).rows] == [1, 5]
+
+
+def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:
+    rules = logs / "ignore.txt"
+    rules.write_text("(")
+    with pytest.raises(DataError, match=r"ignore.txt:1: '\(' is not a regular expression"):
+        score_following(_alarming(calibrated, logs, ignore=rules))
+    with pytest.raises(UsageError, match="--ignore is about the incidents"):
+        score_files(
+            _alarming(calibrated, logs, ignore=rules, follow=False, paths=(str(rules),)), io.StringIO()
+        )
+    with pytest.raises(UsageError, match="--quiet is a duration"):
+        score_following(replace(_alarming(calibrated, logs), quiet="soon"))
+
+
+def test_nothing_of_sensitive_logs_is_in_an_incident_or_on_the_console(
+    calibrated: str, logs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sensitive"
+    shutil.copytree(calibrated, folder)
+    card = model_folder.read_card(folder)
+    assert card is not None
+    model_folder.seal(folder, replace(card, sensitive=True))
+    config, said = _alarming(str(folder), logs), Said()
+    _write(logs / "a.log", _seen("ann fell ill"))
+    _follow(config, _states("resolved"), said)
+    shown = show_incident(1, 9)
+    assert "ann" not in repr((shown, said.said))
+    assert shown.incident.title == "unusual lines: 1 of 4 lines, a.log:1-4"
+    assert [(row["line"], row["last_line"]) for row in shown.rows] == [(1, 4)]
+    assert "ann" in _text(config)  # which only its owner may read

@@ -89,6 +89,15 @@ def test_a_value_never_seen_makes_a_line_unknown_and_is_told(tokenizer, line, to
     assert not tokenizer.never_seen(request(3))
 
 
+def test_every_line_has_a_template_or_what_would_be_one(tokenizer):
+    for line in (request(2), request(40, 404)):
+        assert [tokenizer.template(line)] == named(tokenizer, line)
+    new = tokenizer.template('"PROPFIND /users/17 HTTP/1.1" 502 12')
+    assert new == "status=502 method=PROPFIND path=/users/<*> size=10"
+    assert new == tokenizer.template('"PROPFIND /users/18 HTTP/1.1" 502 13')
+    assert tokenizer.template("took 12 ms at 10.0.0.1") == tokenizer.template("took 99 ms at 10.0.0.2")
+
+
 def test_training_lines_are_all_known(tokenizer):
     assert not any(NEW in named(tokenizer, *raw.lines) for raw in served())
 
@@ -118,7 +127,9 @@ def test_the_message_among_fields_has_its_template():
     ]
     tokenizer = TemplateTokenizer.train([LogLines(lines=tuple(lines))], fields="auto")
     assert named(tokenizer, lines[5]) == ["took <NUM> ms for job <NUM> level=info"]
-    assert tokenizer.never_seen('{"level": "fatal", "msg": "took 1 ms for job 2"}') == ["level=fatal"]
+    new = '{"level": "fatal", "msg": "took 1 ms for job 2"}'
+    assert tokenizer.never_seen(new) == ["level=fatal"]
+    assert tokenizer.template(new) == "took <NUM> ms for job <NUM> level=fatal"
 
 
 def test_saved_and_loaded_ids_are_equal_and_older_models_read_lines_as_before(tokenizer, tmp_path):

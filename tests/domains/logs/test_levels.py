@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,3 +208,65 @@ def test_times_of_lines() -> None:
     assert timed((5.0, 6.0, 8.0, 12.0)) == {"hurried": -1.0, "paused": pytest.approx(math.log2(5))}
     assert timed((5.0, 3.0, 4.0)) == timed((5.0, 5.0, 6.0)), "a line before the one above it"
     assert timed(None) == timed((5.0,)) == {}
+
+
+def _brief(
+    model: LoadedModel, known: LogBackground, lines: tuple[str, ...], fired: str | None
+) -> dict[str, Any]:
+    level, found = SessionLevel("session"), scored(model, session(lines))
+    [row] = level.rows(found, known)
+    return level.brief(row, found, known, fired)
+
+
+def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogBackground) -> None:
+    level = SessionLevel("session")
+    found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[1], "disk on fire 13")))
+    [row] = level.rows(found, known)
+    told = level.brief(row, found, known, "hurried")
+    named = model.tokenizer.unit == "line"
+    assert told["what"] == ("'disk on fire <NUM>' was never seen" if named else "a line was never seen")
+    assert told.get("template") == ("disk on fire <NUM>" if named else None)
+    assert (told["lines"], told["new_lines"], told["last_line"]) == (4, 2, 16)
+    assert told["times"] == (100.0, 103.0)
+    assert found.text(told["unit"]).startswith(("disk", "on", "fire", "12", "13"))
+
+
+@pytest.mark.parametrize("model", [TemplateTokenizer], indirect=True)
+@pytest.mark.parametrize(
+    ("lines", "fired", "what"),
+    [
+        (NORMAL[:3], "missing", "'close' is missing"),
+        ((*NORMAL, NORMAL[3], NORMAL[3]), "neighbour", "more 'close' than usual"),
+        (NORMAL, "hurried", "more lines a second than usual"),
+        (NORMAL, "length", "far from the usual number of lines"),
+        (NORMAL, None, " is unexpected"),
+        (NORMAL, "bigram_max", " is unexpected"),
+    ],
+)
+def test_an_alarm_is_told_by_what_fired(
+    model: LoadedModel, known: LogBackground, lines: tuple[str, ...], fired: str | None, what: str
+) -> None:
+    told = _brief(model, known, lines, fired)
+    assert told["what"].endswith(what)
+    assert "new_lines" not in told
+
+
+def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:
+    level = LineLevel("line")
+    found = scored(model, session((NORMAL[0], "disk on fire 12", NORMAL[3])))
+    told = [level.brief(row, found, known, "unseen") for row in level.rows(found, known)]
+    assert [(one["lines"], one["last_line"], one["times"][0]) for one in told] == [
+        (1, 10, 100.0),
+        (1, 12, 101.0),
+        (1, 14, 102.0),
+    ]
+    assert ["never seen" in one["what"] for one in told] == [False, True, False]
+
+
+@pytest.mark.parametrize("model", [TemplateTokenizer], indirect=True)
+def test_a_long_template_is_cut_in_a_sentence_and_shown_harmlessly(
+    model: LoadedModel, known: LogBackground
+) -> None:
+    told = _brief(model, known, (NORMAL[0], "\x1b[2J" + "word " * 99), None)
+    assert told["what"].startswith(r"'\x1b[2Jword word")
+    assert len(told["what"]) < 130

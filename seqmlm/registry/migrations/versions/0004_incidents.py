@@ -10,7 +10,7 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-TABLE = "seqmlm_incidents"
+TABLE, INDEX = "seqmlm_incidents", "ix_seqmlm_stream_rows_stream_id_incident"
 
 
 def upgrade() -> None:
@@ -41,8 +41,12 @@ def upgrade() -> None:
     op.create_index(f"ix_{TABLE}_state", TABLE, ["state"])
     op.create_index(f"ix_{TABLE}_updated", TABLE, ["updated"])
     op.add_column("seqmlm_stream_rows", sa.Column("incident", sa.Integer(), nullable=True))
+    few = sa.text("incident IS NOT NULL")
+    columns = ["stream_id", "incident"]
+    op.create_index(INDEX, "seqmlm_stream_rows", columns, sqlite_where=few, postgresql_where=few)
 
 
 def downgrade() -> None:
+    op.drop_index(INDEX, "seqmlm_stream_rows")
     op.drop_column("seqmlm_stream_rows", "incident")
     op.drop_table(TABLE)

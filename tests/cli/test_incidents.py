@@ -1,0 +1,168 @@
+"""`seqmlm incidents` through the entry point: what is listed and shown, what a person says, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.inference.following import Grouping, Outbox
+from seqmlm.registry import Registry
+from seqmlm.workspace import Workspace
+
+Cli = Callable[..., Any]
+
+EVIL = "x\x1b[2J\u202e<b>[red]"
+NOW = datetime.now(UTC)
+
+
+class _Files:
+    """Files that nothing is known of."""
+
+    def states(self) -> list[Any]:
+        return []
+
+    def close(self) -> None: ...
+
+
+def _alarm(line: int, what: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"app.log:{line}",
+        "source": "/logs/app.log",
+        "line": line,
+        "last_line": line + 3,
+        "lines": 4,
+        "p_value": 0.0125,
+        "alarm": True,
+        "what": what,
+        "reason": f"Because of {what}\nand more",
+        **more,
+    }
+
+
+@pytest.fixture
+def incidents(workspace: Path) -> Path:
+    """Two streams: an old incident that is over; one that is open, and has three rows of a hostile log."""
+    with Registry(Workspace.locate()) as registry:
+        for name, ago, rows in (
+            ("old", 30.0, [_alarm(1, "'close' is missing")]),
+            (
+                "new",
+                0.0,
+                [_alarm(n, "what", never_seen=[EVIL], new_lines=2, template=EVIL) for n in (1, 5, 9)],
+            ),
+        ):
+            now = (NOW - timedelta(hours=ago)).timestamp()
+            clock = [now, now + 600 if ago else now]
+            outbox = Outbox(
+                workspace / f"{name}.jsonl",
+                registry,
+                {},
+                lambda states: _Files(),  # type: ignore[arg-type, return-value]
+                grouping=Grouping(model="app:1"),
+                clock=lambda clock=clock: clock[0],  # type: ignore[misc]
+            )
+            outbox.begin(Problems())
+            outbox.write(rows)
+            outbox.commit(0, {}, Problems())
+            clock.pop(0)
+            outbox.commit(0, {}, Problems())
+            outbox.close()
+    return workspace
+
+
+def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Cli) -> None:
+    done = seqmlm("incidents", "list")
+    assert (done.code, done.out) == (0, "")
+    assert "--follow" in done.err
+    assert seqmlm("incidents", "list", "--json").json == []
+    assert seqmlm("incidents", "list", "--state", "open").err == "no such incidents\n"
+
+
+def test_list(incidents: Path, seqmlm: Cli) -> None:
+    done = seqmlm("incidents", "list")
+    head, new, old = [line.split("\t") for line in done.out.splitlines()]
+    assert head == ["id", "state", "opened", "last alarm", "rows", "p", "what broke"]
+    shown = r"x\x1b[2J\u202e<b>[red] was never seen: 6 of 12 lines, app.log:1-12"
+    assert (new[0], new[1], new[4], new[5], new[6]) == ("2", "open", "3", "0.0125", shown)
+    assert (old[0], old[1], old[6]) == ("1", "resolved", "'close' is missing: 4 lines, app.log:1-4")
+
+    def ids(*asked: object) -> list[int]:
+        return [one["id"] for one in seqmlm("incidents", "list", *asked, "--json").json]
+
+    assert ids() == [2, 1]
+    assert ids("--state", "open") == ids("--since", "24h") == ids("--stream", incidents / "new.jsonl") == [2]
+    assert ids("--since", "2d", "--state", "resolved") == [1]
+
+
+def test_show(incidents: Path, seqmlm: Cli) -> None:
+    done = seqmlm("incidents", "show", 2, "--rows", 2)
+    assert "\x1b" not in done.out + done.err
+    facts = dict(line.split("  ", 1) for line in done.out.split("\n\n")[0].splitlines())
+    facts = {name: value.strip() for name, value in facts.items()}
+    assert facts["new"] == r"x\x1b[2J\u202e<b>[red]"
+    assert (facts["first line"], facts["last line"]) == ("/logs/app.log:1", "/logs/app.log:12")
+    assert (facts["rows"], facts["smallest p"]) == ("3, of 12 lines", "0.0125")
+    assert facts["reason"] == r"Because of what\nand more"
+    assert facts["output"] == str(incidents / "new.jsonl")
+    assert done.out.splitlines()[-1] == "app.log:5-8  p 0.013  Because of what and more"
+    assert done.err == "1 more rows (--rows)\n"
+    found = seqmlm("incidents", "show", 2, "--json").json
+    assert (found["all_rows"], [row["line"] for row in found["first_rows"]]) == (3, [1, 5, 9])
+    assert found["new"] == [EVIL]
+    assert "likes" not in found
+
+
+def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
+    done = seqmlm("incidents", "ack", 2, "--note", "Ann is on it")
+    assert done.out.startswith("incident 2 is acknowledged until it is over: x\\x1b[2J")
+    assert "acknowledged" in seqmlm("incidents", "list").out
+    assert "note        Ann is on it" in seqmlm("incidents", "show", 2).out
+    assert seqmlm("incidents", "ack", 2, "--undo", "--json").json["state"] == "open"
+    assert "seqmlm incidents mute 1" in seqmlm("incidents", "ack", 1).out
+    assert "open no incident" in seqmlm("incidents", "mute", 1, "--note", "backup").out
+    found = seqmlm("incidents", "show", 1, "--json").json
+    assert (found["state"], found["muted"], found["note"]) == ("resolved", True, "backup")
+    assert "resolved, muted" in seqmlm("incidents", "list").out
+    assert "no longer muted" in seqmlm("incidents", "mute", 1, "--undo").out
+    assert not seqmlm("incidents", "show", 1, "--json").json["muted"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["show", 9], 4, "there is no incident 9; see 'seqmlm incidents list'"),
+        (["ack", 9], 4, "there is no incident 9"),
+        (["mute", "nine"], 2, "--help"),
+        (["mute", 1 << 70], 2, "2147483647"),
+        (["list", "--state", "opened"], 2, "did you mean 'open'?"),
+        (["list", "--since", "yesterday"], 2, "--since is a duration such as 24h"),
+        (["list", "--stream", "other.jsonl"], 4, "follows files and writes other.jsonl"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    incidents: Path, seqmlm: Cli, words: list[object], code: int, told: str
+) -> None:
+    done = seqmlm("incidents", *words)
+    assert done.code == code
+    assert told in done.err
+
+
+def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Cli) -> None:
+    with Registry(Workspace.locate()) as registry:
+        outbox = Outbox(workspace / "s.jsonl", registry, {}, lambda states: _Files(), private=True)  # type: ignore[arg-type, return-value]
+        outbox.begin(Problems())
+        outbox.write([_alarm(1, "ann fell ill", message="ann", template="ann", sensitive=True, extra="ann")])
+        outbox.commit(0, {}, Problems())
+        outbox.close()
+    for words in (["list"], ["show", 1], ["ack", 1]):
+        for form in ([], ["--json"]):
+            done = seqmlm("incidents", *words, *form)
+            assert "unusual lines" in done.out
+            assert "ann" not in done.out + done.err
+    assert json.loads((workspace / "s.jsonl").read_text())["message"] == "ann"
