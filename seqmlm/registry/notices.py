@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, aliased, sessionmaker
 
 from seqmlm.registry import database, tables
 
-UPDATES = timedelta(seconds=60)
+UPDATES = timedelta(seconds=30)
 """An incident that goes on is told of once in this time."""
 
 LONGEST = timedelta(seconds=300)
