@@ -338,7 +338,7 @@ class Level(ABC):
             `times` of the first and last unit, in seconds; `lines` of the file, and their `last_line`;
             `new_lines`, how many of them training never had, and `never_seen`, what is new in them.
         """
-        return {"what": f"an unusual {self.name}" if fired is None else self.meaning(fired, row)}
+        return {"what": f"an unusual {self.name}" if fired is None else self.statistics[fired]}
 
 
 # Statistics and rows that several fields share

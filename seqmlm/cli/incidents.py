@@ -91,6 +91,7 @@ def show(
         print_json(found.to_dict())
         return
     one = found.incident
+    since = found.number - one.rows
     print_facts(
         {
             "incident": one.id,
@@ -102,7 +103,7 @@ def show(
             "expected": " | ".join(one.expected),
             "first line": _placed(one.first_line, one.first_time),
             "last line": _placed(one.last_line, one.last_time),
-            "rows": f"{one.rows:,}, of {one.lines:,} lines",
+            "rows": f"{one.rows:,}, of {one.lines:,} lines" + (f"; {since:,} muted since" if since else ""),
             "smallest p": number(one.p_value),
             "reason": one.reason,
             "opened": _when(one.opened),

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.evaluation.ranks import Arrays, Bools, CrossRanks, Longs, Ranks, RanksByLength, length_edges
+from seqmlm.evaluation.ranks import Arrays, Bools, CrossRanks, Longs, Marginals, Ranks, length_edges
 
 Doubles = NDArray[np.float64]
 Fusion = Literal["fisher", "harmonic"]
@@ -141,56 +141,6 @@ class Judgement:
     p_value: Doubles
     p_values: dict[str, Doubles]
     extrapolated: Bools
-
-
-@dataclass(frozen=True, eq=False)
-class Marginals:
-    """The statistics' own ranks by length.
-
-    Args:
-        by_statistic: name -> its ranks.
-    """
-
-    by_statistic: dict[str, RanksByLength]
-
-    @classmethod
-    def fit(cls, statistics: Statistics, lengths: Longs, edges: Longs) -> Marginals:
-        """Estimate from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
-        return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
-
-    @property
-    def rows(self) -> int:
-        """Rows that one of them ranks among."""
-        return max(one.total for ranks in self.by_statistic.values() for one in ranks.bins)
-
-    def p_values(self, statistics: Statistics, lengths: Longs) -> tuple[dict[str, Doubles], Bools]:
-        """Name -> (M,) p-values, and (M,) True where any of them is extrapolated.
-
-        Statistics that the calibration does not have are left out: it may be older than they are.
-
-        Raises:
-            StateError: a statistic of the calibration is missing.
-        """
-        if not set(statistics) >= set(self.by_statistic):
-            raise StateError(
-                f"calibrated for the statistics {', '.join(self.by_statistic)}, not {', '.join(statistics)}; "
-                "calibrate the model again"
-            )
-        found, beyond = {}, np.zeros(len(lengths), dtype=np.bool_)
-        for name, ranks in self.by_statistic.items():
-            found[name], here = ranks.p_values(statistics[name], lengths)
-            beyond |= here
-        return found, beyond
-
-    def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
-        """Plain values by name; arrays go into `arrays`."""
-        return {c: ranks.to_state(f"{name}/{c}", arrays) for c, ranks in self.by_statistic.items()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Marginals:
-        """Restore what `to_state` wrote."""
-        found = {c: RanksByLength.from_state(one, f"{name}/{c}", arrays) for c, one in state.items()}
-        return cls(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,13 +245,15 @@ class Calibration:
         values, sizes = _arrays(statistics, lengths)
         each = [marginals.p_values(values, sizes) for marginals in self.turns]
         if self.fused is None:
-            p_values, beyond = each[0]
+            p_values, _, beyond = each[0]
             (p_value,) = p_values.values()
         elif len(self.fused.folds) == len(each):
-            p_values = {name: np.mean([found[name] for found, _ in each], axis=0) for name in self.statistics}
-            p_value, beyond = self.fused.p_values([self.choice.fused(found) for found, _ in each])
+            p_values = {
+                name: np.mean([found[name] for found, *_ in each], axis=0) for name in self.statistics
+            }
+            p_value, beyond = self.fused.p_values([self.choice.fused(one[1]) for one in each])
         else:
-            p_values = {name: np.max([found[name] for found, _ in each], axis=0) for name in self.statistics}
+            p_values = {name: np.max([one[0][name] for one in each], axis=0) for name in self.statistics}
             p_value, beyond = self.fused.p_values([self.choice.fused(p_values)])
         return Judgement(p_value, p_values, beyond)
 
@@ -382,7 +334,7 @@ def _fused(values: Statistics, sizes: Longs, teaches: Bools, choice: Choice) -> 
     taught = {name: one[teaches] for name, one in values.items()}
     marginals = Marginals.fit(taught, sizes[teaches], length_edges(sizes[teaches], _FEWEST_FUSED))
     others = {name: one[~teaches] for name, one in values.items()}
-    return marginals, choice.fused(marginals.p_values(others, sizes[~teaches])[0])
+    return marginals, choice.fused(marginals.p_values(others, sizes[~teaches])[1])
 
 
 def _arrays(statistics: Statistics, lengths: NDArray[Any]) -> tuple[dict[str, Doubles], Longs]:
@@ -506,7 +458,7 @@ class CascadeCalibration:
         values = {name: np.asarray(one, dtype=np.float64) for name, one in exact.items()}
         edges = length_edges(sizes[taught], _FEWEST_EXACT)
         marginals = Marginals.fit(_rows(values, taught), sizes[taught], edges)
-        scores = choice.fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[0])
+        scores = choice.fused(marginals.p_values(_rows(values, ranked), sizes[ranked])[1])
         return cls(screening, marginals, Ranks.of(scores, total=int(np.count_nonzero(~teaches))), choice)
 
     @property
@@ -547,10 +499,10 @@ class CascadeCalibration:
         sizes = np.asarray(lengths, dtype=np.int64)
         screened, _ = self.screening.judge(screen, sizes)
         values = {name: np.asarray(one, dtype=np.float64)[near] for name, one in exact.items()}
-        marginal, _ = self.exact.p_values(values, sizes[near])
+        marginal, fused, _ = self.exact.p_values(values, sizes[near])
         # Rows that were not escalated have the screening's own rank, which counts all those above them.
         p_value, beyond = screened.p_value.copy(), np.zeros(len(sizes), dtype=np.bool_)
-        p_value[near], beyond[near] = self.ranks.p_values(self.choice.fused(marginal))
+        p_value[near], beyond[near] = self.ranks.p_values(self.choice.fused(fused))
         p_values = {}
         for name, own in marginal.items():
             p_values[name] = screened.p_values.get(name, np.ones(len(sizes))).copy()

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.evaluation.conformal import FUSIONS, Choice, Doubles, Fusion, Marginals, Statistics
-from seqmlm.evaluation.ranks import Longs, length_edges
+from seqmlm.evaluation.conformal import FUSIONS, Choice, Doubles, Fusion, Statistics
+from seqmlm.evaluation.ranks import Longs, Marginals, length_edges
 
 RATE, WORTH = 0.05, 0.01
 FEWEST, FEWEST_FAULTY = 100, 20
@@ -111,8 +111,8 @@ def choose(
         lengths[ranks],
         length_edges(lengths[ranks], _FEWEST_OF_LENGTH),
     )
-    beside = marginals.p_values({n: v[~ranks] for n, v in normal.items()}, lengths[~ranks])[0]
-    faults = {kind: marginals.p_values(*rows)[0] for kind, rows in kinds.items()}
+    beside = marginals.p_values({n: v[~ranks] for n, v in normal.items()}, lengths[~ranks])[1]
+    faults = {kind: marginals.p_values(*rows)[1] for kind, rows in kinds.items()}
     contest = _Contest(beside, faults, always)
     found = contest.winner(declared)
     places = contest.places(found)

@@ -1,4 +1,4 @@
-"""P-values of one statistic by its rank among normal rows, alone or by length, and by a fitted tail beyond
+"""P-values of statistics by their ranks among normal rows, alone or by length, and by a fitted tail beyond
 them.
 
 A rank is a valid p-value for any distribution, but none is smaller than 1 / (n + 1). What lies beyond the
@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import genpareto
+
+from seqmlm.errors import StateError
 
 Doubles = NDArray[np.float64]
 
@@ -243,6 +245,11 @@ class RanksByLength:
             p_values[here], beyond[here] = self.bins[number].p_values(values[here])
         return p_values, beyond
 
+    def finite(self, lengths: Longs) -> Bools:
+        """(M,) True where no normal row of about this length has an infinite value."""
+        ends = np.array([not np.isposinf(one.values[-1:]).any() for one in self.bins])
+        return np.asarray(ends[np.searchsorted(self.edges, lengths, side="right")])
+
     def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
         """Plain values; arrays go into `arrays` under names that begin with this one."""
         arrays[f"{name}/edges"] = self.edges
@@ -255,6 +262,64 @@ class RanksByLength:
         """Restore what `to_state` wrote."""
         bins = [Ranks.from_state(one, f"{name}/{number}", arrays) for number, one in enumerate(state["bins"])]
         return cls(np.asarray(arrays[f"{name}/edges"], dtype=np.int64), tuple(bins))
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """The statistics' own ranks by length.
+
+    Args:
+        by_statistic: name -> its ranks.
+    """
+
+    by_statistic: dict[str, RanksByLength]
+
+    @classmethod
+    def fit(cls, statistics: Mapping[str, Doubles], lengths: Longs, edges: Longs) -> Marginals:
+        """Estimate from (N,) statistics and lengths of normal rows; bins as `length_edges` gives them."""
+        return cls({name: RanksByLength.of(values, lengths, edges) for name, values in statistics.items()})
+
+    @property
+    def rows(self) -> int:
+        """Rows that one of them ranks among."""
+        return max(one.total for ranks in self.by_statistic.values() for one in ranks.bins)
+
+    def p_values(
+        self, statistics: Mapping[str, Doubles], lengths: Longs
+    ) -> tuple[dict[str, Doubles], dict[str, Doubles], Bools]:
+        """Name -> (M,) p-values, the same as they are fused, and (M,) True where any of them is extrapolated.
+
+        Where a statistic is infinite, and of no normal row of about that length, `LEAST_P` is fused: among
+        few rows its rank is that of the largest finite one. What is fused is ranked again, so this is valid.
+        Statistics that the calibration does not have are left out: it may be older than they are.
+
+        Raises:
+            StateError: a statistic of the calibration is missing.
+        """
+        if not set(statistics) >= set(self.by_statistic):
+            raise StateError(
+                f"calibrated for the statistics {', '.join(self.by_statistic)}, not {', '.join(statistics)}; "
+                "calibrate the model again"
+            )
+        found, beyond = {}, np.zeros(len(lengths), dtype=np.bool_)
+        for name, ranks in self.by_statistic.items():
+            found[name], here = ranks.p_values(statistics[name], lengths)
+            beyond |= here
+        fused = dict(found)
+        for name, ranks in self.by_statistic.items():
+            if (endless := np.isposinf(statistics[name])).any():
+                fused[name] = np.where(endless & ranks.finite(lengths), LEAST_P, found[name])
+        return found, fused, beyond
+
+    def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:
+        """Plain values by name; arrays go into `arrays`."""
+        return {c: ranks.to_state(f"{name}/{c}", arrays) for c, ranks in self.by_statistic.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], name: str, arrays: Mapping[str, NDArray[Any]]) -> Marginals:
+        """Restore what `to_state` wrote."""
+        found = {c: RanksByLength.from_state(one, f"{name}/{c}", arrays) for c, one in state.items()}
+        return cls(found)
 
 
 def length_edges(lengths: Longs, fewest: int) -> Longs:

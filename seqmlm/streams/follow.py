@@ -15,6 +15,7 @@ told.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import stat
 import time
@@ -35,6 +36,7 @@ from seqmlm.streams.generations import (
     Generation,
     NoFile,
     Packed,
+    begin_alike,
     goes_on,
     is_of,
     opened,
@@ -106,7 +108,7 @@ class Follower:
             if state.done:
                 self._done.append(state)
             else:
-                self._files.append(Generation(state, read, self._scan_at))
+                self._files.append(Generation(state, read, math.inf))
         self._done = self._done[-_FORGOTTEN:]
 
     @property
@@ -184,43 +186,45 @@ class Follower:
 
     def _careful(self, file: Generation, now: float, most: int) -> list[Record]:
         """What one file has; a record that cannot be read ends the turns, after this one."""
+        records: list[Record] = []
         try:
-            return self._some(file, now, most)
+            for some in self._some(file, now, most):
+                records += some
         except (Destroyed, OSError):  # nothing has come of the bytes that were read last
             self._lose(file, now)
-            return []
         except DataError as error:
             file.broken, self._error = True, error
             return []
+        return records
 
-    def _some(self, file: Generation, now: float, most: int) -> list[Record]:
+    def _some(self, file: Generation, now: float, most: int) -> Iterator[list[Record]]:
         if file.content is None or file.broken:
-            return []
+            return
         try:
-            records = file.take(most, now)
+            yield file.take(most, now)
         except DataError:
             if not isinstance(file.content, Packed):
                 raise
             if now - file.since < self._patience:
                 file.content.restart()  # it may still be being compressed
-                return []
+                return
             self._say(f"the end of {file.state.path} cannot be unpacked, and is left out")
-            return self._end(file)
+            yield self._end(file)
+            return
         late = None if file.unpaused is None else now - file.unpaused
         if file.whole and late is None and file.waits:
             file.unpaused = now
         if file.whole and late is not None and late >= (1 if file.since < now else 2) * self._tick:
-            records += file.pause()
+            yield file.pause()
         quiet = 0.0 if file.content.packed else self._patience
         if file.whole and not file.in_place and now - file.since >= quiet:
             before = -1
             while before < file.state.offset:  # lines, and then one without its end
                 before = file.state.offset
-                records += file.take(LONGEST_LINE, now, final=True)
-            records += self._end(file)
+                yield file.take(LONGEST_LINE, now, final=True)
+            yield self._end(file)
             if not os.path.exists(file.state.path):
                 self._say(f"{file.state.path} is gone; a new one is followed when it appears")
-        return records
 
     def _end(self, file: Generation) -> list[Record]:
         records = file.end()
@@ -233,7 +237,7 @@ class Follower:
         """Its bytes are gone: look for a copy at the next scan, which is at once."""
         if file.content is not None:
             file.content.close()
-        file.content, file.in_place, file.since = None, False, now
+        file.content, file.in_place, file.since = None, False, math.inf
         self._scan_at = now
 
     # all files
@@ -254,8 +258,10 @@ class Follower:
                             records += file.restored()
                 except Destroyed:
                     self._lose(file, now)
-                if file.content is None and now - file.since >= self._patience:
-                    records += self._give_up(file)
+                if file.content is None:
+                    file.since = min(file.since, now)  # it may go from name to name while it is looked for
+                    if file.since < now and now - file.since >= self._patience:
+                        records += self._give_up(file)
         for path in matches:
             if path not in self._exclude:
                 records += self._meet(path, now)
@@ -361,9 +367,14 @@ class Follower:
             if is_of(content, state) and not content.read(state.offset, 1):
                 return _COPY
         for file in self._files:
-            if is_of(content, file.state):
-                own = file.content
+            own = file.content
+            if not file.state.offset:  # nothing of it was read yet
+                if own is not None and begin_alike(content, own):
+                    return _PERHAPS
+            elif is_of(content, file.state):
                 if own is None or not content.read(max(own.size(), file.state.offset), 1):
+                    return _PERHAPS
+                if not is_of(own, file.state):  # it has been cut off by now, and this may be the copy
                     return _PERHAPS
         return None
 

@@ -258,6 +258,13 @@ def is_of(content: Content, state: FileState) -> bool:
     )
 
 
+def begin_alike(one: Content, other: Content) -> bool:
+    """Whether two contents have the same first bytes, a whole line among them, as far as both go."""
+    first, second = one.read(0, PREFIX), other.read(0, PREFIX)
+    near = min(len(first), len(second))
+    return first[:near] == second[:near] and (near == PREFIX or b"\n" in first[:near])
+
+
 def goes_on(content: Content, state: FileState) -> bool:
     """Whether a content continues a generation that was read to its end; few bytes alone do not tell that."""
     sure = state.offset >= PREFIX or content.node == (state.device, state.inode)
@@ -301,22 +308,31 @@ class Generation:
             Destroyed: the bytes are not there; DataError: a line cannot be read now that could be before.
         """
         state = self.state
-        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
         assert self.content is not None
         near = min(PREFIX, state.offset)
         self._first, self._last = self.content.read(0, near), self.content.read(state.offset - near, near)
         self.unpaused = self.since if state.offset else None
+        self.fed = Fed(state.path, self._read, Memory(state.taken, state.held))
+        try:
+            return self._given_again(self.fed)
+        except Destroyed:  # a reader that was given a part must not go on with what comes after it
+            self.fed.close()
+            self.fed = None
+            raise
+
+    def _given_again(self, fed: Fed) -> list[Record]:
+        state = self.state
         records: list[Record] = []
         pauses = sorted({*state.pauses, *([state.head] if state.head_paused else [])})
         at = 0
         if state.begin > state.head:
             records += self._again(0, state.head)
-            self.fed.memory.jump = state.begin_line
-            records += self.fed.feed(None)
+            fed.memory.jump = state.begin_line
+            records += fed.feed(None)
             at = state.begin
         for pause in [one for one in pauses if at < one <= state.offset]:
             records += self._again(at, pause)
-            records += self.fed.feed(None)
+            records += fed.feed(None)
             at = pause
         return records + self._again(at, state.offset)
 

@@ -132,7 +132,7 @@ def _outbox(
         partial(_follower, config, patterns, plan.session, problems, progress),
         private=plan.sensitive,
         grouping=Grouping(model=model, quiet=config.quiet_seconds, ignored=rules),
-        tell=lambda change: _tell(change, progress),
+        tell=_Told(progress),
         notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
     )
 
@@ -199,14 +199,25 @@ def counters(
     return values
 
 
-def _tell(change: Change, progress: Progress) -> None:
-    """One line for an incident that opens, and one when it is over."""
-    one = change.incident
-    if change.kind == "opened":
-        progress.message(f"incident {one.id}: {one.title} (p {small(one.p_value)})")
-    elif change.kind == "resolved":
-        windows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
-        progress.message(f"incident {one.id} is over after {windows}: {one.title}")
+class _Told:
+    """Says in one line that an incident opens, that something new joins it, and that it is over."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._new: dict[int, tuple[str, ...]] = {}
+
+    def __call__(self, change: Change) -> None:
+        one = change.incident
+        before = self._new.get(one.id, one.new)
+        self._new[one.id] = one.new
+        if change.kind == "opened":
+            self._progress.message(f"incident {one.id}: {one.title} (p {small(one.p_value)})")
+        elif change.kind == "resolved":
+            del self._new[one.id]
+            rows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
+            self._progress.message(f"incident {one.id} is over after {rows}: {one.title}")
+        elif before != one.new:
+            self._progress.message(f"incident {one.id} goes on: {one.title} (p {small(one.p_value)})")
 
 
 def _follower(

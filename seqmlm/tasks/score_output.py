@@ -265,8 +265,9 @@ def schema(plan: ScoringPlan) -> Schema:
     return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
-SHIFTED, ALARMED, FEWEST_TOLD = 0.75, 0.2, 100
-"""Shares of rows with p-values of at most .5 and .05 that are said to be too large, of so many rows at least.
+SHIFTED, ALARMED, USUAL, FEWEST_TOLD = 0.75, 0.2, 0.1, 100
+"""Shares of rows with p-values of at most .5 and .05 that are said to be too large, and of at most .5 that is
+said to be too small, of so many rows at least.
 
 With as many rows in the calibration the share of normal data is .5 but for .05: of few it says little. A tail
 may move alone: sessions of a length that calibration never met, among others that are most usual."""
@@ -349,6 +350,12 @@ class ScoreSummary:
                 "either so many are unusual, or these data are not like those the model was calibrated with, "
                 "and raise alarms where nothing is wrong; look at some, and if they are normal, calibrate it "
                 "with them ('seqmlm calibrate')"
+            )
+        elif self.low_p is not None and self.low_p < USUAL:
+            found.append(
+                f"only {self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal "
+                "data do: to the model these data are more usual than those it was calibrated with, as "
+                "repeats and copies are, and that there is no alarm says little of them"
             )
         return found
 

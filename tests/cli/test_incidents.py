@@ -76,6 +76,16 @@ def incidents(workspace: Path) -> Path:
     return workspace
 
 
+def _later(workspace: Path, row: dict[str, Any]) -> None:
+    """The older stream goes on with a row."""
+    with Registry(Workspace.locate()) as registry:
+        outbox = Outbox(workspace / "old.jsonl", registry, {}, lambda states: _Files())  # type: ignore[arg-type, return-value]
+        outbox.begin(Problems())
+        outbox.write([row])
+        outbox.commit(0, {}, Problems())
+        outbox.close()
+
+
 def test_a_newcomer_is_told_where_incidents_come_from(seqmlm: Cli) -> None:
     done = seqmlm("incidents", "list")
     assert (done.code, done.out) == (0, "")
@@ -126,6 +136,10 @@ def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
     assert seqmlm("incidents", "ack", 2, "--undo", "--json").json["state"] == "open"
     assert "seqmlm incidents mute 1" in seqmlm("incidents", "ack", 1).out
     assert "open no incident" in seqmlm("incidents", "mute", 1, "--note", "backup").out
+    _later(incidents, _alarm(5, "'close' is missing"))
+    shown = seqmlm("incidents", "show", 1).out
+    assert "rows        1, of 4 lines; 1 muted since\n" in shown
+    assert shown.splitlines()[-1].startswith("app.log:5-8  p 0.013  muted by incident 1  Because")
     found = seqmlm("incidents", "show", 1, "--json").json
     assert (found["state"], found["muted"], found["note"]) == ("resolved", True, "backup")
     assert "resolved, muted" in seqmlm("incidents", "list").out

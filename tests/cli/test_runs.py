@@ -11,8 +11,7 @@ import pytest
 from tiny_models import protein_model
 
 from seqmlm.inference import model_folder
-from seqmlm.registry import DatasetEntry, TokenizerEntry
-from seqmlm.registry.database import history
+from seqmlm.registry import DatasetEntry, TokenizerEntry, database
 from seqmlm.tasks.models import register_model
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -121,9 +120,9 @@ def test_models(two_runs: Path, seqmlm: Cli, tmp_path: Path) -> None:
 def test_db(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("db", "current", "--json").json["schema"] is None
     assert not (workspace / "seqmlm.db").exists()
-    assert seqmlm("db", "upgrade").out.endswith(f"schema none -> {history()[-1]}\n")
-    assert seqmlm("db", "upgrade").out.endswith(f"is already at schema {history()[-1]}\n")
-    assert seqmlm("db", "current", "--json").json["schema"] == history()[-1]
+    assert seqmlm("db", "upgrade").out.endswith(f"schema none -> {database.history()[-1]}\n")
+    assert seqmlm("db", "upgrade").out.endswith(f"is already at schema {database.history()[-1]}\n")
+    assert seqmlm("db", "current", "--json").json["schema"] == database.history()[-1]
 
 
 def test_doctor(seqmlm: Cli, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

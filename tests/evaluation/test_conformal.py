@@ -356,3 +356,20 @@ def test_a_state_that_cannot_be_read_says_so() -> None:
         Calibration.from_state(state, {})
     with pytest.raises(StateError, match="calibrated for the statistics a, not b"):
         Calibration.from_state(state, arrays).judge({"b": np.zeros(1)}, np.ones(1))
+
+
+def test_what_normal_rows_never_have_is_beyond_all_of_them_however_many_statistics_there_are() -> None:
+    random = np.random.default_rng(3)
+    names = [f"s{n}" for n in range(14)]
+    normal = {name: random.normal(size=120) for name in names} | {"unseen": np.zeros(120)}
+    lengths = random.integers(1, 65, 120)
+    calibration = Calibration.fit(normal, lengths, seed=0, choice=Choice(fusion="harmonic"))
+    asked = {name: np.zeros(3) for name in names} | {"unseen": np.array([np.inf, 0.0, 3.0])}
+    judged = calibration.judge(asked, np.array([2, 2, 2]))
+    assert judged.p_value[0] <= calibration.smallest_rate
+    assert judged.p_value[1] > 0.2
+    assert judged.p_values["unseen"][0] == judged.p_values["unseen"][2], "what is told is its rank"
+    assert judged.p_value[0] < judged.p_value[2]
+    known = normal | {"unseen": np.where(np.arange(120) < 30, np.inf, 0.0)}
+    calibration = Calibration.fit(known, lengths, seed=0, choice=Choice(fusion="harmonic"))
+    assert calibration.judge(asked, np.array([2, 2, 2])).p_value[0] > 0.05, "normal rows have it too"

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from followed import Row, Step, World, append, compress, copy_truncate, once, rename, truncate
 
+from seqmlm.data.record import Record
 from seqmlm.errors import DataError
 from seqmlm.streams import follow, generations
+from seqmlm.streams.generations import Content, FileState
 
 WINDOW = 4
 
@@ -262,6 +264,127 @@ def test_a_file_that_is_gone_when_it_goes_on_is_told_once(tmp_path: Path) -> Non
     assert [(one.line, one.size) for one in world.gaps] == [(1, 0)], "its lines still waited for others"
     assert world.rows == []
     assert len([one for one in world.said if "followed when it appears" in one]) == 2  # by each process
+
+
+def test_a_file_that_is_compressed_while_it_is_looked_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "app.log*", patience=0.0, **WINDOWS)
+    append(block(0))(tmp_path)
+    world.settle()
+    world.die()
+    append(block(2))(tmp_path)
+    rename("app.log", "app.log.1")(tmp_path)
+    given, packed = follow.opened, [compress("app.log.1")]
+
+    def late(path: str) -> Content:
+        if packed:
+            packed.pop()(tmp_path)
+        return given(path)
+
+    monkeypatch.setattr(follow, "opened", late)
+    world.settle()
+    assert not packed
+    assert not world.gaps
+    assert sorted(world.rows) == once(world, block(0, 4))
+
+
+def test_a_copy_that_is_there_from_the_beginning_is_read_once(tmp_path: Path) -> None:
+    world = World(tmp_path, "app.log*", **WINDOWS)
+    append(block(0))(tmp_path)
+    (tmp_path / "app.log.1").write_bytes((tmp_path / "app.log").read_bytes())
+    world.turn()
+    truncate()(tmp_path)
+    append(block(2))(tmp_path)
+    world.settle()
+    assert not world.gaps
+    assert sorted(world.rows) == once(world, block(0), block(2))
+
+
+def test_a_file_that_is_cut_off_while_its_copy_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "FILE_BYTES", len(block(0)))
+    world = World(tmp_path, "app.log*", **WINDOWS)
+    append(block(0) + block(2))(tmp_path)
+    world.turn()
+    assert [state.offset for state in world.states.values()] == [len(block(0))]
+    given, cuts = follow.is_of, [copy_truncate("app.log", "app.log.1")]
+
+    def late(content: Content, state: FileState) -> bool:
+        found = given(content, state)
+        if found and cuts and state.offset < content.size():
+            cuts.pop()(tmp_path)
+        return found
+
+    (tmp_path / "app.log.1").write_bytes((tmp_path / "app.log").read_bytes())
+    monkeypatch.setattr(follow, "is_of", late)
+    world.now += 1  # it looks at all files before it reads on
+    world.settle()
+    assert not cuts
+    assert not world.gaps
+    assert sorted(world.rows) == once(world, block(0, 4))
+
+
+def test_a_file_that_is_cut_off_while_a_new_process_reads_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "app.log*", **WINDOWS)
+    append(block(0) + block(2)[:20])(tmp_path)
+    world.settle()
+    world.die()
+    append(block(2)[20:])(tmp_path)
+    given, cuts = generations.Generation._again, [copy_truncate("app.log", "app.log.1")]
+
+    def late(self: generations.Generation, start: int, end: int) -> list[Record]:
+        if cuts:
+            cuts.pop()(tmp_path)
+        return given(self, start, end)
+
+    monkeypatch.setattr(generations.Generation, "_again", late)
+    world.settle()
+    append(block(4))(tmp_path)
+    world.settle()
+    assert not cuts
+    assert not world.gaps
+    assert sorted(world.rows) == once(world, block(0, 4), block(4))
+
+
+def test_what_was_read_before_a_file_was_cut_off_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, patience=0.0, **WINDOWS)
+    append(block(0))(tmp_path)
+    world.turn()
+    assert not world.rows, "they wait for a pause"
+    rename("app.log", "app.log.1")(tmp_path)
+    given = generations.Generation.take
+
+    def late(self: generations.Generation, most: int, now: float, *, final: bool = False) -> list[Record]:
+        if final:
+            (tmp_path / "app.log.1").write_bytes(b"")
+        return given(self, most, now, final=final)
+
+    monkeypatch.setattr(generations.Generation, "take", late)
+    world.now += 1  # a pause, and the end, in one turn
+    world.settle()
+    assert sorted(world.rows) == once(world, block(0))
+
+
+def test_patience_begins_with_the_first_look(tmp_path: Path) -> None:
+    world = World(tmp_path, **WINDOWS)
+    append(block(0))(tmp_path)
+    world.settle()
+    world.die()
+    append(block(2))(tmp_path)
+    rename("app.log", "elsewhere")(tmp_path)
+    world.start()
+    world.now += 100  # a machine that is busy with other things
+    world.turn()
+    rename("elsewhere", "app.log.1")(tmp_path)
+    world.settle()
+    assert not world.gaps
+    assert sorted(world.rows) == once(world, block(0, 4))
 
 
 def test_a_file_that_cannot_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seqmlm.registry import Registry
-from seqmlm.registry.database import history
+from seqmlm.registry import Registry, database
 from seqmlm.tasks.doctor import examine
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
@@ -33,7 +32,7 @@ def test_stores_in_use(tracked_workspace: Path) -> None:
     found = examine()
     assert found.problems == []
     assert found.tracking["reachable"] is True
-    assert found.registry["revision"] == found.registry["needed"] == history()[-1]
+    assert found.registry["revision"] == found.registry["needed"] == database.history()[-1]
 
 
 def test_what_is_wrong_is_named(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -434,6 +434,8 @@ def test_data_unlike_the_normal_ones_are_said_to_be() -> None:
     tail = _counted([0.02] * 25 + [0.6] * 50 + [0.2] * 25)
     assert "25% of the rows have p-values below .05" in _said(tail)
     assert "p-values" not in _said(_counted([0.02] * 20 + [0.6] * 50 + [0.2] * 30))
+    assert "only 9% of the rows have p-values below .5" in _said(_counted([0.2] * 9 + [0.9] * 91))
+    assert "p-values" not in _said(_counted([0.2] * 11 + [0.9] * 89))
 
 
 def test_records_that_were_trained_on_are_said() -> None:

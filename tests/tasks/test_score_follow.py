@@ -22,12 +22,13 @@ from tiny_models import protein_model
 
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
+from seqmlm.inference.following import Grouping
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import Registry
+from seqmlm.registry import Change, Registry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_follow import score_following
+from seqmlm.tasks.score_follow import _Told, score_following
 from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
 
@@ -349,6 +350,30 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
     assert [row["id"] for row in shown.rows] == ["a.log:9"]
     assert shown.rows[0]["message"] == "disk 7 on fire"
     assert _rows(config)[2] == shown.rows[0]
+
+
+def test_what_joins_an_incident_is_told_where_it_is_new(calibrated: str, logs: Path) -> None:
+    said = Said()
+    one = Grouping(model="app").begun(1, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
+    one, told = replace(one, id=3, title="a"), _Told(said)
+    for kind, new in (
+        ("opened", ()),
+        ("updated", ()),
+        ("updated", ("status=502",)),
+        ("updated", ("status=502",)),
+        ("resolved", ("status=502",)),
+    ):
+        title = f"{', '.join(new)} was never seen" if new else one.title
+        told(Change(kind=kind, incident=replace(one, new=new, title=title, rows=2)))  # type: ignore[arg-type]
+    assert said.said == [
+        "incident 3: a (p 0.01)",
+        "incident 3 goes on: status=502 was never seen (p 0.01)",
+        "incident 3 is over after 2 rows: status=502 was never seen",
+    ]
+    said.said.clear()
+    later = _Told(said)  # another process goes on
+    later(Change(kind="updated", incident=one))
+    assert said.said == []
 
 
 def _seen(template: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,29 @@ class LogCounts:
         there = np.zeros((len(lines), self.size + 1), dtype=np.bool_)
         there[lines.record, events] = True
         return np.where(there[:, usual], 0.0, surprise)
+
+    def surplus(self, lines: Lines, events: Longs) -> tuple[Doubles, Doubles, Longs]:
+        """How much more often than in training an event is among the lines of a record.
+
+        Returns:
+            (R,) bits: the log-likelihood ratio of a Poisson count at its number and at the number expected of
+            as many lines, of the event where it is largest, and 0 where none is above what is expected; (R,)
+            the largest ratio of an event's number to its expected number and one; (R,) the event of the bits.
+            0, 0 and E for a record without lines.
+        """
+        counts = multisets(lines, events, self.size + 1)
+        share = (np.append(self.lines, 0) + 0.5) / (self.lines.sum() + 0.5 * (self.size + 1))
+        expected = share[counts.indices] * np.repeat(lines.counts, np.diff(counts.indptr))
+        number = np.maximum(counts.data, expected)
+        bits = number * np.log2(number / expected) - (number - expected) / np.log(2)
+        largest, most = np.zeros(len(lines)), np.zeros(len(lines))
+        event = np.full(len(lines), self.size)
+        for row, (a, b) in enumerate(pairwise(counts.indptr.tolist())):
+            if a < b:
+                at = a + int(np.argmax(bits[a:b]))
+                largest[row], event[row] = bits[at], counts.indices[at]
+                most[row] = (counts.data[a:b] / (expected[a:b] + 1.0)).max()
+        return largest, most, event
 
     def length_distance(self, count: Longs) -> Doubles:
         """(R,) how far a number of lines is from the median; 1 at the first and last percent of training."""

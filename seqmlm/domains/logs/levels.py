@@ -42,6 +42,7 @@ COUNTED = {
     "neighbour": "distance of the counts of lines to the nearest training record",
     "bigram_max": "the rarest pair of neighbouring lines",
     "bigram_mean": "mean rarity of pairs of neighbouring lines",
+    "surplus": "one kind of line more often than usual",
     "length": "far from the usual number of lines",
 }
 """Statistics that need no model."""
@@ -56,6 +57,7 @@ ASKED = {
 TIMED = {
     "hurried": "more lines a second than usual",
     "paused": "a longer pause between two lines than usual",
+    "surge": "one kind of line more often a second than usual",
 }
 """Statistics of the times of lines; a log without times does not have them."""
 
@@ -70,6 +72,7 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
     missing: bits of surprise that events which nearly all training records have are not there.
     neighbour: distance of the log1p counts of its events to the nearest training record's.
     bigram_max, bigram_mean: surprisal of a line after the one before it, in bits; the ends are events.
+    surplus: bits of surprise that an event makes up so many of the lines.
     length: distance of the number of lines from the training median, on a log scale, in units of the distance
         of the outermost percent on that side.
 
@@ -86,6 +89,7 @@ def counted(lines: Lines, counts: LogCounts) -> dict[str, Doubles]:
         "neighbour": counts.nearest(lines, events)[0],
         "bigram_max": largest(surprisal, np.concatenate([[0], np.cumsum(pairs)])),
         "bigram_mean": np.bincount(record, weights=surprisal, minlength=len(lines)) / pairs,
+        "surplus": counts.surplus(lines, events)[0],
         "length": counts.length_distance(lines.counts),
     }
 
@@ -120,21 +124,25 @@ def asked(bits: Doubles, offsets: Longs, units: Longs | None = None) -> dict[str
         }
 
 
-def timed(times: Sequence[float] | None) -> dict[str, float]:
+def timed(times: Sequence[float] | None, most: float) -> dict[str, float]:
     """The statistics of `TIMED`, on log scales; nothing for fewer than two lines with times.
 
     hurried: log2 of lines per second, of the time from the first line to the last and a second.
     paused: log2 of the longest time between neighbouring lines, in seconds, and a second.
+    surge: `hurried`, and log2 of how many times as often as usual one kind of line is there.
 
     Args:
         times: seconds of each line; a line before the one above it counts as at the same time.
+        most: the largest ratio of an event's number to what is expected, as `LogCounts.surplus` has it.
     """
     if times is None or len(times) < 2:
         return {}
     apart = np.maximum(np.diff(times), 0.0)
+    hurried = float(np.log2(len(times) / (apart.sum() + 1.0)))
     return {
-        "hurried": float(np.log2(len(times) / (apart.sum() + 1.0))),
+        "hurried": hurried,
         "paused": float(np.log2(apart.max() + 1.0)),
+        "surge": hurried + float(np.log2(most)),
     }
 
 
@@ -200,6 +208,8 @@ class Counted:
     follows: Doubles
     missing: tuple[tuple[str, float], ...]
     unlike: tuple[tuple[str, int], ...]
+    most: float
+    surplus: tuple[str, int, float]
 
 
 class LogBackground(Background):
@@ -252,6 +262,8 @@ class LogBackground(Background):
         own = dict(zip(*(one.tolist() for one in np.unique(events, return_counts=True)), strict=True))
         unlike = counts.difference(own, int(counts.nearest(lines, events)[1][0]))
         furthest = sorted(unlike.items(), key=lambda one: -abs(one[1]))
+        most, often = (found[0].item() for found in counts.surplus(lines, events)[1:])
+        share = counts.lines[often] / counts.lines.sum() if often < counts.size else 0.0
         return Counted(
             statistics=statistics,
             events=events,
@@ -261,6 +273,8 @@ class LogBackground(Background):
                 for event in usual[lacking[:_NAMED]].tolist()
             ),
             unlike=tuple((self.named(event), more) for event, more in furthest[:_NAMED]),
+            most=most,
+            surplus=(self.named(often), own.get(often, 0), float(share)),
         )
 
     def named(self, event: int) -> str:
@@ -279,6 +293,8 @@ PARTITION = Mode("partition", 2)
 ODD = 5
 """Lines that a row names."""
 
+_SURPRISING = 10.0  # bits of a surplus that is told: one in a thousand
+
 
 class _LinesLevel(Level):
     """A level of records of lines, which live may be cut anywhere."""
@@ -296,37 +312,42 @@ class _LinesLevel(Level):
         whole = row.id == scored.record.id
         own = np.arange(len(counted.events)) if whole else np.unique(of_unit[row.units])
         new = own[_new(counted, known)[own]]
-        bits, likely = _line_bits(scored, counted, known), new if len(new) else own
-        at = int(likely[bits[likely].argmax()])
-        numbers, units = scored.record.meta.get("lines"), np.flatnonzero(of_unit == at)
         told: dict[str, Any] = {"lines": len(own)}
         if raw.times:
             told["times"] = raw.times[own[0]], raw.times[own[-1]]
-        if numbers is not None:
-            told["last_line"] = numbers[own[-1]]
-        if len(units):
-            told["unit"] = int(units[scored.surprisal[units].argmax()])
-        template = _template(raw, at, known.tokenizer)
-        if template:
-            told["template"] = template
-        never = _never_seen(raw, new, known)
-        if never:
-            told["never_seen"] = never
+        if "lines" in scored.record.meta:
+            told["last_line"] = scored.record.meta["lines"][own[-1]]
+        bits, likely = _line_bits(scored, counted, known), new if len(new) else own
+        at = int(likely[bits[likely].argmax()])
+        template, never = _template(raw, at, known.tokenizer), _never_seen(raw, new, known)
         if never or (counted.events[new] == known.counts.size).any():
             what = f"{_quoted(template)} was never seen" if template else "a line was never seen"
-            return {"what": what, **told, "new_lines": len(new)}
-        return {"what": self._what(row, counted, template, fired), **told}
+            told |= {"new_lines": len(new), **({"never_seen": never} if never else {})}
+        else:
+            what, about = self._what(row, counted, template, fired)
+            if about != template:  # of another line than the least expected one, which may not be there
+                events = [one for one in np.unique(counted.events[own]).tolist() if known.named(one) == about]
+                at = int(own[counted.events[own] == events[0]][0]) if events else -1
+                template = about
+        units = np.flatnonzero(of_unit == at)
+        told |= {"what": what, **({"template": template} if template else {})}
+        return {**told, "unit": int(units[scored.surprisal[units].argmax()])} if len(units) else told
 
-    def _what(self, row: Row, counted: Counted, template: str, fired: str | None) -> str:
-        """What is wrong with a row of lines that training had, by the statistic that fired."""
-        if fired == "missing" and counted.missing:
-            return f"{_quoted(counted.missing[0][0])} is missing"
-        if fired == "neighbour" and counted.unlike:
+    def _what(self, row: Row, counted: Counted, template: str, fired: str | None) -> tuple[str, str]:
+        """What is wrong with a row of lines that training had, by the statistic that fired, and the template
+        of the lines that it is about."""
+        often = row.extra.get("surplus")
+        if template and often is not None and fired in ("surplus", "surge"):
+            pace = " a second" if fired == "surge" else ""
+            return f"more {_quoted(often['unit'])}{pace} than usual", often["unit"]
+        if template and fired == "missing" and counted.missing:
+            return f"{_quoted(counted.missing[0][0])} is missing", counted.missing[0][0]
+        if template and fired == "neighbour" and counted.unlike:
             unit, more = counted.unlike[0]
-            return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual"
-        if fired is not None and (fired in TIMED or fired in ("length", UNKNOWN) or not template):
-            return self.meaning(fired, row)
-        return f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"
+            return f"{'more' if more > 0 else 'fewer'} {_quoted(unit)} than usual", unit
+        if fired is not None and (fired in (*TIMED, "surplus", "length", UNKNOWN) or not template):
+            return self.statistics[fired], template
+        return (f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"), template
 
     def as_judged(self, record: Record, random: Random) -> Sequence[Record]:
         """A session as it is; every other window of a log is cut in two to many places, as a log that pauses
@@ -367,6 +388,8 @@ class SessionLevel(_LinesLevel):
             ["status=502"].
         missing: [{unit, share}] what nearly all training records have and this one lacks.
         unlike: [{unit, more}] what it has more of (negative: fewer) than the most similar training record.
+        surplus: {unit, lines, of, share} the kind of line that is most above its share of the training lines,
+            and of how many lines so many are it.
 
     Args:
         name: what `--level` takes.
@@ -402,7 +425,7 @@ class SessionLevel(_LinesLevel):
         if again is not None and Rank.name in again.values:
             whole = np.array([0, len(again)])
             statistics[MISSES] = float(misses(again.values[Rank.name], whole, known.counts.candidates)[0])
-        statistics |= {**counted.statistics, **timed(scored.record.raw.times)}
+        statistics |= {**counted.statistics, **timed(scored.record.raw.times, counted.most)}
         windowed = scored.record.raw.windowed
         if windowed:  # a window has the length and the ends that it was given
             del statistics["length"]
@@ -413,6 +436,13 @@ class SessionLevel(_LinesLevel):
         extra = _told(scored, counted, known, bits)
         row = record_row(scored, statistics)
         return [replace(row, length=count if windowed else 1, time=_time(scored, 0), extra=extra)]
+
+    def meaning(self, name: str, row: Row) -> str:
+        often = row.extra.get("surplus")
+        if often is None or name not in ("surplus", "surge"):
+            return super().meaning(name, row)
+        here, usual = f"{often['lines']} of {often['of']} lines", f"{100 * often['share']:.2g} % in training"
+        return f"{super().meaning(name, row)}: {often['unit']!r}, {here}, {usual}"
 
 
 class LineLevel(_LinesLevel):
@@ -496,6 +526,9 @@ def _told(scored: Scored, counted: Counted, known: LogBackground, bits: Doubles)
         never = _never_seen(scored.record.raw, new, known)
         if never:
             told["never_seen"] = never
+    if counted.statistics["surplus"] >= _SURPRISING:
+        unit, number, share = counted.surplus
+        told["surplus"] = {"unit": unit, "lines": number, "of": len(bits), "share": share}
     if scored.record.raw.windowed and counted.statistics["length"] > 1:
         return told  # shorter than any window of training: most of what these have is not there
     if counted.missing:
@@ -585,6 +618,15 @@ def _doubled(lines: list[str], others: Sequence[str], random: Random) -> list[in
     return [at]
 
 
+def _repeated(lines: list[str], others: Sequence[str], random: Random) -> list[int]:
+    new, number = others[int(random.integers(len(others)))], int(len(lines) * random.uniform(0.25, 0.5))
+    drawn = sorted(random.choice(len(lines), number, replace=False).tolist())
+    wrong = [at for at in drawn if lines[at] != new]
+    for at in wrong:
+        lines[at] = new
+    return wrong
+
+
 def _times_changed(change: Callable[[Doubles, Random], Doubles]) -> Fault:
     """The fault of a record whose lines come at other times: all of them are wrong."""
 
@@ -617,6 +659,7 @@ FAULTS: Mapping[str, Fault] = {
     "substituted": _lines_changed(_substituted),
     "deleted": _lines_changed(_deleted),
     "doubled": _lines_changed(_doubled),
+    "repeated": _lines_changed(_repeated),
     "hurried": _times_changed(_hurried),
     "paused": _times_changed(_paused),
 }

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.data import files
+from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import (
@@ -34,7 +34,7 @@ def test_any_csv_comes_back(rows: list[tuple[str, str]]) -> None:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([("name", "text"), *rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "blocks", lambda _: iter([out.getvalue().encode()]))
+        patch.setattr(lines, "blocks", lambda _: iter([out.getvalue().encode()]))
         found = list(read_csv("x.csv", Problems(), id_column="name"))
     assert [(r.id, r.raw) for r in found] == rows
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqmlm.data import files
+from seqmlm.data import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA, nucleotides
@@ -25,7 +25,7 @@ def read(
     data: bytes, problems: Problems | None = None, *, size: int = 1 << 20, **options: int
 ) -> list[Record]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
+        patch.setattr(lines, "blocks", lambda _: (data[i : i + size] for i in range(0, len(data), size)))
         return list(read_genome("g.fa", problems or Problems(), **options))
 
 
@@ -168,7 +168,7 @@ def test_a_contig_on_one_line_is_not_held_whole() -> None:
 
     found: list[Record] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "blocks", blocks)
+        patch.setattr(lines, "blocks", blocks)
         found.extend(read_genome("g.fa", Problems()))
     assert sum(len(record.raw) for record in found) == 2 + (40 << 18)
     assert handed_on[-1] > 30 << 18

@@ -66,6 +66,18 @@ def naive_nearest(train: list[list[str]], lines: list[str]) -> float:
     return min(map(distance, train))
 
 
+def naive_surplus(train: list[list[str]], lines: list[str]) -> tuple[float, float]:
+    """The largest log-likelihood ratio of a Poisson count in bits, and its largest ratio to mean and one."""
+    single = Counter(event for one in train for event in one)
+    bits, most = 0.0, 0.0
+    for event, number in Counter(lines).items():
+        expected = len(lines) * (single[event] + 0.5) / (single.total() + 0.5 * (len(single) + 1))
+        if number > expected:
+            bits = max(bits, number * math.log2(number / expected) - (number - expected) * math.log2(math.e))
+        most = max(most, number / (expected + 1))
+    return bits, most
+
+
 @settings(deadline=None, max_examples=60)
 @given(train=sessions, other=sessions)
 def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other: list[list[str]]) -> None:
@@ -83,6 +95,9 @@ def test_bigrams_and_neighbours_are_those_of_loops(train: list[list[str]], other
         assert found["bigram_max"][row] == pytest.approx(max(bits))
         assert found["bigram_mean"][row] == pytest.approx(sum(bits) / len(bits))
         assert found["neighbour"][row] == pytest.approx(naive_nearest(train, here), abs=1e-12)
+        surplus, most = naive_surplus(train, here)
+        assert found["surplus"][row] == pytest.approx(surplus, abs=1e-12)
+        assert counts.surplus(lines, counts.events(lines.keys))[1][row] == pytest.approx(most)
         assert math.isinf(found["unseen"][row]) == (not known.issuperset(one))
 
 

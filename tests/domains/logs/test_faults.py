@@ -41,6 +41,9 @@ def test_what_is_wrong_is_named(kind, times):
             "substituted": (before - after).total() == 1 == (after - before).total(),
             "deleted": (before - after).total() == 1 and not after - before,
             "doubled": (after - before).total() == 1 and not before - after,
+            "repeated": before.total() == after.total()
+            and len(set(lines)) == 1
+            and 1 <= (after - before).total() <= len(old.lines) / 2,
         }
         assert changed[kind]
         assert raw.lines != old.lines

@@ -205,9 +205,22 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
 
 
 def test_times_of_lines() -> None:
-    assert timed((5.0, 6.0, 8.0, 12.0)) == {"hurried": -1.0, "paused": pytest.approx(math.log2(5))}
-    assert timed((5.0, 3.0, 4.0)) == timed((5.0, 5.0, 6.0)), "a line before the one above it"
-    assert timed(None) == timed((5.0,)) == {}
+    told = {"hurried": -1.0, "paused": pytest.approx(math.log2(5)), "surge": pytest.approx(math.log2(3) - 1)}
+    assert timed((5.0, 6.0, 8.0, 12.0), 3.0) == told
+    assert timed((5.0, 3.0, 4.0), 1.0) == timed((5.0, 5.0, 6.0), 1.0), "a line before the one above it"
+    assert timed(None, 1.0) == timed((5.0,), 1.0) == {}
+
+
+def test_a_kind_of_line_that_is_there_too_often_is_named(model: LoadedModel, known: LogBackground) -> None:
+    level = SessionLevel("session")
+    [usual] = level.rows(scored(model, session(NORMAL)), known)
+    assert "surplus" not in usual.extra
+    [often] = level.rows(scored(model, session([*NORMAL, *[NORMAL[0]] * 20])), known)
+    told = often.extra["surplus"]
+    assert (told["lines"], told["of"]) == (21, len(NORMAL) + 20)
+    assert told["share"] < 0.5
+    assert f"{told['unit']!r}, 21 of {told['of']} lines" in level.meaning("surplus", often)
+    assert level.meaning("surplus", usual) == level.statistics["surplus"]
 
 
 def _brief(
@@ -237,6 +250,9 @@ def test_an_alarm_is_told_by_what_was_never_seen(model: LoadedModel, known: LogB
     [
         (NORMAL[:3], "missing", "'close' is missing"),
         ((*NORMAL, NORMAL[3], NORMAL[3]), "neighbour", "more 'close' than usual"),
+        ((*NORMAL, *[NORMAL[3]] * 40), "surplus", "more 'close' than usual"),
+        ((*NORMAL, *[NORMAL[3]] * 40), "surge", "more 'close' a second than usual"),
+        (NORMAL, "surplus", "one kind of line more often than usual"),
         (NORMAL, "hurried", "more lines a second than usual"),
         (NORMAL, "length", "far from the usual number of lines"),
         (NORMAL, None, " is unexpected"),
@@ -249,6 +265,9 @@ def test_an_alarm_is_told_by_what_fired(
     told = _brief(model, known, lines, fired)
     assert told["what"].endswith(what)
     assert "new_lines" not in told
+    if "'close'" in what:  # it tells of this kind of line, and of one that is there
+        assert told["template"] == "close"
+        assert told.get("unit") == (None if fired == "missing" else lines.index("close"))
 
 
 def test_an_alarm_of_a_line_tells_of_this_line(model: LoadedModel, known: LogBackground) -> None:
