@@ -216,7 +216,7 @@ def test_keys_are_the_same_for_the_same_change_alone() -> None:
 
 def test_of_what_is_silenced_the_end_alone_is_told() -> None:
     told = notices(webhooks(["http://h/"]), ORIGIN)
-    for silenced in ({"muted": True}, {"normal": True}, {"state": "acknowledged"}):
+    for silenced in ({"muted": True}, {"state": "acknowledged"}):
         kinds = [
             Change(kind=kind, incident=incident(**silenced)) for kind in ("opened", "updated", "resolved")
         ]
