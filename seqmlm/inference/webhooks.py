@@ -80,6 +80,8 @@ def webhooks(urls: Sequence[str], formats: Sequence[str] = (), tokens: str = "")
         if style not in FORMATS:
             raise UsageError(f"--webhook-format cannot be {style!r}{nearest(style, FORMATS)}")
     styles = _each(urls, formats or ["plain"], "--webhook-format")
+    if not tokens.isascii():
+        raise UsageError(f"{TOKEN} has a character that tokens cannot have")
     bearers = _each(urls, tokens.split() or ["-"], TOKEN)
     hosts = {_parts(url, number).netloc.rpartition("@")[2] for number, url in enumerate(urls, 1)}
     if len(tokens.split()) == 1 and len(hosts) > 1 and tokens.strip() != "-":
@@ -365,7 +367,7 @@ def post(hook: Webhook, one: Notice, timeout: float = TIMEOUT) -> Answer:
                 problem=f"answers {error.code} {meaning}".strip(),
                 wait=float(asked) if asked.isdecimal() and len(asked) < 6 else 0.0,
             )
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a name that none can have
         reason = getattr(error, "reason", error)
         text = getattr(reason, "strerror", None) or type(reason).__name__
         return Answer(status=None, problem=f"cannot be reached ({text})")

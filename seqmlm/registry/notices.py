@@ -75,8 +75,9 @@ def put(session: Session, stream: int, notices: Sequence[Notice], now: datetime)
             kind.incident == one.incident,
             kind.kind == "updated",
         )
-        waiting = None if one.kind == "opened" else session.scalars(same.limit(1)).first()
-        if waiting is not None:  # it is out of date; what is being sent of it now is not confirmed by its key
+        # Locked, where rows can be: it must not be confirmed between this and the change of its key.
+        waiting = None if one.kind == "opened" else session.scalars(same.limit(1).with_for_update()).first()
+        if waiting is not None:  # it is out of date
             waiting.key, waiting.body, waiting.kind = one.key, one.body, one.kind
             waiting.due = waiting.due if one.kind == "updated" else due
             continue

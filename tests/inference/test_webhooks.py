@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -113,6 +115,9 @@ def test_formats_and_tokens_are_one_for_all_or_one_each() -> None:
         webhooks(two, ["plain"] * 3)
     with pytest.raises(UsageError, match="did you mean 'plain'"):
         webhooks(two, ["plian"])
+    with pytest.raises(UsageError, match="a character that tokens cannot have") as error:
+        webhooks(two, [], "- tök")
+    assert "tök" not in str(error.value)
     with pytest.raises(UsageError, match="it would go to 2 hosts") as error:
         webhooks(two, [], "tok")
     assert "tok " not in str(error.value).replace("token", "")
@@ -308,6 +313,29 @@ def _closed() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def test_a_name_that_no_host_can_have_is_one_that_cannot_be_reached() -> None:
+    answer = post(webhooks(["http://a..b/hook"])[0], _one("plain"))
+    assert (answer.status, answer.final) == (None, False)
+    assert answer.problem.startswith("cannot be reached (")
+
+
+def test_the_receiver_of_the_documents_prints_each_notice_once() -> None:
+    port, found = _closed(), _one("plain")
+    script = Path(__file__).parents[2] / "examples" / "webhook_receiver.py"
+    (hook,) = webhooks([f"http://127.0.0.1:{port}"])
+    with subprocess.Popen([sys.executable, script, str(port)], stdout=subprocess.PIPE) as receiver:
+        try:
+            while not post(hook, found).taken:
+                assert receiver.poll() is None
+            assert post(hook, found).taken
+            assert post(hook, _one("plain", "resolved")).taken
+        finally:
+            receiver.kill()
+        assert receiver.stdout is not None
+        kinds = [json.loads(line)["kind"] for line in receiver.stdout]
+    assert kinds == ["opened", "resolved"]
 
 
 def test_a_server_that_is_not_there_or_says_nothing_or_nonsense() -> None:

@@ -13,18 +13,22 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from log_models import NORMAL, write_log_model
 from receiver import Receiver
 
-from seqmlm.errors import UsageError
+from seqmlm.cli import main
+from seqmlm.data.problems import Problems
+from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Registry
+from seqmlm.streams.metrics import Lag
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
-from seqmlm.tasks.score_follow import score_following
-from seqmlm.tasks.score_output import ScoreSummary
+from seqmlm.tasks.score_follow import counters, score_following
+from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
 from seqmlm.workspace import Workspace
 
@@ -227,6 +231,40 @@ def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: Sco
         assert told["incidents"] == {"open": 1, "acknowledged": 0}
         assert sum(told["p_values"]["rows"]) == rows
         assert told["bytes"] == sum(file.stat().st_size for file in Path(config.paths[0]).parent.iterdir())
+
+
+@pytest.mark.parametrize(("sensitive", "alarms"), [(False, 7), (True, None)])
+def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | None) -> None:
+    counts = ScoreCounts()
+    counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
+    registry = SimpleNamespace(incident_counts=_locked, notices=_locked)
+    told = counters(
+        ScoreConfig(model="m", out=Path("a.jsonl")),
+        SimpleNamespace(sensitive=sensitive, alpha=0.05, calibrated=True),  # type: ignore[arg-type]
+        registry,  # type: ignore[arg-type]
+        SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99)),  # type: ignore[arg-type]
+        counts,
+        Problems(),
+        Lag(),
+    )
+    assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
+    assert (told["p_values"] is None) == sensitive
+    assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
+
+
+def _locked(stream: int) -> None:
+    raise StateError("locked")
+
+
+def test_the_command_line_takes_what_the_task_does(
+    model: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["--webhook", "http://h/a", "--webhook", "http://h/b", "--webhook-format", "otlp"]
+    options = ["--follow", "--out", str(workspace / "o.jsonl"), "--fpr", "0.05", *told]
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(SystemExit) as stop:
+        main(["score", model, "a.log", *options, "--metrics-port", str(other.getsockname()[1])])
+    assert stop.value.code == 2
+    assert "cannot be used: Address already in use; choose another port" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(config: ScoreConfig) -> None:
