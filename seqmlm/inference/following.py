@@ -25,7 +25,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.errors import DataError, StateError
+from seqmlm.errors import DataError, StateError, printable
 from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.runner import Output
@@ -124,27 +124,28 @@ class Grouping:
         return given, list(found.changes.values()), found.belongs
 
     def begun(self, number: int, row: Fields, now: float) -> Incident:
-        """The incident that a row opens."""
+        """The incident that a row opens; its texts are `printable`: a log may hold what no database takes."""
         at, line = datetime.fromtimestamp(now, UTC), int(row["line"])
         last = int(row.get("last_line", line))
         shown: dict[str, Any] = {}
         if not self.private:
             shown = {
-                "template": str(row.get("template", "")),
+                "template": printable(row.get("template", "")),
                 "new": tuple(map(_short, row.get("never_seen", ())))[:TOLD],
                 "expected": tuple(map(_short, row.get("expected", ()))),
-                "reason": str(row.get("reason", "")),
-                "what": str(row.get("what", "an alarm")),
+                "reason": printable(row.get("reason", "")),
+                "what": printable(row.get("what", "an alarm")),
             }
+        place = printable(row["source"])
         made = Incident(
             **{"template": "", "new": (), "reason": "", "what": "unusual lines", **shown},
             stream_id=self.stream,
             row=number,
             model=self.model,
-            place=str(row["source"]),
+            place=place,
             title="",
-            first_line=f"{row['source']}:{line}",
-            last_line=f"{row['source']}:{last}",
+            first_line=f"{place}:{line}",
+            last_line=f"{place}:{last}",
             first_time=row.get("time"),
             last_time=row.get("last_time"),
             rows=1,
@@ -168,6 +169,7 @@ class _Found:
         self._merging = merging.Incidents(quiet=grouping.quiet)
         self._open: dict[str, Incident] = {}
         self._silent: dict[int, Incident] = {}
+        self._likes: dict[int, frozenset[str]] = {}
         self.changes: dict[tuple[int, bool], Change] = {}
         self.belongs: dict[int, int] = {}
 
@@ -176,7 +178,7 @@ class _Found:
         if one.state != "resolved" and self._grouping.over(one, self._now):
             one = self._end(one)
         if one.silences:
-            self._silent[one.row] = one
+            self._silent[one.row], self._likes[one.row] = one, frozenset(one.likes)
         elif one.state != "resolved":
             self._open[one.place] = one
             self._merging.hold(_merged(one))
@@ -188,7 +190,7 @@ class _Found:
             if any(map(pattern.search, texts)):
                 return {**row, "muted": where}
         new = self._grouping.begun(number, row, self._now)
-        known = [one for one in self._silent.values() if set(new.likes) <= set(one.likes)]
+        known = [one for one in self._silent.values() if self._likes[one.row].issuperset(new.likes)]
         if known:  # first one that goes on
             one = min(known, key=lambda one: (one.state == "resolved", one.row))
             self.belongs[number] = one.row
@@ -259,7 +261,8 @@ _LONGEST = 120  # characters of each
 
 
 def _short(text: object) -> str:
-    return str(text) if len(str(text)) <= _LONGEST else f"{str(text)[: _LONGEST - 3]}..."
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
 
 
 def _p_value(row: Fields) -> float:
@@ -401,7 +404,9 @@ class Outbox(Output):
                 pass  # counting continues from what was met then
         self.gaps = int(counts.pop("gaps", 0))
         self.follower = self._follow([FileState(**one) for one in found.files])
-        self.notes.append(f"going on with {self._out} behind {self._written:,} rows")
+        left = len(self._unresolved)
+        more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
+        self.notes.append(f"going on with {self._out} behind {self._written:,} rows{more if left else ''}")
         return Position(records=int(counts.get("records", 0)), rows=self._number, counts=counts)
 
     def _stand(self, stream: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.timestamps import duration
-from seqmlm.errors import StateError, UsageError, nearest
+from seqmlm.errors import StateError, UsageError, nearest, printable
 from seqmlm.registry import Incident, Registry
 from seqmlm.registry.incidents import STATES
 from seqmlm.workspace import Workspace
@@ -99,7 +99,7 @@ def mark_incident(
         StateError: there is none of this id.
     """
     state = None if acknowledged is None else "acknowledged" if acknowledged else "open"
-    said = {"state": state, "muted": muted, "note": note}
+    said = {"state": state, "muted": muted, "note": None if note is None else printable(note)}
     with Registry(Workspace.locate()) as registry:
         return registry.mark_incident(incident, **{k: v for k, v in said.items() if v is not None})
 

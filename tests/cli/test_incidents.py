@@ -17,7 +17,8 @@ from seqmlm.workspace import Workspace
 
 Cli = Callable[..., Any]
 
-EVIL = "x\x1b[2J\u202e<b>[red]"
+EVIL = "x\x1b[2J\u202e<b>[red]\ud800\x00"
+SHOWN = r"x\x1b[2J\u202e<b>[red]\ud800\x00"
 NOW = datetime.now(UTC)
 
 
@@ -98,7 +99,7 @@ def test_list(incidents: Path, seqmlm: Cli) -> None:
     done = seqmlm("incidents", "list")
     head, new, old = [line.split("\t") for line in done.out.splitlines()]
     assert head == ["id", "state", "opened", "last alarm", "rows", "p", "what broke"]
-    shown = r"x\x1b[2J\u202e<b>[red] was never seen: 6 of 12 lines, app.log:1-12"
+    shown = f"{SHOWN} was never seen: 6 of 12 lines, app.log:1-12"
     assert (new[0], new[1], new[4], new[5], new[6]) == ("2", "open", "3", "0.0125", shown)
     assert (old[0], old[1], old[6]) == ("1", "resolved", "'close' is missing: 4 lines, app.log:1-4")
 
@@ -115,7 +116,7 @@ def test_show(incidents: Path, seqmlm: Cli) -> None:
     assert "\x1b" not in done.out + done.err
     facts = dict(line.split("  ", 1) for line in done.out.split("\n\n")[0].splitlines())
     facts = {name: value.strip() for name, value in facts.items()}
-    assert facts["new"] == r"x\x1b[2J\u202e<b>[red]"
+    assert facts["new"] == facts["template"] == SHOWN
     assert (facts["first line"], facts["last line"]) == ("/logs/app.log:1", "/logs/app.log:12")
     assert (facts["rows"], facts["smallest p"]) == ("3, of 12 lines", "0.0125")
     assert facts["reason"] == r"Because of what\nand more"
@@ -124,7 +125,7 @@ def test_show(incidents: Path, seqmlm: Cli) -> None:
     assert done.err == "1 more rows (--rows)\n"
     found = seqmlm("incidents", "show", 2, "--json").json
     assert (found["all_rows"], [row["line"] for row in found["first_rows"]]) == (3, [1, 5, 9])
-    assert found["new"] == [EVIL]
+    assert (found["new"], found["first_rows"][0]["template"]) == ([SHOWN], EVIL)
     assert "likes" not in found
 
 
@@ -132,6 +133,8 @@ def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
     done = seqmlm("incidents", "ack", 2, "--note", "Ann is on it")
     assert done.out.startswith("incident 2 is acknowledged until it is over: x\\x1b[2J")
     assert "acknowledged" in seqmlm("incidents", "list").out
+    assert seqmlm("incidents", "ack", 2, "--note", "\udcff", "--json").json["note"] == r"\udcff"
+    assert seqmlm("incidents", "ack", 2, "--note", "Ann is on it").code == 0
     assert "note        Ann is on it" in seqmlm("incidents", "show", 2).out
     assert seqmlm("incidents", "ack", 2, "--undo", "--json").json["state"] == "open"
     assert "seqmlm incidents mute 1" in seqmlm("incidents", "ack", 1).out

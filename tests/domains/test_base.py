@@ -204,6 +204,13 @@ def test_built_in_domains_come_through_their_entry_points():
         assert plugins.tokenizer_class(defaults.tokenizer).unit == domain.unit
 
 
+def test_records_of_people_are_not_followed():
+    """What a follower tells a terminal and a webhook is made of what stands in the lines."""
+    followed = [name for name in plugins.names("domains") if plugins.domain(name).followed]
+    assert followed
+    assert not [name for name in followed if plugins.domain(name).sensitive]
+
+
 def test_what_a_field_does_not_declare_is_refused_in_its_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="domain visits has no identity clusters"):
         Visits().clusters()

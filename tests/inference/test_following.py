@@ -373,6 +373,10 @@ def test_what_a_person_says_meanwhile_is_heard(tmp_path: Path) -> None:
     assert (one.state, one.note, one.rows) == ("acknowledged", "on it", 3)
     world.now = 100
     assert outbox.due
+    outbox.close()
+    outbox, _ = world.start()
+    assert outbox.notes[-1].endswith("behind 3 rows, with 1 incident that is not over")
+    assert outbox.due
     outbox.commit(3, {}, Problems())
     assert not outbox.due
     (one,) = world.registry.incidents()
