@@ -90,6 +90,33 @@ def score(
             "--follow. Default: 5m.",
         ),
     ] = None,
+    webhook: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="With --follow: post each incident to this address until it is taken; repeatable. Its token "
+            "is read from SEQMLM_WEBHOOK_TOKEN.",
+        ),
+    ] = None,
+    webhook_format: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Format of what is posted: plain, alertmanager (its API v2) or otlp (logs as JSON); one for "
+            "all webhooks, or one for each. Default: plain.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            help="With --follow: serve counters on this port, as /metrics (Prometheus) and /metrics.json; 0 "
+            "for any that is free.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address of this machine that --metrics-port is on.")
+    ] = "127.0.0.1",
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file and log a run in MLflow.")
     ] = None,
@@ -154,7 +181,8 @@ def score(
 
     if json_output and out is None:
         raise UsageError("--json prints the summary on standard output: name a file for the rows with --out")
-    config = opt.configured(ScoreConfig, given)
+    several = {"webhook": tuple(webhook or ()), "webhook_format": tuple(webhook_format or ())}
+    config = opt.configured(ScoreConfig, given, **several)
     if since is not None or diff is not None:
         summary = score_changes(config, sys.stdout)
     else:

@@ -30,7 +30,7 @@ from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.runner import Output
 from seqmlm.inference.session import Session
-from seqmlm.registry import Change, Incident, Registry, patiently
+from seqmlm.registry import Change, Incident, Notice, Registry, patiently
 from seqmlm.registry.incidents import LIKES, TOLD, Kind
 from seqmlm.streams.cursor import Position, differences
 from seqmlm.streams.follow import Follower
@@ -329,9 +329,15 @@ class Outbox(Output):
         grouping: what puts alarms together; None: by `QUIET`, of no named model.
         tell: takes what happened to incidents, after it was committed.
         clock: seconds since 1970-01-01 UTC.
+        notify: what webhooks are to be told of changes of incidents.
+
+    Attributes:
+        stream: number of the stream in the database; 0 before `begin`.
+        gaps: places where bytes were destroyed, of the whole stream.
     """
 
     follower: Follower
+    gaps = 0
 
     def __init__(
         self,
@@ -344,18 +350,23 @@ class Outbox(Output):
         grouping: Grouping | None = None,
         tell: Callable[[Change], None] = lambda change: None,
         clock: Callable[[], float] = time.time,
+        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
     ) -> None:
         super().__init__(path, Schema(columns={}), private=private)
         self._grouping = replace(grouping or Grouping(model=""), private=private)
         self._tell, self._clock = tell, clock
         self._unresolved: dict[int, Incident] = {}
-        self._out, self._registry, self._follow = path, registry, follow
+        self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
         self._lines: LinesSink | None = None
         self._stream = self._number = self._written = 0
         self._mark: Mark = {}
         self._waiting: list[tuple[int, Fields]] = []
+
+    @property
+    def stream(self) -> int:
+        return self._stream
 
     def begin(self, problems: Problems) -> Position:
         """Find the stream of this output, or begin one; the file is brought to what the database has.
@@ -391,6 +402,7 @@ class Outbox(Output):
             problems.cut_quarantine(int(met["quarantined"]))
             with problems.replaying(met):
                 pass  # counting continues from what was met then
+        self.gaps = int(counts.pop("gaps", 0))
         self.follower = self._follow([FileState(**one) for one in found.files])
         left = len(self._unresolved)
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
@@ -441,6 +453,7 @@ class Outbox(Output):
 
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
+        self.gaps += 1
         known = f"at least {gap.size:,} bytes" if gap.size else "what was written"
         self.write(
             [
@@ -472,11 +485,12 @@ class Outbox(Output):
             self._stream,
             files=[asdict(one) for one in self.follower.states()],
             rows=rows,
-            counts={**counts, "records": records, "problems": problems.snapshot()},
+            counts={**counts, "records": records, "gaps": self.gaps, "problems": problems.snapshot()},
             mark=self._mark,
             written=self._written,
             changes=changes,
             belongs=belongs,
+            notify=self._notify,
         )
         done, self._waiting = patiently(save), []
         if rows:

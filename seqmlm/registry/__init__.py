@@ -8,6 +8,7 @@ from __future__ import annotations
 from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.registry.incidents import Change, Incident
+from seqmlm.registry.notices import Notice, NoticeQueue, Waiting
 from seqmlm.registry.store import ModelRef, Registry, resolve
 
 __all__ = [
@@ -17,10 +18,13 @@ __all__ = [
     "Incident",
     "ModelEntry",
     "ModelRef",
+    "Notice",
+    "NoticeQueue",
     "Registry",
     "StreamEntry",
     "TokenizerEntry",
     "UnreachableError",
+    "Waiting",
     "patiently",
     "resolve",
 ]

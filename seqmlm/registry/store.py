@@ -15,9 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.registry import database, incidents, tables
+from seqmlm.registry import database, incidents, notices, tables
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.registry.incidents import Change, Incident
+from seqmlm.registry.notices import Notice, NoticeQueue
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -218,6 +219,7 @@ class Registry:
         written: int,
         changes: Sequence[Change] = (),
         belongs: Mapping[int, int] | None = None,
+        notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
     ) -> list[Change]:
         """Keep what a stream has done since the last time, all of it or nothing.
 
@@ -231,6 +233,7 @@ class Registry:
             mark, written: where the output ends with the row of this number.
             changes: of its incidents.
             belongs: numbers of new rows to the row that opened the incident each belongs to.
+            notify: what webhooks are to be told of the changes, as they are kept.
 
         Returns:
             The changes, as they are kept.
@@ -259,7 +262,21 @@ class Registry:
             ]
             if new:
                 session.execute(insert(tables.StreamRow), new)
-            return incidents.keep(session, row, changes)
+            told = incidents.keep(session, row, changes)
+            notices.put(session, stream, notify(told), notices.now())
+            return told
+
+    def incident_counts(self, stream: int) -> dict[str, int]:
+        """Incidents of a stream that are not resolved, by state."""
+        kind = tables.Incident
+        query = select(kind.state, func.count()).where(kind.stream_id == stream).group_by(kind.state)
+        with database.reachable(self._engine), self._sessions() as session:
+            found = {state: int(number) for state, number in session.execute(query)}
+        return {state: found.get(state, 0) for state in ("open", "acknowledged")}
+
+    def notices(self, stream: int) -> NoticeQueue:
+        """What webhooks are to be told of a stream."""
+        return NoticeQueue(self._engine, stream)
 
     def incidents(self, **asked: Any) -> list[Incident]:
         """Incidents in the order they were opened; for what can be asked see `registry.incidents.found`."""

@@ -216,3 +216,27 @@ class Incident(Base):
     opened: Mapped[datetime]
     updated: Mapped[datetime] = mapped_column(index=True)
     resolved: Mapped[datetime | None]
+
+
+class Notice(Base):
+    """What a webhook is to be told of an incident; kept when it was, or when that was given up."""
+
+    __tablename__ = "seqmlm_notices"
+    __table_args__ = (Index("ix_seqmlm_notices_stream_id", "stream_id", "sink", "done", "incident"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    stream_id: Mapped[int] = mapped_column(ForeignKey("seqmlm_streams.id", ondelete="CASCADE"))
+    sink: Mapped[str] = mapped_column(String(400))
+    """Name of the webhook, which holds no secret."""
+    key: Mapped[str] = mapped_column(String(64), unique=True)
+    """Of this notice, the same however often it is sent."""
+    incident: Mapped[int] = mapped_column(Integer)
+    kind: Mapped[str] = mapped_column(String(20))
+    body: Mapped[Any] = mapped_column(JSON)
+    attempts: Mapped[int] = mapped_column(Integer)
+    due: Mapped[datetime]
+    created: Mapped[datetime]
+    done: Mapped[datetime | None]
+    """None: it waits."""
+    error: Mapped[str | None] = mapped_column(Text)
+    """Of the last attempt; with `done`: it was given up."""

@@ -100,8 +100,11 @@ class Follower:
         """What was found missing in the last turn."""
         self.idle = False
         """Whether the last turn found nothing to read."""
+        self.lines = self.bytes = 0
+        """What was read of all generations, by earlier followers too."""
         for state in states:
             self._number = max(self._number, state.number)
+            self.lines, self.bytes = self.lines + state.line, self.bytes + state.offset
             if state.done:
                 self._done.append(state)
             else:
@@ -134,9 +137,11 @@ class Follower:
             for file in list(self._files):
                 if left <= 0:
                     break
-                before = file.state.offset
+                before, lines = file.state.offset, file.state.line
                 records += self._careful(file, now, min(FILE_BYTES, left))
                 left -= max(0, file.state.offset - before)
+                self.bytes += file.state.offset - before
+                self.lines += file.state.line - lines
                 more = more or (file.state.offset > before and not file.whole)
                 self.idle = self.idle and file.state.offset == before
         self._read_much = left <= 0
@@ -154,6 +159,15 @@ class Follower:
     def changed(self) -> bool:
         """Whether there are `states` to keep."""
         return bool(self._ended) or any(file.changed and not file.broken for file in self._files)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of whole lines that are there and were not read; of a compressed file those that expanded."""
+        found = 0
+        for file in self._files:
+            size = file.state.size if file.content is None else file.content.size()
+            found += max(0, size - file.state.offset - file.partial)
+        return found
 
     def states(self) -> list[FileState]:
         """How far the generations are that have changed since this was asked last."""

@@ -285,6 +285,7 @@ class Generation:
         content: None while it cannot be found.
         in_place: it is what its path leads to, so that it may grow.
         whole: at the last look its end was reached; a line without an end waits for it.
+        partial: bytes of that line.
     """
 
     def __init__(self, state: FileState, read: Callable[[Source], Iterator[Record]], now: float) -> None:
@@ -292,6 +293,7 @@ class Generation:
         self.content: Content | None = None
         self.fed: Fed | None = None
         self.in_place, self.whole, self.broken, self.changed = True, False, False, False
+        self.partial = 0
         self.since = now  # of the last bytes, or since when it cannot be found
         self.marks = [(state.begin_line, state.begin)]
         self.unpaused: float | None = None  # when the first byte behind the last pause came
@@ -367,6 +369,7 @@ class Generation:
             cut = block.rfind(b"\n") + 1
         self.whole = len(block) < most
         cut = cut or (len(block) if not self.whole or final else 0)
+        self.partial = len(block) - cut if self.whole else 0
         if not cut:
             return []
         block, self.since, self.changed = block[:cut], now, True

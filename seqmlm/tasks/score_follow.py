@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Any
 
+from seqmlm import __version__
 from seqmlm.anomaly.findings import small
 from seqmlm.data.files import Source
+from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import UsageError
-from seqmlm.inference.following import Grouping, Outbox, ignored, turns
+from seqmlm.errors import StateError, UsageError
+from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.following import Grouping, Ignored, Outbox, ignored, turns
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
-from seqmlm.registry import Change, Registry
+from seqmlm.inference.webhooks import TOKEN, Courier, Origin, Webhook, notices, unsafe, webhooks
+from seqmlm.registry import Change, NoticeQueue, Registry
 from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
+from seqmlm.streams.metrics import Lag, MetricsServer, Values
 from seqmlm.tasks.score import opened, problems_of
-from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, summarized
-from seqmlm.tasks.score_plan import ScoreConfig, choose
+from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
+from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, choose
 from seqmlm.workspace import Workspace
 
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
@@ -38,7 +44,8 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         The summary of the whole stream, earlier processes included.
 
     Raises:
-        UsageError: a request that makes no sense, or a field whose files cannot be followed.
+        UsageError: a request that makes no sense, a port that is taken, or a field whose files cannot be
+            followed.
         DataError: a bad record, under `on_error` "raise"; rows before it are written. Or `ignore` cannot be
             read.
         StateError: no such model, no calibration where one is needed, the database or the output cannot be
@@ -48,33 +55,20 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
     config.check()
     assert config.out is not None
     rules = [] if config.ignore is None else ignored(config.ignore)
-    plan = choose(config, opened(config))
-    session = plan.session
-    if not session.domain.followed:
-        raise UsageError(f"files of the domain {session.domain.name} cannot be followed; pipe them in: -")
-    for note in plan.notes:
-        progress.message(note)
-    patterns = [absolute(path) for path in config.sources]
-    request = {**plan.request(config), "files": patterns}
+    hooks = webhooks(config.webhook, config.webhook_format, os.environ.get(TOKEN, ""))
     with ExitStack() as stack:
+        port = None
+        if config.metrics_port is not None:  # taken before minutes are spent
+            port = stack.enter_context(MetricsServer(config.metrics_host, config.metrics_port))
+            progress.message(f"counters are at {port.address}/metrics")
+        plan = _chosen(config, progress)
+        session = plan.session
         signals = stack.enter_context(StopSignals())
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
-        follow = partial(_follower, config, patterns, session, problems, progress)
-        entry = session.entry
-        model = config.model if entry is None else entry.reference
-        grouping = Grouping(model=model, quiet=config.quiet_seconds, ignored=rules)
-        outbox = Outbox(
-            config.out,
-            registry,
-            request,
-            follow,
-            private=plan.sensitive,
-            grouping=grouping,
-            tell=_Told(progress),
-        )
+        outbox = _outbox(config, plan, registry, problems, progress, rules=rules, hooks=hooks)
         stack.callback(outbox.close)
-        counts = ScoreCounts()
+        counts, lag = ScoreCounts(), Lag()
         counts.kept = outbox.incidents
         runner = Runner(
             session,
@@ -87,12 +81,122 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             progress=progress,
             signals=signals,
         )
-        runner.run_turns(
-            turns(
-                session, outbox, problems, budget=plan.budget, stopping=lambda: signals.received is not None
-            )
-        )
+
+        def stopping() -> bool:
+            """Asked before each turn: when the model is done, and files may be waiting."""
+            lag.look(lambda: (outbox.follower.bytes, outbox.follower.unread))
+            return signals.received is not None
+
+        def begun() -> Iterator[Iterable[Batch[Encoded]]]:
+            """The turns, with those who tell of them; now the stream has its number."""
+            _send(hooks, registry.notices(outbox.stream), progress, stack)
+            if port is not None:
+                port.tell(partial(counters, config, plan, registry, outbox, counts, problems, lag))
+            yield from turns(session, outbox, problems, budget=plan.budget, stopping=stopping)
+
+        runner.run_turns(begun())
         return summarized(runner, counts, plan, level=plan.level.name)
+
+
+def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
+    """The plan for a model whose files can be followed."""
+    plan = choose(config, opened(config))
+    domain = plan.session.domain
+    if not domain.followed:
+        raise UsageError(f"files of the domain {domain.name} cannot be followed; pipe them in: -")
+    for note in plan.notes:
+        progress.message(note)
+    return plan
+
+
+def _outbox(
+    config: ScoreConfig,
+    plan: ScoringPlan,
+    registry: Registry,
+    problems: Problems,
+    progress: Progress,
+    *,
+    rules: Sequence[Ignored],
+    hooks: Sequence[Webhook],
+) -> Outbox:
+    """Where the rows go, what becomes of alarms, and who is told."""
+    assert config.out is not None
+    patterns = [absolute(path) for path in config.sources]
+    entry = plan.session.entry
+    model = config.model if entry is None else entry.reference
+    output = absolute(str(config.out))
+    return Outbox(
+        config.out,
+        registry,
+        {**plan.request(config), "files": patterns},
+        partial(_follower, config, patterns, plan.session, problems, progress),
+        private=plan.sensitive,
+        grouping=Grouping(model=model, quiet=config.quiet_seconds, ignored=rules),
+        tell=_Told(progress),
+        notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
+    )
+
+
+def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:
+    """Begin to send what is queued for the webhooks, until the stack ends."""
+    for hook in hooks:
+        if unsafe(hook):
+            progress.message(f"webhook {hook.name} gets its token or password unencrypted: better use https")
+    for name, states in queue.counts().items():
+        if states["waiting"] and name not in {hook.name for hook in hooks}:
+            progress.message(
+                f"{states['waiting']:,} notices wait for webhook {name}, which is not among those of "
+                "--webhook: they stay until it is"
+            )
+    for hook in hooks:
+        courier = Courier(hook, queue, progress.message)
+        stack.callback(courier.close)
+        courier.start()
+
+
+def counters(
+    config: ScoreConfig,
+    plan: ScoringPlan,
+    registry: Registry,
+    outbox: Outbox,
+    counts: ScoreCounts,
+    problems: Problems,
+    lag: Lag,
+) -> Values:
+    """What `--metrics-port` tells, of the whole stream; asked for in another thread at any time.
+
+    Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
+    p-values. What only the database knows is None while that cannot be used.
+    """
+
+    def content(number: int) -> int | None:
+        return number if not plan.sensitive or redacted_count(number) == number else None
+
+    rated = plan.alpha is not None
+    values: dict[str, Any] = {
+        "info": {"model": config.model, "output": str(config.out), "version": __version__},
+        "lines": outbox.follower.lines,
+        "bytes": outbox.follower.bytes,
+        "records": counts.asked,
+        "rows": counts.rows,
+        "alarms": content(counts.alarms) if rated else None,
+        "never_seen": content(counts.never_seen),
+        "bad": problems.bad_count,
+        "gaps": outbox.gaps,
+        "lag_bytes": lag.bytes,
+        "lag_seconds": round(lag.seconds, 3),
+        "p_values": None,
+        "incidents": None,
+        "webhooks": None,
+    }
+    if plan.calibrated and not plan.sensitive:
+        bins = list(counts.p_histogram)
+        values["p_values"] = {"upper": list(P_EDGES), "rows": bins, "sum": counts.p_sum}
+    with suppress(StateError):
+        if rated and not plan.sensitive:
+            values["incidents"] = registry.incident_counts(outbox.stream)
+        values["webhooks"] = registry.notices(outbox.stream).counts()
+    return values
 
 
 class _Told:

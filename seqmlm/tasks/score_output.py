@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -381,6 +382,10 @@ class ScoreSummary:
 UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
 
 
+P_EDGES = (0.001, 0.01, 0.05, *(tenths / 10 for tenths in range(1, 11)))
+"""Upper ends of the bins that p-values are counted in."""
+
+
 class ScoreCounts(Counts):
     """Counts rows as they are judged: units, those without a score, alarms, and incidents.
 
@@ -388,6 +393,8 @@ class ScoreCounts(Counts):
         unfamiliar_ids: of tokens that stand for what the vocabulary does not have.
         is_known: whether the model was trained on a record; None where that is not known.
         kept: how many incidents there are, where a stream keeps them; None where they are counted here.
+        p_histogram: rows with p-values up to each of `P_EDGES`, and above the one before; `p_sum` is of all.
+        never_seen: rows that name something which no training line had.
         characters: of the records counted by this process, as `inference.batches.characters` counts them.
     """
 
@@ -405,6 +412,9 @@ class ScoreCounts(Counts):
     with_p: int
     low_p: int
     lowest_p: int
+    never_seen: int
+    p_sum: float
+    p_histogram: list[int]
     _NUMBERS: ClassVar[Sequence[str]] = [
         "units",
         "alarms",
@@ -415,6 +425,7 @@ class ScoreCounts(Counts):
         "with_p",
         "low_p",
         "lowest_p",
+        "never_seen",
     ]
 
     def __init__(self) -> None:
@@ -425,6 +436,8 @@ class ScoreCounts(Counts):
         self.characters = 0
         for name in self._NUMBERS:
             setattr(self, name, int(counts.get(name, 0)))
+        self.p_sum = float(counts.get("p_sum", 0.0))
+        self.p_histogram = list(counts.get("p_histogram", [0] * len(P_EDGES)))
         self.first = str(counts.get("first_unscored", ""))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
@@ -443,6 +456,9 @@ class ScoreCounts(Counts):
             self.with_p += 1
             self.low_p += judged.p_value <= 0.5
             self.lowest_p += judged.p_value <= 0.05
+            self.p_sum += judged.p_value
+            self.p_histogram[min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)] += 1
+        self.never_seen += bool(judged.row.extra.get("never_seen"))
         self.unfamiliar += judged.unfamiliar
         if judged.row.score is None:
             self.unscored += 1
@@ -461,6 +477,8 @@ class ScoreCounts(Counts):
         return {
             **super().snapshot(),
             **{name: getattr(self, name) for name in self._NUMBERS},
+            "p_sum": self.p_sum,
+            "p_histogram": list(self.p_histogram),
             "first_unscored": self.first,
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],

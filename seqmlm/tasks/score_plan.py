@@ -46,7 +46,7 @@ from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
 _SHOWS = ("out", "report", "track", "sarif")
-_TELLS = ("ignore", "quiet")
+_TELLS = ("ignore", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host")
 _DECIDES_NOTHING = ("model", "paths", "on_error", "resume", "max_latency", "extrapolate", *_TELLS, *_SHOWS)
 
 
@@ -71,6 +71,10 @@ class ScoreConfig:
         follow: `paths` are files, or patterns of files, that are scored while others write to them.
         ignore: a file of regular expressions: alarms that fit one make no incident, with `follow`.
         quiet: duration without an alarm after which an incident is over, with `follow`; None for `QUIET`.
+        webhook: with `follow`, addresses that are told of incidents.
+        webhook_format: of what they are sent; one for all, or one each.
+        metrics_port: with `follow`, where counters can be read; 0 for any that is free.
+        metrics_host: address that the port is on.
         report: an HTML file that shows the results.
         track: a file of scores along a genome for its browsers.
         since, diff: a revision, or a unified diff: only lines of a folder of source code that differ from it.
@@ -98,6 +102,10 @@ class ScoreConfig:
     follow: bool = False
     ignore: Path | None = None
     quiet: str | None = None
+    webhook: tuple[str, ...] = field(default=(), repr=False)
+    webhook_format: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
     report: Path | None = None
     track: Path | None = None
     since: str | None = None
@@ -189,6 +197,7 @@ class ScoreConfig:
         self._check_output()
         self._check_resume()
         self._check_rates()
+        self._check_tells()
         if self.follow:
             self._check_follow()
         elif self.ignore is not None or self.quiet is not None:
@@ -198,6 +207,19 @@ class ScoreConfig:
             raise UsageError(
                 "--max-latency is about lines that are still being written: give - as the one input"
             )
+
+    def _check_tells(self) -> None:
+        given = {"--webhook": self.webhook, "--metrics-port": self.metrics_port is not None}
+        if not self.follow and (name := next((name for name, value in given.items() if value), None)):
+            raise UsageError(f"{name} is about files that are followed: add --follow, or leave it out")
+        if self.metrics_host != "127.0.0.1" and self.metrics_port is None:
+            raise UsageError("--metrics-host is the address of --metrics-port, which is not given")
+        if self.webhook_format and not self.webhook:
+            raise UsageError("--webhook-format is that of --webhook, which is not given")
+        if self.webhook and self.rate_option is None:
+            raise UsageError("--webhook is told of alarms: say how many are wanted with --fpr, such as 0.001")
+        if self.metrics_port is not None and not 0 <= self.metrics_port < 1 << 16:
+            raise UsageError(f"--metrics-port is a number up to 65535; got {self.metrics_port}")
 
     def _check_follow(self) -> None:
         _ = self.latency, self.quiet_seconds

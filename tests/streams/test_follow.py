@@ -476,3 +476,25 @@ def test_a_backlog_is_cut_like_whole_files(tmp_path: Path, monkeypatch: pytest.M
         assert sorted(world.rows) == expected
         begin = world.states[1].begin
         assert begin > 0.9 * len(text), "a new reader would begin near the end"
+
+
+def test_what_was_read_and_what_waits_is_counted_also_after_a_death(tmp_path: Path) -> None:
+    world = World(tmp_path, "*.log")
+    append("one\ntwo\nthr")(tmp_path)
+    append("1\n2\n3\n", "b.log")(tmp_path)
+    assert world.start().unread == 0  # nothing was met yet
+    for _ in range(3):
+        world.turn()
+    assert (world.start().lines, world.start().bytes, world.start().unread) == (5, 14, 0)
+    append("ee\nfour\n")(tmp_path)  # the line that waits for its end has it now
+    assert world.start().unread == 8
+    world.turn()
+    rename("app.log", "app.log.1")(tmp_path)
+    append("new\n")(tmp_path)
+    world.settle()
+    assert (world.start().lines, world.start().bytes, world.start().unread) == (8, 29, 0)
+    world.die()
+    append("after\n")(tmp_path)
+    assert (world.start().lines, world.start().bytes) == (8, 29)
+    world.settle()
+    assert (world.start().lines, world.start().bytes, world.start().unread) == (9, 35, 0)

@@ -1,0 +1,294 @@
+"""What a scorer that follows files tells, and whom: webhooks until they have it, counters on a port."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from log_models import NORMAL, write_log_model
+from receiver import Receiver
+
+from seqmlm.cli import main
+from seqmlm.data.problems import Problems
+from seqmlm.errors import StateError, UsageError
+from seqmlm.inference.runner import NoProgress
+from seqmlm.registry import Registry
+from seqmlm.streams.metrics import Lag
+from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
+from seqmlm.tasks.score_follow import counters, score_following
+from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
+from seqmlm.tasks.score_plan import ScoreConfig
+from seqmlm.workspace import Workspace
+
+OPTIONS = {"window": 4, "session": "none"}
+HOSTILE = "panic \x1b[2J <script>alert(1)</script> '; DROP TABLE seqmlm_notices; -- "
+
+
+def _lines(number: int, *, bad: bool = False, seed: int = 0) -> str:
+    draw = random.Random(seed)
+    said = [f"{HOSTILE}{n}" if bad else draw.choice(NORMAL) for n in range(number)]
+    return "".join(
+        f"2024-03-05 10:{n // 60 % 60:02d}:{n % 60:02d} INFO {one}\n" for n, one in enumerate(said)
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One that is calibrated, so that there are alarms."""
+    folder = tmp_path_factory.mktemp("model")
+    write_log_model(folder)
+    normal = folder.parent / "normal.log"
+    normal.write_text(_lines(480))
+    calibrate_files(
+        CalibrateConfig(model=str(folder), paths=(str(normal),), format="iso", options=OPTIONS, mode="exact"),
+        lambda text: None,
+    )
+    return str(folder)
+
+
+@pytest.fixture
+def config(model: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> ScoreConfig:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "SEQMLM_WEBHOOK_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (workspace / "logs").mkdir()
+    return ScoreConfig(
+        model=model,
+        paths=(str(workspace / "logs" / "*.log"),),
+        follow=True,
+        max_latency="0.2s",
+        options=OPTIONS,
+        format="iso",
+        mode="exact",
+        fpr=0.05,
+        out=workspace / "rows.jsonl",
+    )
+
+
+class Said(NoProgress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+    def has(self, text: str) -> bool:
+        return any(text in one for one in self.said)
+
+
+def _follow(config: ScoreConfig, until: Callable[[], bool], said: Said | None = None) -> ScoreSummary:
+    """Follow until something is so; then SIGTERM."""
+    ended, seen = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        try:
+            for _ in range(3000):  # a fuse
+                if until():
+                    seen.set()
+                    break
+                if ended.wait(0.02):
+                    break
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        return score_following(config, said)
+    finally:
+        ended.set()
+        watcher.join()
+        assert seen.is_set()
+
+
+def _write(config: ScoreConfig, text: str, name: str = "a.log") -> None:
+    with open(Path(config.paths[0]).with_name(name), "a") as file:
+        file.write(text)
+
+
+def _rows(config: ScoreConfig) -> int:
+    assert config.out is not None
+    return config.out.read_bytes().count(b"\n") if config.out.exists() else 0
+
+
+def _counts(config: ScoreConfig) -> Any:
+    with Registry(Workspace.locate()) as registry:
+        found = registry.stream(str(config.out))
+        assert found is not None
+        return registry.notices(found.id).counts()
+
+
+def test_an_alarm_is_posted_with_the_incident_that_is_kept(
+    config: ScoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQMLM_WEBHOOK_TOKEN", "s3cret")
+    _write(config, _lines(8))
+    _write(config, _lines(8, bad=True), "b.log")
+    with Receiver() as receiver:
+        config = replace(config, webhook=(f"{receiver.url}/hook?k=hidden",))
+        said = Said()
+        _follow(config, lambda: bool(receiver.posted), said)
+    (posted,) = receiver.posted
+    assert posted.headers["Authorization"] == "Bearer s3cret"
+    assert HOSTILE.encode() not in posted.raw
+    with Registry(Workspace.locate()) as registry:
+        (kept,) = registry.incidents()
+    told = posted.body["incident"]
+    assert (told["id"], told["title"], told["place"]) == (kept.id, kept.title, kept.place)
+    assert Path(told["place"]).name == "b.log"
+    assert told["template"].startswith("panic") or HOSTILE[:5] in told["reason"]
+    (counts,) = _counts(config).values()
+    assert counts == {"waiting": 0, "delivered": 1, "given_up": 0}
+    everything = b"".join(file.read_bytes() for file in Workspace.locate().root.glob("*.*") if file.is_file())
+    for secret in ("s3cret", "hidden", "/hook"):
+        assert secret.encode() not in everything
+        assert not said.has(secret)
+
+
+def test_what_was_not_taken_is_posted_by_the_next_process(config: ScoreConfig) -> None:
+    _write(config, _lines(8, bad=True))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    config = replace(config, webhook=(f"http://127.0.0.1:{port}/hook",))
+    said = Said()
+    _follow(config, lambda: said.has("cannot be reached") and _rows(config) > 0, said)
+    assert [one["waiting"] for one in _counts(config).values()] == [1]
+
+    alone, said = replace(config, webhook=()), Said()
+    _follow(alone, lambda: said.has("1 notices wait for webhook http://127.0.0.1"), said)
+
+    with Receiver(port=port) as receiver:
+        _follow(config, lambda: bool(receiver.posted) and _rows(config) == 2)
+    assert len(set(receiver.keys)) == 1
+    assert _counts(config).popitem()[1] == {"waiting": 0, "delivered": 1, "given_up": 0}
+
+
+def test_a_webhook_that_hangs_does_not_keep_rows_back(config: ScoreConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
+        config = replace(config, webhook=(f"http://127.0.0.1:{silent.getsockname()[1]}/hook",))
+        _write(config, _lines(8, bad=True))
+        written = threading.Event()
+
+        def more() -> bool:
+            if _rows(config) >= 2 and not written.is_set():
+                written.set()
+                _write(config, _lines(8))
+            return _rows(config) >= 4
+
+        assert _follow(config, more).rows == 4
+
+
+def _read(address: str) -> dict[str, Any] | None:
+    """The counters, if the model is loaded."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{address}/metrics.json", timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code != 503:
+            raise
+        return None
+
+
+def test_counters_are_those_of_the_whole_stream_also_after_a_restart(config: ScoreConfig) -> None:
+    config = replace(config, metrics_port=0)
+    _write(config, _lines(8) + _lines(4, bad=True))
+    found: list[dict[str, Any]] = []
+
+    def asked(said: Said, rows: int) -> Callable[[], bool]:
+        def until() -> bool:
+            if _rows(config) < rows or not said.said:
+                return False
+            address = next(one for one in said.said if "counters are at" in one).split(" at ")[1]
+            told = _read(address.removesuffix("/metrics"))
+            found.extend([] if told is None else [told])
+            return told is not None and told["lag_bytes"] == 0 and told["rows"] == rows
+
+        return until
+
+    for rows in (3, 3, 5):
+        if rows == 5:
+            _write(config, _lines(8, seed=3), "b.log")
+        said = Said()
+        _follow(config, asked(said, rows), said)
+        told = found[-1]
+        assert (told["lines"], told["records"], told["rows"]) == (4 * rows, rows, rows)
+        assert (told["alarms"], told["bad"], told["gaps"], told["lag_seconds"]) == (1, 0, 0, 0.0)
+        assert told["incidents"] == {"open": 1, "acknowledged": 0}
+        assert sum(told["p_values"]["rows"]) == rows
+        assert told["bytes"] == sum(file.stat().st_size for file in Path(config.paths[0]).parent.iterdir())
+
+
+@pytest.mark.parametrize(("sensitive", "alarms"), [(False, 7), (True, None)])
+def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | None) -> None:
+    counts = ScoreCounts()
+    counts.alarms, counts.never_seen, counts.rows = 7, 11, 500
+    registry = SimpleNamespace(incident_counts=_locked, notices=_locked)
+    told = counters(
+        ScoreConfig(model="m", out=Path("a.jsonl")),
+        SimpleNamespace(sensitive=sensitive, alpha=0.05, calibrated=True),  # type: ignore[arg-type]
+        registry,  # type: ignore[arg-type]
+        SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99)),  # type: ignore[arg-type]
+        counts,
+        Problems(),
+        Lag(),
+    )
+    assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
+    assert (told["p_values"] is None) == sensitive
+    assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
+
+
+def _locked(stream: int) -> None:
+    raise StateError("locked")
+
+
+def test_the_command_line_takes_what_the_task_does(
+    model: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["--webhook", "http://h/a", "--webhook", "http://h/b", "--webhook-format", "otlp"]
+    options = ["--follow", "--out", str(workspace / "o.jsonl"), "--fpr", "0.05", *told]
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(SystemExit) as stop:
+        main(["score", model, "a.log", *options, "--metrics-port", str(other.getsockname()[1])])
+    assert stop.value.code == 2
+    assert "cannot be used: Address already in use; choose another port" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_loaded(config: ScoreConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        config = replace(config, model="no such model", metrics_port=other.getsockname()[1])
+        with pytest.raises(UsageError, match="Address already in use; choose another port"):
+            score_following(config)
+    assert not (Workspace.locate().root / "seqmlm.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"webhook": ("http://h",), "follow": False}, "--webhook is about files that are followed"),
+        ({"metrics_port": 0, "follow": False}, "--metrics-port is about files that are followed"),
+        ({"webhook": ("http://h",), "fpr": None}, "--webhook is told of alarms"),
+        ({"webhook": ("h",)}, "is an address such as"),
+        ({"webhook": ("http://h",), "webhook_format": ("xml",)}, "cannot be 'xml'"),
+        ({"webhook_format": ("otlp",)}, "--webhook, which is not given"),
+        ({"metrics_port": 70_000}, "up to 65535"),
+        ({"metrics_host": "0.0.0.0"}, "--metrics-port, which is not given"),
+    ],
+)
+def test_requests_that_make_no_sense(config: ScoreConfig, changed: dict[str, Any], told: str) -> None:
+    changed = {"max_latency": None, "paths": (__file__,), **changed} if "follow" in changed else changed
+    with pytest.raises(UsageError, match=told):
+        score_following(replace(config, model="no such model", **changed))
