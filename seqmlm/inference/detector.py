@@ -30,7 +30,7 @@ from seqmlm.evaluation.conformal import (
     Statistics,
     teaching_part,
 )
-from seqmlm.evaluation.evidence import Evidence, choose
+from seqmlm.evaluation.evidence import RATE, Evidence, choose
 from seqmlm.inference.batches import Encoded, batches
 from seqmlm.inference.scorer import RecordScorer
 
@@ -52,7 +52,8 @@ class JudgedRow:
         extrapolated: whether `p_value` lies below all that normal rows can show, by the fit of a tail.
         alarm: whether `p_value` is at most the asked rate; None where none was asked.
         p_values: of each statistic alone.
-        fired: the statistic with the smallest of these among those that judge; None where none is below 1.
+        fired: the statistic with the smallest of these among those that judge, an infinite one before others;
+            None where none is below 1.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
     """
@@ -276,6 +277,10 @@ class Detector:
                 unfamiliar = self._unfamiliar(row, one)
                 alarm = None if alpha is None else unfamiliar
                 return JudgedRow(row=row, scored=one, alarm=alarm, unfamiliar=unfamiliar)
+            # What few rows cannot rank above their largest value, an infinite statistic, says most.
+            endless = [
+                row.statistics.get(name) == np.inf and own[at] <= RATE for at, name in enumerate(names)
+            ]
             return JudgedRow(
                 row=row,
                 scored=one,
@@ -284,7 +289,7 @@ class Detector:
                 alarm=None if alpha is None else p <= alpha,
                 p_values=dict(zip(names, own, strict=True)),
                 fired=names[least]
-                if judging and own[least := min(judging, key=own.__getitem__)] < 1
+                if judging and own[least := min(judging, key=lambda at: (not endless[at], own[at]))] < 1
                 else None,
             )
 
