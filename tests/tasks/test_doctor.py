@@ -104,7 +104,7 @@ def test_a_repair_loses_the_rows_of_damaged_pages_alone(workspace: Path, which: 
     file = _filled(500)
     before, content = _rows(file), bytearray(file.read_bytes())
     size = int.from_bytes(content[16:18], "big")
-    leaves = _leaves(content, size, before)
+    leaves = _leaves(content, size)
     for n in which:
         start = leaves[n] * size
         content[start : start + size] = b"\xff" * size
@@ -126,7 +126,7 @@ def test_a_repair_loses_the_rows_of_damaged_pages_alone(workspace: Path, which: 
     assert examine().problems == []
 
 
-def _leaves(content: bytearray, size: int, rows: dict[int, str]) -> list[int]:
+def _leaves(content: bytearray, size: int) -> list[int]:
     """Pages of the file (from 0) that hold rows of results, in the order of these."""
     held = []
     for page in range(len(content) // size):
@@ -157,3 +157,19 @@ def test_a_repair_waits_until_nobody_uses_the_database(workspace: Path) -> None:
         assert other.execute("SELECT count(*) FROM seqmlm_streams").fetchone() == (1,)
         with pytest.raises(StateError, match="is in use: stop what uses it"):
             repair()
+
+
+def test_a_repair_leaves_a_newer_schema_alone(workspace: Path) -> None:
+    file = _filled(500)
+    with closing(sqlite3.connect(file)) as base:
+        base.execute("UPDATE seqmlm_alembic_version SET version_num = '9999'")
+        base.commit()
+    content = bytearray(file.read_bytes())
+    size = int.from_bytes(content[16:18], "big")
+    start = _leaves(content, size)[5] * size
+    content[start : start + size] = b"\xff" * size
+    file.write_bytes(content)
+    with pytest.raises(StateError, match="of a newer version of seqmlm"):
+        repair()
+    assert file.read_bytes() == content
+    assert [one.name for one in workspace.iterdir() if "damaged" in one.name or "repaired" in one.name] == []
