@@ -295,7 +295,8 @@ def test_a_corrupt_database_is_refused(model: str, logs: Path) -> None:
     for beside in ("seqmlm.db-wal", "seqmlm.db-shm"):
         (logs.parent / beside).unlink(missing_ok=True)
     with pytest.raises(
-        StateError, match=r"the registry at .*seqmlm\.db cannot be used: file is not a database"
+        StateError,
+        match=r"the registry at .*seqmlm\.db cannot be used: file is not a database; .*doctor --repair",
     ):
         score_following(config)
     assert _text(config) == kept
