@@ -16,6 +16,7 @@ from histories import histories
 from seqmlm.data.privacy import PERSONAL
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr.readers.histories import iso
+from seqmlm.evaluation.conformal import FORMAT
 from seqmlm.inference import model_folder
 from seqmlm.inference.calibrations import CALIBRATION, CASCADE, stored_calibrations, stored_trained_on
 from seqmlm.inference.detector import Detector
@@ -94,7 +95,8 @@ def test_train_then_calibrate(seqmlm: Run, workspace: Path) -> None:
 
     # A file of another version is refused, and calibrating takes its place.
     written = (folder / CALIBRATION).read_bytes()
-    older = written.replace(b'\\"format\\": 4', b'\\"format\\": 2')
+    newest = f'\\"format\\": {FORMAT}'.encode()
+    older = written.replace(newest, b'\\"format\\": 2')
     assert older != written
     model_folder.put_file(folder / CALIBRATION, older, private=False)
     refused = seqmlm("score", "mine", normal, "--fpr", "0.2")
