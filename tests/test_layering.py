@@ -290,6 +290,7 @@ STAND_APART = {
     "domains.code.worktree": "which files of a folder are read, beside how one is read",
     "domains.ehr.audit": "what may be told of patients, apart from their readers",
     "domains.logs.counts": "counting templates needs no model",
+    "domains.logs.faults": "what may go wrong, apart from what finds it",
     "domains.logs.readers.reading": "puts the other readers together",
     "engine.fused*": "what is computed otherwise on a GPU, beside the model it must agree with; its kernels",
     "registry.store": "queries; `registry` is the door",

@@ -307,8 +307,9 @@ class Marginals:
     ) -> tuple[dict[str, Doubles], dict[str, Doubles], Bools]:
         """Name -> (M,) p-values, the same as they are fused, and (M,) True where any of them is extrapolated.
 
-        Where a statistic is infinite, and of no normal row of about that length, `LEAST_P` is fused: among
-        few rows its rank is that of the largest finite one. What is fused is ranked again, so this is valid.
+        Where one of K statistics is infinite, and of no normal row of about that length, a Kth of its
+        p-value is fused: among few rows its rank is that of the largest finite one, which one row or another
+        has in each statistic. What is fused is ranked again, so this is valid.
         Statistics that the calibration does not have are left out: it may be older than they are.
 
         Raises:
@@ -326,7 +327,8 @@ class Marginals:
         fused = dict(found)
         for name, ranks in self.by_statistic.items():
             if (endless := np.isposinf(statistics[name])).any():
-                fused[name] = np.where(endless & ranks.finite(lengths), LEAST_P, found[name])
+                share = np.where(endless & ranks.finite(lengths), len(self.by_statistic), 1)
+                fused[name] = np.maximum(found[name] / share, LEAST_P)
         return found, fused, beyond
 
     def to_state(self, name: str, arrays: Arrays) -> dict[str, Any]:

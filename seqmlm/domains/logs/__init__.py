@@ -67,7 +67,7 @@ class LogsDomain(Domain):
     @property
     def faults(self) -> Mapping[str, Fault]:
         """Lines in the wrong order, of another record, missing, and twice."""
-        from seqmlm.domains.logs.levels import FAULTS
+        from seqmlm.domains.logs.faults import FAULTS
 
         return FAULTS
 

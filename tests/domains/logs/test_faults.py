@@ -10,14 +10,14 @@ import pytest
 
 from seqmlm.anomaly.faults import Given, plant
 from seqmlm.data.record import Record
-from seqmlm.domains.logs.levels import FAULTS
+from seqmlm.domains.logs.faults import FAULTS
 from seqmlm.domains.logs.readers.events import LogLines
 
 NOTHING = np.zeros((0, 2), dtype=np.int64)
 
 
 def given(*lines: str, times: bool = False) -> Given:
-    raw = LogLines(lines=lines, times=tuple(map(float, range(len(lines)))) if times else None)
+    raw = LogLines(lines=lines, times=tuple(map(float, range(len(lines)))) if times else None, windowed=times)
     record = Record(id=lines[0], raw=raw, source="s", line=1, meta={"lines": list(range(9)), "host": "a"})
     return Given(record, NOTHING, None, 1)
 
@@ -74,7 +74,8 @@ def test_times_alone_are_changed(kind):
 def test_without_times_none_is_changed(kind):
     record = given("begin", "end", times=True).record
     at_once = replace(record, raw=replace(record.raw, times=(5.0, 5.0)))
-    without = [given("a", "b"), Given(at_once, NOTHING, None, 1)]
+    session = replace(record, raw=replace(record.raw, windowed=False))
+    without = [given("a", "b"), Given(at_once, NOTHING, None, 1), Given(session, NOTHING, None, 1)]
     assert list(plant({kind: FAULTS[kind]}, without, 10, seed=0)) == []
 
 

@@ -13,7 +13,7 @@ from log_models import NORMAL, log_model, session
 from seqmlm.anomaly.values import Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import counts_of
-from seqmlm.domains.logs.levels import PARTITION, LineLevel, LogBackground, SessionLevel, timed
+from seqmlm.domains.logs.levels import PARTITION, TIMED, LineLevel, LogBackground, SessionLevel, timed
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.units import EXACT
 from seqmlm.errors import StateError
@@ -62,7 +62,7 @@ def test_a_normal_session_has_every_channel_and_nothing_odd_to_tell(
     level = SessionLevel("session")
     found = scored(model, session(NORMAL))
     [row] = level.rows(found, known)
-    assert tuple(row.statistics) == tuple(level.statistics)
+    assert tuple(row.statistics) == tuple(name for name in level.statistics if name not in TIMED)
     assert row.score == row.statistics["pll_mean"] == pytest.approx(found.surprisal.mean())
     assert (row.length, row.time, row.line) == (1, 100.0, 10)
     assert (row.start, row.end) == (0, len(found.record.raw.text))
@@ -91,7 +91,8 @@ def test_misses_are_those_of_the_partition(model: LoadedModel, known: LogBackgro
     assert level.rows(low, known)[0].statistics["misses"] == 0
     assert level.rows(bad, known)[0].statistics["misses"] == 1
     screened = level.rows(replace(found, also={}), known)[0].statistics
-    assert set(screened) == set(level.screen) == set(level.statistics) - {"misses"}
+    assert set(level.screen) == set(level.statistics) - {"misses"}
+    assert set(screened) == set(level.screen) - set(TIMED)
 
 
 def test_an_alarm_names_lines_and_what_was_expected(model: LoadedModel, known: LogBackground) -> None:
@@ -193,13 +194,15 @@ def test_a_window_is_compared_with_windows_of_its_length(model: LoadedModel, kno
         scored(model, replace(record, raw=replace(record.raw, windowed=True))), known
     )
     assert (whole.length, cut.length) == (1, 2)
-    own = {"length", "bigram_max", "bigram_mean"}
+    own = {"length", "bigram_max", "bigram_mean", *TIMED}
     assert {name: whole.statistics[name] for name in set(cut.statistics) - own} == {
         name: value for name, value in cut.statistics.items() if name not in own
     }
     inner = known.counted(scored(model, record).encoding).follows[1]
     assert cut.statistics["bigram_max"] == cut.statistics["bigram_mean"] == inner
     assert "length" not in cut.statistics
+    assert set(TIMED) <= set(cut.statistics), "how long a session takes changes with the load"
+    assert not set(TIMED) & set(whole.statistics)
     assert "missing" in whole.extra
     assert not {"missing", "unlike"} & set(cut.extra)
 
