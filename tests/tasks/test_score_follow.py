@@ -24,7 +24,7 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.following import Grouping
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import Change, Registry
+from seqmlm.registry import Change, Registry, database
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
@@ -284,6 +284,51 @@ def test_a_locked_database_is_waited_for(model: str, logs: Path, monkeypatch: py
     _follow(config, _has(config, 2))
     other.close()
     assert [row["line"] for row in _rows(config)] == [1, 5]
+
+
+def test_a_database_that_stays_locked_ends_it_and_nothing_is_lost(
+    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.registry.database._BUSY_MILLISECONDS", 20)
+    monkeypatch.setattr("seqmlm.registry.database._PAUSES", (0.01, 0.01))
+    config = _config(model, logs)
+    _write(logs / "a.log", LINES[:4])
+    _follow(config, _has(config, 1))
+    kept = _text(config)
+    other = sqlite3.connect(logs.parent / "seqmlm.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    _write(logs / "a.log", LINES[4:8])
+    with pytest.raises(StateError, match=r"cannot be used: database is locked; see that it can be .* writ"):
+        score_following(config)
+    assert _text(config) == kept
+    other.execute("ROLLBACK")
+    other.close()
+    _follow(config, _has(config, 2))
+    assert [row["line"] for row in _rows(config)] == [1, 5]
+
+
+def test_a_disk_without_room_for_the_database_loses_nothing(
+    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _config(model, logs)
+    _write(logs / "a.log", LINES[:4])
+    _follow(config, _has(config, 1))
+    kept = _text(config)
+    many = [_line(number) for number in range(4, 4 * 400)]
+    _write(logs / "a.log", many)
+
+    def limited(connection: Any, record: Any) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    prepare = database._prepare_sqlite
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_prepare_sqlite", lambda c, r: (prepare(c, r), limited(c, r)))
+        with pytest.raises(StateError, match="cannot be used: database or disk is full"):
+            score_following(config)
+    assert _text(config).startswith(kept)
+    _follow(config, _has(config, 400))
+    assert sorted(row["line"] for row in _rows(config)) == list(range(1, 4 * 400, 4))
 
 
 def test_a_corrupt_database_is_refused(model: str, logs: Path) -> None:
