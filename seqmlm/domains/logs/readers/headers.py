@@ -61,10 +61,12 @@ HEADERS: Mapping[str, Header] = {
     "syslog5424": Header(
         rf"<\d{{1,3}}>\d{{1,2}} ({_DAY}T{_HMS}){_FRACTION}{_ZONE} \S+ \S+ \S+ \S+ {_DATA} ?(?:\ufeff)?"
     ),
-    # RFC 3164, and the form with an ISO time that newer daemons write: time, host, tag with process.
+    # RFC 3164, and the form with an ISO time that newer daemons and journalctl write: time, host (not a
+    # level), tag with process. As other programs may begin so, a tag must be sure where there is no fraction.
     "syslog": Header(
         rf"(?:<\d{{1,3}}>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|"
-        rf"{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) \S+ \S+: ))"
+        rf"{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) (?!{_LEVEL} )\S+ \S+: |"
+        rf"(?:[+-]\d\d:?\d\d|Z) \S+ (?:[^\s\[]+\[\d+\]|kernel): ))"
         rf"{_FRACTION}{_ZONE} \S+ (?: ?-- )?(?:{_TAG}|[^\s:\[]+(?: [^\s:\[]+){{1,3}}(?:\[\d+\])?: )?"
     ),
     "apache_error": Header(

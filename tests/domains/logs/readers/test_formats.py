@@ -120,6 +120,22 @@ def test_what_applications_write(line: str, message: str, tmp_path: Path):
     assert int(record.raw.times[0]) == at(2024, 1, 2, 3, 4, 5)
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "message"),
+    [
+        ("2024-01-02T03:04:05.678901+01:00 web sshd[12]: it broke", "syslog", "it broke"),
+        ("2024-01-02T03:04:05+01:00 web sshd[12]: it broke", "syslog", "it broke"),
+        ("2024-01-02T03:04:05+0100 web kernel: it broke", "syslog", "it broke"),
+        ("2024-01-02T03:04:05.678Z INFO api: it works", "iso", "api: it works"),
+        ("2024-01-02T03:04:05Z Starting server: port 80", "iso", "Starting server: port 80"),
+    ],
+)
+def test_an_iso_time_before_a_host_and_a_tag(line: str, kind: str, message: str, tmp_path: Path):
+    assert kind_of([line], Fields()) == kind
+    [record] = read(tmp_path, f"{line}\n{line}\n")
+    assert record.raw.lines == (message, message)
+
+
 def test_labels_of_bgl(tmp_path: Path):
     normal = LINES["bgl"][0]
     [record] = read(tmp_path, f"{normal}\nKERNDTLB{normal[1:]}\n")
