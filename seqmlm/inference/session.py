@@ -38,7 +38,7 @@ from seqmlm.registry import ModelEntry, Registry, resolve
 from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.workspace import Workspace
 
-CACHED_UNITS = 1 << 20
+CACHED_UNITS = 1 << 18
 """Most units remembered, over all sequences; beyond it those not asked for longest are forgotten."""
 
 Key = tuple[bytes, Hashable]

@@ -114,7 +114,7 @@ def _line_keys(ids: NDArray[np.int32], inside: NDArray[np.bool_], line: Longs, c
 
 _USUAL = 0.9
 _CELLS = 1 << 22  # of the table of distances held at a time
-_REMEMBERED = 1 << 16
+_REMEMBERED = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

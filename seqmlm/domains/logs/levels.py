@@ -187,7 +187,7 @@ def largest(values: Doubles, offsets: Longs) -> Doubles:
 RECORDS = 200_000
 """Most training records that are counted, spread evenly over all of them."""
 
-_REMEMBERED = 1 << 14
+_REMEMBERED = 1 << 12
 _NAMED = 5
 
 
