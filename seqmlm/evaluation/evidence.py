@@ -6,10 +6,11 @@ in copies of normal records, are the next best. A choice is worth
 
     mean over kinds of (AUROC + share found at a false positive rate of `RATE`) / 2
 
-beside normal rows. Compared are each statistic alone, statistics added one by one while each is clearly worth
-more (by `WORTH`, and by two standard errors), all of them, and what the level declares. That stays unless
-another is clearly worth more, for a gain within the noise may be paid by kinds of faults that nobody thought
-of, or unless it is worth less than one of its own parts.
+beside normal rows. From what the level declares, and from all statistics, the one that adds least is left
+out, again and again. Of the choices on this way, the one with most statistics is taken that the best is not
+clearly worth more than (by `WORTH`, and by two standard errors): a statistic that costs little stays, for
+there are kinds of faults that nobody thought of. Of a kind that took no part in a choice, such choices found
+more than the best ones did, which keep few statistics.
 
 The rows that the fused statistic is ranked among may not take part in the choice: p-values are valid because
 those rows are like any new ones. So only the rows that estimate the marginals do (`teaching_part`), one half
@@ -20,12 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from seqmlm.evaluation.conformal import FUSIONS, Choice, Doubles, Fusion, Statistics
+from seqmlm.evaluation.conformal import FUSIONS, Choice, Doubles, Statistics
 from seqmlm.evaluation.ranks import Longs, Marginals, length_edges
 
 RATE, WORTH = 0.05, 0.01
@@ -164,17 +165,10 @@ class _Contest:
         return self._known[choice]
 
     def winner(self, declared: Choice) -> Choice:
-        """The best choice; `declared` unless one is worth clearly more, or a part finds more than it."""
-        alone = list(self._others(Choice(used=self._always), declared.fusion))
-        if not alone:
-            return declared
-        every = [Choice(fusion=fusion) for fusion in FUSIONS]
-        first = max(alone, key=self._worth)
-        best = max([*alone, *every, *(self._grown(first, fusion) for fusion in FUSIONS)], key=self._worth)
-        if self._is_better(best, declared):
-            return best
-        diluted = self._worth(declared) < self._worth(first) and self.places(first).above_chance()
-        return best if diluted else declared
+        """A part of `declared`, or all of it, unless a part of all statistics is clearly better."""
+        best = self._pruned(declared)
+        other = max((self._pruned(Choice(fusion=fusion)) for fusion in FUSIONS), key=self._worth)
+        return other if self._is_better(other, best) else best
 
     def _worth(self, choice: Choice) -> float:
         return self.places(choice).worth
@@ -182,19 +176,21 @@ class _Contest:
     def _is_better(self, one: Choice, other: Choice) -> bool:
         return self.places(one).clearly_above(self.places(other))
 
-    def _grown(self, first: Choice, fusion: Fusion) -> Choice:
-        """`first` with further statistics, as long as the best of them is worth more."""
-        best = first
-        while others := list(self._others(best, fusion)):
-            next_one = max(others, key=self._worth)
-            if not self._is_better(next_one, best):
-                break
-            best = next_one
-        return Choice(fusion=fusion) if len(best.used or ()) == len(self._normal) else best
+    def _pruned(self, whole: Choice) -> Choice:
+        """The choice with most statistics, of those on the way to few, that the best is not better than."""
+        way = [whole]
+        while fewer := list(self._without_one(way[-1])):
+            way.append(max(fewer, key=self._worth))
+        best = max(way, key=self._worth)
+        return next(one for one in way if not self._is_better(best, one))
 
-    def _others(self, choice: Choice, fusion: Fusion) -> Iterable[Choice]:
-        used = choice.used or ()
-        return (Choice(fusion=fusion, used=(*used, name)) for name in self._normal if name not in used)
+    def _without_one(self, choice: Choice) -> Iterable[Choice]:
+        """Those that have all statistics but one; none where that would leave no other than `always`."""
+        used = tuple(self._normal) if choice.used is None else choice.used
+        if sum(name not in self._always for name in used) > 1:
+            for name in used:
+                if name not in self._always:
+                    yield replace(choice, used=tuple(one for one in used if one != name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,10 +222,6 @@ class _Places:
         above = {kind: own - other.above[kind] for kind, own in self.above.items()}
         spread = 2 * _standard_error(above, found, self.below - other.below)
         return self.worth - other.worth > max(WORTH, spread)
-
-    def above_chance(self) -> bool:
-        """Whether it finds clearly more than drawing lots would."""
-        return self.worth - (0.5 + RATE) / 2 > 2 * _standard_error(self.above, self.found, self.below)
 
 
 def _standard_error(above: Mapping[str, Doubles], found: Mapping[str, Doubles], below: Doubles) -> float:

@@ -64,6 +64,13 @@ def test_what_was_declared_stays_where_others_are_hardly_better():
     assert chosen(declared, ["one", "two"], fault={}).choice == declared  # nothing finds anything
 
 
+def test_a_statistic_that_costs_little_stays_for_faults_that_were_not_planted():
+    declared = Choice(fusion="harmonic")
+    assert chosen(declared, ["one", "two"], fault={"one": 4.0}).choice == declared
+    found = chosen(declared, ["one", "two"], fault={"one": 1.5})  # there, it costs much
+    assert found.choice.used == ("one",)
+
+
 def test_a_part_judges_alone_where_fusing_finds_less():
     declared = Choice()
     found = chosen(declared, ["one", "two"], fault={"one": 1.0, "two": 0.2})
@@ -98,7 +105,7 @@ def test_what_always_judges_is_part_of_every_choice():
     normal = noise(rng, names) | {"rare": np.zeros(1000)}
     faulty = {"fault": (noise(rng, names, 200, one=2.0) | {"rare": np.zeros(200)}, LENGTHS[:200])}
     found = choose(Choice(), normal, LENGTHS, faulty, always=("rare",), seed=1)
-    assert found.choice.used == ("rare", "one")
-    assert (found.judges, found.found) == ("rare, one", found.kinds["fault"]["found"])
+    assert found.choice.used == ("one", "rare")
+    assert (found.judges, found.found) == ("one, rare", found.kinds["fault"]["found"])
     alone = choose(Choice(), normal, LENGTHS, faulty, seed=1)
     assert alone.kinds["fault"]["auroc"] == pytest.approx(found.kinds["fault"]["auroc"], abs=1e-9)
