@@ -75,6 +75,13 @@ def score(
             "quotes; go on where it was left. Needs --out.",
         ),
     ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="With --follow, in place of files: journald, perhaps with options of journalctl that say "
+            "which entries, such as 'journald -u nginx'."
+        ),
+    ] = None,
     ignore: Annotated[
         Path | None,
         typer.Option(
@@ -165,6 +172,8 @@ def score(
     Example: seqmlm score mycode . --since main --fpr 0.001 --sarif new.sarif --baseline old.sarif
 
     Example: seqmlm score app 'logs/*.log' --follow --max-latency 1s --fpr 0.001 --out alarms.jsonl
+
+    Example: seqmlm score app --source 'journald -u nginx' --follow --fpr 0.001 --out alarms.jsonl
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """

@@ -462,8 +462,7 @@ class Outbox(Output):
                     "source": gap.path,
                     "line": gap.line,
                     "gap": {"offset": gap.offset, "bytes": gap.size or None},
-                    "reason": f"{known} from here on was destroyed before it could be read: the file was cut "
-                    "off or removed, and no copy of it was found",
+                    "reason": f"{known} from here on was destroyed before it could be read: {gap.cause}",
                 }
             ]
         )

@@ -64,6 +64,9 @@ class FileState:
     done: bool = False
 
 
+DESTROYED = "the file was cut off or removed, and no copy of it was found"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gap:
     """Bytes that were destroyed before they could be read.
@@ -73,12 +76,14 @@ class Gap:
         line: the first line that is missing, in its generation.
         offset: bytes before it.
         size: bytes that are known to be missing; 0 where it is not known how many were there.
+        cause: what became of them.
     """
 
     path: str
     line: int
     offset: int
     size: int
+    cause: str = DESTROYED
 
 
 # One reader

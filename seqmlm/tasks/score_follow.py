@@ -24,6 +24,7 @@ from seqmlm.inference.webhooks import TOKEN, Courier, Origin, Webhook, notices, 
 from seqmlm.registry import Change, NoticeQueue, Registry
 from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
+from seqmlm.streams.journal import JournalFollower
 from seqmlm.streams.metrics import Lag, MetricsServer, Values
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
@@ -235,16 +236,18 @@ def _follower(
     beside += [] if config.ignore is None else [config.ignore]
 
     def read(source: Source) -> Iterator[Record]:
-        given = session.reader([source], format=config.format, options=config.options)
+        kind = "journal" if config.source is not None and config.format is None else config.format
+        given = session.reader([source], format=kind, options=config.options)
         return iter(given(problems))
 
-    return Follower(
-        patterns,
-        read,
-        states,
-        tick=_TICK_SHARE * config.latency,
-        tell=progress.message,
-        patience=PATIENCE,
-        again=lambda: problems.replaying(problems.snapshot()),
-        exclude=[os.path.abspath(path) for path in beside],
-    )
+    options: dict[str, Any] = {
+        "tick": _TICK_SHARE * config.latency,
+        "tell": progress.message,
+        "patience": PATIENCE,
+        "again": lambda: problems.replaying(problems.snapshot()),
+        "exclude": [os.path.abspath(path) for path in beside],
+    }
+    if config.source is not None:
+        folder = config.out.with_name(f"{config.out.name}.journal")
+        return JournalFollower(config.source, folder, read, states, **options)
+    return Follower(patterns, read, states, **options)

@@ -39,6 +39,7 @@ from seqmlm.inference.model_folder import read_card
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, resolve
+from seqmlm.streams import journal
 from seqmlm.streams.cursor import Cursor, file_facts
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import format_of
@@ -69,6 +70,7 @@ class ScoreConfig:
         resume: continue the unfinished scoring of `out`.
         max_latency: duration ("1s", "500ms" as "0.5s"): standard input is read live.
         follow: `paths` are files, or patterns of files, that are scored while others write to them.
+        source: with `follow`, "journald" in place of `paths`: see `seqmlm.streams.journal`.
         ignore: a file of regular expressions: alarms that fit one make no incident, with `follow`.
         quiet: duration without an alarm after which an incident is over, with `follow`; None for `QUIET`.
         webhook: with `follow`, addresses that are told of incidents.
@@ -100,6 +102,7 @@ class ScoreConfig:
     resume: bool = False
     max_latency: str | None = None
     follow: bool = False
+    source: str | None = None
     ignore: Path | None = None
     quiet: str | None = None
     webhook: tuple[str, ...] = field(default=(), repr=False)
@@ -192,8 +195,9 @@ class ScoreConfig:
             UsageError: it does not; the sentence says why.
             DataError: an input is not there.
         """
-        if not self.paths:
+        if not self.paths and self.source is None:
             raise UsageError("nothing to score: name files, folders, or - for standard input")
+        self._check_source()
         self._check_output()
         self._check_resume()
         self._check_rates()
@@ -207,6 +211,15 @@ class ScoreConfig:
             raise UsageError(
                 "--max-latency is about lines that are still being written: give - as the one input"
             )
+
+    def _check_source(self) -> None:
+        if self.source is None:
+            return
+        journal.asked(self.source)
+        if self.paths:
+            raise UsageError("--source takes the place of files: leave one of them out")
+        if not self.follow:
+            raise UsageError("--source is followed: add --follow, and name the file of rows with --out")
 
     def _check_tells(self) -> None:
         given = {"--webhook": self.webhook, "--metrics-port": self.metrics_port is not None}

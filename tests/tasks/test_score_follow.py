@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -232,6 +233,46 @@ def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) ->
 )
 def test_requests_that_make_no_sense(model: str, logs: Path, changed: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
+        score_following(_config(model, logs, **changed))
+
+
+def test_the_journal_is_followed(model: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, program = logs / "journal", logs / "bin" / "journalctl"
+    program.parent.mkdir()
+    fake = Path(__file__).parents[1] / "support" / "journalctl.py"
+    program.write_text(f"#!{sys.executable}\n{fake.read_text()}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_JOURNAL", str(journal))
+
+    def entries(numbers: range) -> str:
+        return "".join(f'{{"__CURSOR": "{n}", "MESSAGE": "{NORMAL[n % 4]}"}}\n' for n in numbers)
+
+    journal.write_text(entries(range(8)))
+    config = _config(model, logs, paths=(), source="journald --since today", format=None)
+    _follow(config, _has(config, 2))
+    with journal.open("a") as file:
+        file.write(entries(range(8, 12)))
+    _follow(config, _has(config, 3))
+    assert [(row["source"], row["line"], row["units"]) for row in _rows(config)] == [
+        ("journald", 1, 4),
+        ("journald", 5, 4),
+        ("journald", 9, 4),
+    ]
+    with pytest.raises(StateError, match="source was journald --since today and is journald -u a"):
+        score_following(replace(config, source="journald -u a"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"source": "journald"}, "takes the place of files"),
+        ({"source": "journald", "paths": (), "follow": False}, "--source is followed: add --follow"),
+        ({"source": "syslog", "paths": ()}, "--source is journald"),
+    ],
+)
+def test_a_source_that_makes_no_sense(model: str, logs: Path, changed: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
         score_following(_config(model, logs, **changed))
 
 
