@@ -82,6 +82,13 @@ def score(
             "one make no incident; with --follow."
         ),
     ] = None,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            help="With --follow: fixed (p-values are ranks among the rows the model was calibrated with) or "
+            "rolling (among the newest rows of the stream, without those of acknowledged incidents)."
+        ),
+    ] = "fixed",
     quiet: Annotated[
         str | None,
         typer.Option(

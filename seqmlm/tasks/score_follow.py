@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from seqmlm import __version__
@@ -17,17 +20,20 @@ from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.following import Grouping, Ignored, Outbox, ignored, turns
+from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.webhooks import TOKEN, Courier, Origin, Webhook, notices, unsafe, webhooks
 from seqmlm.registry import Change, NoticeQueue, Registry
+from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
 from seqmlm.streams.metrics import Lag, MetricsServer, Values
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
-from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, choose
+from seqmlm.tasks.score_plan import ROLLING, ScoreConfig, ScoringPlan, choose
 from seqmlm.workspace import Workspace
 
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
@@ -66,14 +72,16 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         signals = stack.enter_context(StopSignals())
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
-        outbox = _outbox(config, plan, registry, problems, progress, rules=rules, hooks=hooks)
-        stack.callback(outbox.close)
         counts, lag = ScoreCounts(), Lag()
+        judging = _Judging(config, counts)
+        judging.take_up(plan)
+        outbox = _outbox(config, plan, judging, registry, problems, progress, rules=rules, hooks=hooks)
+        stack.callback(outbox.close)
         counts.kept = outbox.incidents
         runner = Runner(
             session,
-            plan.detector().encoded,
-            lines(config, plan, counts, lambda row: True),
+            judging.answers,
+            partial(judging.rows, outbox),
             outbox,
             problems,
             counts=counts,
@@ -109,9 +117,64 @@ def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
     return plan
 
 
+class _Judging:
+    """The model that judges, and what makes lines of what it judged.
+
+    Args:
+        config: what is asked.
+        counts: of all rows.
+
+    Attributes:
+        rolling: its calibration, where that moves on with the rows; else None.
+    """
+
+    plan: ScoringPlan
+    rolling: Rolling | None = None
+
+    def __init__(self, config: ScoreConfig, counts: ScoreCounts) -> None:
+        self._config, self._counts = config, counts
+
+    def take_up(self, plan: ScoringPlan) -> None:
+        """Judge by this plan from now on.
+
+        Raises:
+            StateError: the model has no calibration that could move on.
+        """
+        self.plan, config = plan, self._config
+        if config.calibration == ROLLING:
+            if plan.stored is None:
+                raise StateError(
+                    f"--calibration {ROLLING} moves on from the calibration of the model, which has none of "
+                    f"level {plan.level.name} in mode {plan.mode_name}: make one ('seqmlm calibrate')"
+                )
+            self.rolling = Rolling(plan.stored.fitted, _identity(plan), rate=plan.alpha)
+        self._detector = plan.detector(self.rolling)
+        self._lines = lines(config, plan, self._counts, lambda row: True)
+
+    def answers(self, batch: Batch[Encoded]) -> list[JudgedRow]:
+        """Judge a batch. A rolling calibration moves on with it; but turns are not broken off by signals."""
+        return self._detector.encoded(batch)
+
+    def rows(self, outbox: Outbox, judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
+        """The lines of rows that were judged, which are to be written next."""
+        made = self._lines(judged)
+        if self.rolling is not None:
+            alarms = (number for number, row in enumerate(made, outbox.number + 1) if row.get("alarm"))
+            self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
+        return made
+
+
+def _identity(plan: ScoringPlan) -> str:
+    """Names what a rolling calibration began with: its rows are of no use to another model or mode."""
+    files = {Path(path).name: digest for path, digest in file_facts(plan.session.model.files).items()}
+    told = json.dumps([files, plan.level.name, plan.mode_name, plan.session.counts, plan.session.precision])
+    return sha256(told.encode()).hexdigest()
+
+
 def _outbox(
     config: ScoreConfig,
     plan: ScoringPlan,
+    judging: _Judging,
     registry: Registry,
     problems: Problems,
     progress: Progress,
@@ -133,6 +196,7 @@ def _outbox(
         private=plan.sensitive,
         grouping=Grouping(model=model, quiet=config.quiet_seconds, ignored=rules),
         tell=_Told(progress),
+        rolling=judging.rolling,
         notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
     )
 
