@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+def _calibrated(folder: Path, lines: list[str]) -> str:
     """The same model, which knows what is usual."""
-    folder = tmp_path_factory.mktemp("calibrated")
     write_log_model(folder)
     normal = folder.with_name(f"{folder.name}.log")
-    _write(normal, [_line(n) for n in range(4 * 60)])
+    _write(normal, lines)
     calibrate_files(
         CalibrateConfig(
             model=str(folder),
@@ -62,6 +60,11 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
         print,
     )
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _calibrated(tmp_path_factory.mktemp("calibrated"), [_line(n) for n in range(4 * 60)])
 
 
 def _line(number: int, message: str | None = None) -> str:
@@ -398,6 +401,64 @@ def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, 
         "'disk <NUM> on fire' was never seen",
     ]
     assert [row["line"] for row in show_incident(1, 9).rows] == [1, 5]
+
+
+def _mixed(windows: Iterable[int]) -> list[str]:
+    """Windows of four lines, in one of which two lines changed places."""
+    orders = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
+    return [_line(4 * w + n, NORMAL[k]) for w in windows for n, k in enumerate(orders[w * w % 11 % 5])]
+
+
+def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_acknowledged(
+    tmp_path_factory: pytest.TempPathFactory, logs: Path
+) -> None:
+    model = _calibrated(tmp_path_factory.mktemp("varied"), _mixed(range(60)))
+    config = _alarming(model, logs, calibration="rolling")
+    log, parts = logs / "a.log", [range(30), range(30, 240), range(240, 300), range(300, 330)]
+    for number, part in enumerate(parts):
+        _write(log, _mixed(part))
+        if number == 0:
+            _write(log, _seen("disk 7 on fire"))
+            _follow(config, _states("resolved"))
+            mark_incident(1, acknowledged=True)
+        else:
+            _follow(config, _has(config, 1 + part.stop))
+    rows = [row["p_value"] for row in _rows(config)]
+    with Registry(_located()) as registry:
+        stream = registry.stream(str(config.out))
+        assert stream is not None
+        kept = registry.rolling(stream.id)
+        assert kept is not None
+        assert registry.real_rows(stream.id) == {31}
+    # It may move each fifty rows, and does so when there are two hundred, and fifty more that wait.
+    assert kept.state["number"] == len(rows) == 331
+    assert (kept.state["moved"], kept.state["moves"]) == (300, 1)
+    assert kept.state["window"] == [[51, 250]]
+
+    def others(name: str, **changed: Any) -> list[float]:
+        again = replace(config, out=logs.parent / name, quiet="1h", **changed)
+        _follow(again, _has(again, 331))
+        return [row["p_value"] for row in _rows(again)]
+
+    # One process that reads all at once, and of which nobody acknowledges anything, moves one step before.
+    whole, fixed = others("whole.jsonl"), others("fixed.jsonl", calibration="fixed")
+    assert rows[:300] == fixed[:300] != whole[:300]
+    assert rows[300:] == whole[300:] != fixed[300:]
+    with pytest.raises(StateError, match="calibration was rolling and is not given"):
+        score_following(replace(config, calibration="fixed"))
+
+
+def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
+    _write(logs / "a.log", _mixed([0]))
+    with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
+        score_following(_config(model, logs, calibration="rolling"))
+    with pytest.raises(UsageError, match="--calibration is fixed or rolling; got 'new'"):
+        score_following(_config(model, logs, calibration="new"))
+    with pytest.raises(UsageError, match="--calibration rolling is about files that are followed"):
+        score_files(
+            _config(model, logs, calibration="rolling", follow=False, paths=(str(logs / "a.log"),)),
+            io.StringIO(),
+        )
 
 
 def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:
