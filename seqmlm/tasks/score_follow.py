@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from hashlib import sha256
@@ -20,6 +22,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.following import Grouping, Ignored, Outbox, ignored, turns
 from seqmlm.inference.rolling import Rolling
@@ -34,7 +37,10 @@ from seqmlm.streams.metrics import Lag, MetricsServer, Values
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
 from seqmlm.tasks.score_plan import ROLLING, ScoreConfig, ScoringPlan, choose
+from seqmlm.tasks.score_shift import RECENT, Shift, shifted
 from seqmlm.workspace import Workspace
+
+_DAY = 86_400.0  # seconds after which a shift that goes on is told again
 
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
 
@@ -73,7 +79,7 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
         counts, lag = ScoreCounts(), Lag()
-        judging = _Judging(config, counts)
+        judging = _Judging(config, counts, progress)
         judging.take_up(plan)
         outbox = _outbox(config, plan, judging, registry, problems, progress, rules=rules, hooks=hooks)
         stack.callback(outbox.close)
@@ -99,7 +105,7 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             """The turns, with those who tell of them; now the stream has its number."""
             _send(hooks, registry.notices(outbox.stream), progress, stack)
             if port is not None:
-                port.tell(partial(counters, config, plan, registry, outbox, counts, problems, lag))
+                port.tell(partial(counters, config, judging, registry, outbox, counts, problems, lag))
             yield from turns(session, outbox, problems, budget=plan.budget, stopping=stopping)
 
         runner.run_turns(begun())
@@ -112,9 +118,22 @@ def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
     domain = plan.session.domain
     if not domain.followed:
         raise UsageError(f"files of the domain {domain.name} cannot be followed; pipe them in: -")
-    for note in plan.notes:
+    for note in (*plan.notes, *_few(plan)):
         progress.message(note)
     return plan
+
+
+def _few(plan: ScoringPlan) -> list[str]:
+    """What is to be said of a calibration of few records, which will judge for months."""
+    stored = plan.stored
+    if stored is None or not 0 < stored.records < FEW_RECORDS:
+        return []
+    records = redacted_count(stored.records) if plan.sensitive else stored.records
+    return [
+        f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
+        "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "
+        "'seqmlm calibrate'"
+    ]
 
 
 class _Judging:
@@ -123,6 +142,8 @@ class _Judging:
     Args:
         config: what is asked.
         counts: of all rows.
+        progress: told when p-values are not those of normal data any more.
+        clock: seconds since 1970-01-01 UTC.
 
     Attributes:
         rolling: its calibration, where that moves on with the rows; else None.
@@ -131,8 +152,14 @@ class _Judging:
     plan: ScoringPlan
     rolling: Rolling | None = None
 
-    def __init__(self, config: ScoreConfig, counts: ScoreCounts) -> None:
-        self._config, self._counts = config, counts
+    def __init__(
+        self,
+        config: ScoreConfig,
+        counts: ScoreCounts,
+        progress: Progress,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._counts, self._progress, self._clock = config, counts, progress, clock
 
     def take_up(self, plan: ScoringPlan) -> None:
         """Judge by this plan from now on.
@@ -161,7 +188,24 @@ class _Judging:
         if self.rolling is not None:
             alarms = (number for number, row in enumerate(made, outbox.number + 1) if row.get("alarm"))
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
+        self._tell_shift()
         return made
+
+    @property
+    def shift(self) -> tuple[Shift, str] | None:
+        """How the last p-values are not those of normal data, and a sentence that says so."""
+        instead = f", or follow with --calibration {ROLLING} and another --out"
+        return shifted(
+            **{"low_p": None, "lowest_p": None, **self._counts.recent_shares(self.plan)},
+            rows=f"the last {RECENT} rows",
+            instead=instead if self.rolling is None else "",
+        )
+
+    def _tell_shift(self) -> None:
+        shift, told, now = self.shift, self._counts.told, self._clock()
+        if shift is not None and abs(now - told.get(shift[0], -math.inf)) >= _DAY:
+            told[shift[0]] = now
+            self._progress.message(shift[1])
 
 
 def _identity(plan: ScoringPlan) -> str:
@@ -220,7 +264,7 @@ def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stac
 
 def counters(
     config: ScoreConfig,
-    plan: ScoringPlan,
+    judging: _Judging,
     registry: Registry,
     outbox: Outbox,
     counts: ScoreCounts,
@@ -232,6 +276,8 @@ def counters(
     Of sensitive data numbers from 1 to 10 that say something of its content are not told (None), and no
     p-values. What only the database knows is None while that cannot be used.
     """
+
+    plan, rolling = judging.plan, judging.rolling
 
     def content(number: int) -> int | None:
         return number if not plan.sensitive or redacted_count(number) == number else None
@@ -249,6 +295,10 @@ def counters(
         "gaps": outbox.gaps,
         "lag_bytes": lag.bytes,
         "lag_seconds": round(lag.seconds, 3),
+        "calibration_rows": None if rolling is None else rolling.rows,
+        "recent_low_p": None,
+        "recent_lowest_p": None,
+        "shifted": None,
         "p_values": None,
         "incidents": None,
         "webhooks": None,
@@ -256,6 +306,9 @@ def counters(
     if plan.calibrated and not plan.sensitive:
         bins = list(counts.p_histogram)
         values["p_values"] = {"upper": list(P_EDGES), "rows": bins, "sum": counts.p_sum}
+        if recent := counts.recent_shares(plan):
+            values |= {f"recent_{name}": share for name, share in recent.items()}
+            values["shifted"] = int(judging.shift is not None)
     with suppress(StateError):
         if rated and not plan.sensitive:
             values["incidents"] = registry.incident_counts(outbox.stream)

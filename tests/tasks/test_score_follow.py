@@ -448,6 +448,24 @@ def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_ackno
         score_following(replace(config, calibration="fixed"))
 
 
+def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
+    tmp_path_factory: pytest.TempPathFactory, logs: Path
+) -> None:
+    normal = _mixed(range(120))
+    config = _alarming(_calibrated(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling")
+    rare = [_line(n, NORMAL[1]) for n in range(4 * 220)]
+    _write(logs / "a.log", normal + rare)
+    said = Said()
+    summary = _follow(config, _has(config, 340), said)
+    (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
+    assert told.endswith("calibrate it with normal data like these ('seqmlm calibrate')")
+    assert summary.low_p is not None
+    _write(logs / "a.log", rare)
+    said = Said()
+    _follow(config, _has(config, 560), said)
+    assert not [text for text in said.said if "of the last 200 rows" in text]  # on the same day
+
+
 def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
     _write(logs / "a.log", _mixed([0]))
     with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
