@@ -173,6 +173,8 @@ def score(
 
     Example: seqmlm score app 'logs/*.log' --follow --max-latency 1s --fpr 0.001 --out alarms.jsonl
 
+    Example: seqmlm score app@live 'logs/*.log' --follow --fpr 0.01 --calibration rolling --out alarms.jsonl
+
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """
     given = locals()

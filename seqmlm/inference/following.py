@@ -420,9 +420,15 @@ class Outbox(Output):
         self._unresolved = {one.row: one for one in standing if one.state != "resolved"}
         self.take_up(self._rolling)
 
-    def take_up(self, rolling: Rolling | None) -> None:
-        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's."""
+    def take_up(self, rolling: Rolling | None, model: str | None = None) -> None:
+        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's.
+
+        Args:
+            rolling: see the class.
+            model: reference of the model that judges; None: as before.
+        """
         self._rolling = rolling
+        self._grouping = replace(self._grouping, model=model or self._grouping.model)
         if rolling is not None:
             real = partial(patiently, partial(self._registry.real_rows, self._stream))
             rolling.begin(self._registry.rolling(self._stream), real)
@@ -538,7 +544,7 @@ class Outbox(Output):
 
 
 def turns(
-    session: Session,
+    session: Callable[[], Session],
     outbox: Outbox,
     problems: Problems,
     *,
@@ -550,7 +556,7 @@ def turns(
     """The batches of turn after turn, until it is to stop; each is to be committed before the next.
 
     Args:
-        session: tokenizes the records.
+        session: gives what tokenizes the records of a turn.
         outbox: its follower reads; it takes what is told of gaps.
         problems: receives bad records.
         budget: of a batch.
@@ -564,7 +570,8 @@ def turns(
             outbox.tell_gap(gap)
         late = (clock() - committed >= COMMIT_SECONDS and follower.changed) or outbox.due
         if records or follower.gaps or late:
-            given = Input(partial(_these, records), session.domain, session.tokenizer)
+            current = session()
+            given = Input(partial(_these, records), current.domain, current.tokenizer)
             yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
             committed = clock()
         if follower.idle:

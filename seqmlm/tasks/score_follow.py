@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,7 @@ from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Batch, Encoded
 from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.inference.detector import JudgedRow
@@ -39,6 +40,8 @@ from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines,
 from seqmlm.tasks.score_plan import ROLLING, ScoreConfig, ScoringPlan, choose
 from seqmlm.tasks.score_shift import RECENT, Shift, shifted
 from seqmlm.workspace import Workspace
+
+_LOOK = 1.0  # seconds between two looks at what an alias names
 
 _DAY = 86_400.0  # seconds after which a shift that goes on is told again
 
@@ -96,8 +99,11 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             signals=signals,
         )
 
+        successor = _Successor(config, judging, registry, outbox, progress)
+
         def stopping() -> bool:
-            """Asked before each turn: when the model is done, and files may be waiting."""
+            """Asked before each turn: when the model is done, all is committed, and files may be waiting."""
+            successor.look()
             lag.look(lambda: (outbox.follower.bytes, outbox.follower.unread))
             return signals.received is not None
 
@@ -106,10 +112,12 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             _send(hooks, registry.notices(outbox.stream), progress, stack)
             if port is not None:
                 port.tell(partial(counters, config, judging, registry, outbox, counts, problems, lag))
-            yield from turns(session, outbox, problems, budget=plan.budget, stopping=stopping)
+            yield from turns(
+                lambda: judging.plan.session, outbox, problems, budget=plan.budget, stopping=stopping
+            )
 
         runner.run_turns(begun())
-        return summarized(runner, counts, plan, level=plan.level.name)
+        return summarized(runner, counts, judging.plan, level=plan.level.name)
 
 
 def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
@@ -167,16 +175,17 @@ class _Judging:
         Raises:
             StateError: the model has no calibration that could move on.
         """
-        self.plan, config = plan, self._config
-        if config.calibration == ROLLING:
+        rolling = None
+        if self._config.calibration == ROLLING:
             if plan.stored is None:
                 raise StateError(
                     f"--calibration {ROLLING} moves on from the calibration of the model, which has none of "
                     f"level {plan.level.name} in mode {plan.mode_name}: make one ('seqmlm calibrate')"
                 )
-            self.rolling = Rolling(plan.stored.fitted, _identity(plan), rate=plan.alpha)
-        self._detector = plan.detector(self.rolling)
-        self._lines = lines(config, plan, self._counts, lambda row: True)
+            rolling = Rolling(plan.stored.fitted, _identity(plan), rate=plan.alpha)
+        detector, made = plan.detector(rolling), lines(self._config, plan, self._counts, lambda row: True)
+        self.plan, self.rolling, self._detector, self._lines = plan, rolling, detector, made
+        self._counts.recent.clear()  # the p-values of another model
 
     def answers(self, batch: Batch[Encoded]) -> list[JudgedRow]:
         """Judge a batch. A rolling calibration moves on with it; but turns are not broken off by signals."""
@@ -185,6 +194,8 @@ class _Judging:
     def rows(self, outbox: Outbox, judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
         """The lines of rows that were judged, which are to be written next."""
         made = self._lines(judged)
+        if alias_of(self._config, self.plan) is not None:
+            made = [{**row, "model": _reference(self._config, self.plan)} for row in made]
         if self.rolling is not None:
             alarms = (number for number, row in enumerate(made, outbox.number + 1) if row.get("alarm"))
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
@@ -208,6 +219,93 @@ class _Judging:
             self._progress.message(shift[1])
 
 
+def alias_of(config: ScoreConfig, plan: ScoringPlan) -> str | None:
+    """The alias that names the model, NAME@ALIAS, which may name another version at any time; else None."""
+    name, _, alias = config.model.partition("@")
+    entry = plan.session.entry
+    return alias if entry is not None and name == entry.name and alias else None
+
+
+def _reference(config: ScoreConfig, plan: ScoringPlan) -> str:
+    """Which version judges, where the model is registered."""
+    entry = plan.session.entry
+    return config.model if entry is None else entry.reference
+
+
+class _Successor:
+    """Takes up another version of the model between two turns, when the alias that names it moves.
+
+    What was read and not judged, windows that are open among it, is judged by the new one.
+
+    Args:
+        config: what is asked.
+        judging: what judges.
+        registry: knows what the alias names.
+        outbox: where rows go.
+        progress: told which version judges from now on, or why it is not taken up.
+        clock: seconds; one that never goes back.
+    """
+
+    def __init__(
+        self,
+        config: ScoreConfig,
+        judging: _Judging,
+        registry: Registry,
+        outbox: Outbox,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._judging, self._registry = config, judging, registry
+        self._outbox, self._progress, self._clock = outbox, progress, clock
+        self._alias, self._looked = alias_of(config, judging.plan), clock()
+        self._seen = _reference(config, judging.plan)
+        if self._alias is not None:
+            progress.message(f"{config.model} is {self._seen}; another version is taken up when it moves")
+
+    def look(self) -> None:
+        """Take up the version that the alias names, if that is another one."""
+        if self._alias is None or self._clock() - self._looked < _LOOK:
+            return
+        self._looked = self._clock()
+        plan = self._judging.plan
+        assert plan.session.entry is not None
+        with suppress(StateError):  # a database that is locked, or an alias that was taken away: asked again
+            named = self._registry.get(plan.session.entry.name, alias=self._alias).reference
+            if named == self._seen:
+                return  # it judges, or was refused
+            self._seen, before = named, plan.session.entry.reference
+            if named != before:
+                self._take_up(named, before)
+
+    def _take_up(self, named: str, before: str) -> None:
+        config, judging = self._config, self._judging
+        try:
+            again = replace(config, model=named, mode=judging.plan.mode_name)
+            plan = choose(again, opened(again))
+            if differing := _differing(judging.plan, plan):
+                raise UsageError(f"it has another {differing}; score with it to another --out")
+            judging.take_up(plan)
+        except SeqmlmError as error:
+            self._progress.message(f"{config.model} names {named}, and {before} goes on: {error}")
+            return
+        self._outbox.take_up(judging.rolling, named)
+        self._progress.message(f"{config.model} is {named} now, which judges from here on; it was {before}")
+
+
+def _differing(plan: ScoringPlan, other: ScoringPlan) -> str | None:
+    """What of two plans has to be the same, and is not."""
+    parts = {
+        "domain": (plan.session.domain.name, other.session.domain.name),
+        "level": (plan.level.name, other.level.name),
+        "kind of data: one model is of sensitive data": (plan.sensitive, other.sensitive),
+    }
+    if plan.calibrated and not other.calibrated:
+        raise StateError(
+            f"it is not calibrated for level {plan.level.name} in mode {plan.mode_name} ('seqmlm calibrate')"
+        )
+    return next((name for name, (one, two) in parts.items() if one != two), None)
+
+
 def _identity(plan: ScoringPlan) -> str:
     """Names what a rolling calibration began with: its rows are of no use to another model or mode."""
     files = {Path(path).name: digest for path, digest in file_facts(plan.session.model.files).items()}
@@ -229,20 +327,27 @@ def _outbox(
     """Where the rows go, what becomes of alarms, and who is told."""
     assert config.out is not None
     patterns = [absolute(path) for path in config.sources]
-    entry = plan.session.entry
-    model = config.model if entry is None else entry.reference
     output = absolute(str(config.out))
     return Outbox(
         config.out,
         registry,
-        {**plan.request(config), "files": patterns},
+        _request(config, plan, patterns),
         partial(_follower, config, patterns, plan.session, problems, progress),
         private=plan.sensitive,
-        grouping=Grouping(model=model, quiet=config.quiet_seconds, ignored=rules),
+        grouping=Grouping(model=_reference(config, plan), quiet=config.quiet_seconds, ignored=rules),
         tell=_Told(progress),
         rolling=judging.rolling,
         notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
     )
+
+
+def _request(config: ScoreConfig, plan: ScoringPlan, patterns: Sequence[str]) -> dict[str, Any]:
+    """What decides the rows of a stream; of a model that an alias names that alias, and no version."""
+    request = {**plan.request(config), "files": patterns}
+    if alias_of(config, plan) is not None:
+        del request["model file"]
+        request["model"] = config.model
+    return request
 
 
 def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:
@@ -284,7 +389,12 @@ def counters(
 
     rated = plan.alpha is not None
     values: dict[str, Any] = {
-        "info": {"model": config.model, "output": str(config.out), "version": __version__},
+        "info": {
+            "model": config.model,
+            "judge": _reference(config, plan),
+            "output": str(config.out),
+            "version": __version__,
+        },
         "lines": outbox.follower.lines,
         "bytes": outbox.follower.bytes,
         "records": counts.asked,

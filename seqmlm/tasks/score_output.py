@@ -114,8 +114,7 @@ def lines(
     tokenizer = plan.session.tokenizer
     # Others are scored: an unknown line of a log is a unit like any other.
     trained_on, identity = stored_trained_on(Path(plan.session.model.path)), plan.session.domain.identity
-    if trained_on is not None:
-        counts.is_known = lambda record: identity(record) in trained_on
+    counts.is_known = None if trained_on is None else lambda record: identity(record) in trained_on
     counts.unfamiliar_ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
 
     def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:

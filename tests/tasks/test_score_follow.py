@@ -24,13 +24,14 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.following import Grouping
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import Change, Registry
+from seqmlm.registry import Change, DatasetEntry, ModelEntry, Registry, TokenizerEntry
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_follow import _Told, score_following
 from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
+from seqmlm.workspace import Workspace
 
 LINES = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]}" for n in range(24)]
 OPTIONS = {"window": 4, "session": "none"}
@@ -463,7 +464,7 @@ def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
     _write(logs / "a.log", rare)
     said = Said()
     _follow(config, _has(config, 560), said)
-    assert not [text for text in said.said if "of the last 200 rows" in text]  # on the same day
+    assert not [text for text in said.said if text == told]  # on the same day
 
 
 def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
@@ -477,6 +478,75 @@ def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -
             _config(model, logs, calibration="rolling", follow=False, paths=(str(logs / "a.log"),)),
             io.StringIO(),
         )
+
+
+def _register(folder: str, **more: Any) -> ModelEntry:
+    """Make a model folder the next version of "app"."""
+    with Registry(Workspace.locate()) as registry:
+        return registry.register(
+            "app",
+            folder,
+            domain="logs",
+            dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
+            tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
+            masking={},
+            **more,
+        )
+
+
+def _move(entry: ModelEntry) -> None:
+    with Registry(Workspace.locate()) as registry:
+        registry.set_alias(entry, "live")
+
+
+@pytest.mark.parametrize("calibration", ["fixed", "rolling"])
+def test_the_version_that_an_alias_names_judges(
+    model: str, calibrated: str, logs: Path, tmp_path: Path, calibration: str
+) -> None:
+    shutil.copytree(calibrated, tmp_path / "second")
+    first = _register(calibrated, aliases=["live"])
+    second, uncalibrated = _register(str(tmp_path / "second")), _register(model)
+    config, said, log = _alarming("app@live", logs, calibration=calibration), Said(), logs / "a.log"
+    steps = [(second, 1), (uncalibrated, 1), (second, 0), (first, 1)]
+
+    def told() -> list[str]:
+        return [text for text in said.said if "app:" in text]
+
+    def wait(reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not reached() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def moved() -> bool:
+        """Another version, again and again, when half a window was read."""
+        wait(_has(config, 4))
+        for number, (entry, sentences) in enumerate(steps, 1):
+            before, lines = len(told()), [_line(n) for n in range(16 * number, 16 * number + 16)]
+            _write(log, lines[:2])
+            _move(entry)
+            wait(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
+            time.sleep(0 if sentences else 1.5)
+            _write(log, lines[2:])
+            wait(_has(config, 4 * number + 4))
+        return True
+
+    _write(log, list(map(_line, range(16))))
+    _follow(replace(config, max_latency="8s"), moved, said)
+    assert told()[0] == "app@live is app:1; another version is taken up when it moves"
+    assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
+    assert told()[2].startswith("app@live names app:3, and app:2 goes on: ")
+    assert "calibrat" in told()[2]
+    assert told()[3:] == ["app@live is app:1 now, which judges from here on; it was app:2"]
+    rows = _rows(config)
+    assert [row["line"] for row in rows] == list(range(1, 80, 4))  # no line is lost or judged twice
+    assert [row["model"] for row in rows] == ["app:1"] * 4 + ["app:2"] * 12 + ["app:1"] * 4
+    # It goes on with what the alias names then; another reference is another request.
+    _move(second)
+    _write(log, list(map(_line, range(80, 84))))
+    _follow(config, _has(config, 21))
+    assert [row["model"] for row in _rows(config)[19:]] == ["app:1", "app:2"]
+    with pytest.raises(StateError, match="model was app@live and is not given"):
+        score_following(replace(config, model="app:2"))
 
 
 def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:

@@ -255,7 +255,9 @@ def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | No
 def _judging(**plan: Any) -> Any:
     stored = SimpleNamespace(rows=500)
     return SimpleNamespace(
-        plan=SimpleNamespace(stored=stored, **plan), rolling=SimpleNamespace(rows=7), shift=("low", "")
+        plan=SimpleNamespace(stored=stored, session=SimpleNamespace(entry=None), **plan),
+        rolling=SimpleNamespace(rows=7),
+        shift=("low", ""),
     )
 
 
@@ -285,7 +287,8 @@ def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
 def test_a_shift_is_told_once_a_day() -> None:
     counts, said, now = ScoreCounts(), Said(), 0.0
     judging = _Judging(ScoreConfig(model="m"), counts, said, lambda: now)
-    judging.plan = SimpleNamespace(stored=SimpleNamespace(rows=100))  # type: ignore[assignment]
+    judging.plan = _judging().plan
+    judging.plan.stored.rows = 100  # type: ignore[misc,union-attr]
 
     def tell(low: int, lowest: int, at: float) -> list[str]:
         nonlocal now
