@@ -206,10 +206,11 @@ class _Judging:
     def shift(self) -> tuple[Shift, str] | None:
         """How the last p-values are not those of normal data, and a sentence that says so."""
         instead = f", or follow with --calibration {ROLLING} and another --out"
+        moves_on = "; the rolling calibration moves on to these rows, which takes as many as it rests on"
         return shifted(
             **{"low_p": None, "lowest_p": None, **self._counts.recent_shares(self.plan)},
             rows=f"the last {RECENT} rows",
-            instead=instead if self.rolling is None else "",
+            instead=instead if self.rolling is None else moves_on,
         )
 
     def _tell_shift(self) -> None:
