@@ -545,7 +545,9 @@ def test_the_version_that_an_alias_names_judges(
     _write(log, list(map(_line, range(80, 84))))
     _follow(config, _has(config, 21))
     assert [row["model"] for row in _rows(config)[19:]] == ["app:1", "app:2"]
-    with pytest.raises(StateError, match="model was app@live and is not given"):
+    with pytest.raises(
+        StateError, match="model was app@live and is not given; model file was not given and is given; give"
+    ):
         score_following(replace(config, model="app:2"))
 
 
