@@ -130,13 +130,16 @@ def ack(
 ) -> None:
     """Acknowledge an incident: while it goes on, alarms like its own join it and open no other.
 
+    A rolling calibration leaves its rows out, also when it is over.
+
     Example: seqmlm incidents ack 7 --note "backend restarts, Ann is on it"
     """
     from seqmlm.tasks.incidents import mark_incident
 
     one = mark_incident(incident, acknowledged=not undo, note=note)
     if one.state == "resolved":
-        _told(one, f"is over; to silence what is like it: seqmlm incidents mute {one.id}", json_output)
+        real = "" if undo else ", and is kept as a real one"
+        _told(one, f"is over{real}; to silence what is like it: seqmlm incidents mute {one.id}", json_output)
     else:
         _told(one, "is open again" if undo else "is acknowledged until it is over", json_output)
 

@@ -89,6 +89,13 @@ def score(
             "one make no incident; with --follow."
         ),
     ] = None,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            help="With --follow: fixed (p-values are ranks among the rows the model was calibrated with) or "
+            "rolling (among the newest rows of the stream, without those of acknowledged incidents)."
+        ),
+    ] = "fixed",
     quiet: Annotated[
         str | None,
         typer.Option(
@@ -174,6 +181,8 @@ def score(
     Example: seqmlm score app 'logs/*.log' --follow --max-latency 1s --fpr 0.001 --out alarms.jsonl
 
     Example: seqmlm score app --source 'journald -u nginx' --follow --fpr 0.001 --out alarms.jsonl
+
+    Example: seqmlm score app@live 'logs/*.log' --follow --fpr 0.01 --calibration rolling --out alarms.jsonl
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """

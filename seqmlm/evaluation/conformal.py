@@ -491,18 +491,21 @@ class CascadeCalibration:
         *,
         seed: int,
         choice: Choice = ALL,
+        escalated: Bools | None = None,
     ) -> CascadeCalibration:
         """Complete a screening with the exact statistics of the rows it escalates.
 
         Args:
             screening: fitted to `screen` and `lengths` with the same seed.
             screen: name -> (N,) screening statistics of the normal rows.
-            exact: name -> (N,) exact statistics; read only where `screening.judge` escalates.
+            exact: name -> (N,) exact statistics; read only of escalated rows.
             lengths: (N,) units of the rows.
             seed: the screening's.
             choice: how the exact statistics' p-values become the fused one.
+            escalated: (N,) True where a row was; default: where `screening.judge` escalates it.
         """
-        _, escalated = screening.judge(screen, lengths)
+        if escalated is None:
+            _, escalated = screening.judge(screen, lengths)
         sizes = np.asarray(lengths, dtype=np.int64)
         teaches = teaching_part(len(sizes), seed)
         taught, ranked = escalated & teaches, escalated & ~teaches

@@ -42,7 +42,8 @@ _CALIBRATE = "calibrate the model again ('seqmlm calibrate')"
 # What arrays and settings that do not fit together raise: a file that is whole may still say anything.
 _UNFIT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _FORMAT = 1
-_FEW_RECORDS = 30
+FEW_RECORDS = 30
+"""Records of a calibration below which their number is said, for rows of one record are alike."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -150,7 +151,7 @@ def told(made: Mapping[tuple[str, str], Stored]) -> str:
 def _few_records(one: Stored) -> str:
     """What is to be said where rows are of few records: their number promises more than they hold."""
     return (
-        f" of {one.records} records only" if 0 < one.records < _FEW_RECORDS and one.rows > one.records else ""
+        f" of {one.records} records only" if 0 < one.records < FEW_RECORDS and one.rows > one.records else ""
     )
 
 

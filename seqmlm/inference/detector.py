@@ -32,6 +32,7 @@ from seqmlm.evaluation.conformal import (
 )
 from seqmlm.evaluation.evidence import RATE, Evidence, choose
 from seqmlm.inference.batches import Encoded, batches
+from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.scorer import RecordScorer
 
 ESCALATE = 0.05
@@ -80,6 +81,7 @@ class Detector:
         cascade: of this level, where a first stage screens; then `mode` is that stage's.
         alpha: share of normal rows that may raise an alarm.
         want: what is read of every unit, beside what the level reads.
+        rolling: takes the place of calibration or cascade, and moves on with the rows.
     """
 
     def __init__(
@@ -93,10 +95,11 @@ class Detector:
         cascade: Stages | None = None,
         alpha: float | None = None,
         want: Collection[Reduction] = (),
+        rolling: Rolling | None = None,
     ) -> None:
         self.scorer, self.level, self.mode = scorer, level, mode
         self.background, self.calibration, self.cascade, self.alpha = background, calibration, cascade, alpha
-        self._want = union(level.want, want)
+        self._want, self._rolling = union(level.want, want), rolling
 
     def judged(self, records: Iterable[Record], problems: Problems) -> Iterator[JudgedRow]:
         """Judge a stream of records, in order and in bounded memory."""
@@ -111,6 +114,22 @@ class Detector:
         """Judge some records together that are tokenized already."""
         found = self.scored(encoded, further=self.cascade is None)
         rows = self.rows(found)
+        if self._rolling is None:
+            return self._rows_judged(encoded, found, rows)
+        judged: list[JudgedRow] = []
+        for part in self._rolling.parts([[row.score is not None for row in own] for own in rows]):
+            fitted = self._rolling.fitted
+            if isinstance(fitted, Calibration):
+                self.calibration = fitted
+            else:
+                self.cascade = fitted
+            judged += self._rows_judged(encoded[part], found[part], rows[part])
+        return judged
+
+    def _rows_judged(
+        self, encoded: Sequence[Encoded], found: list[Scored], rows: list[list[Row]]
+    ) -> list[JudgedRow]:
+        """Judge the rows of some records that are scored."""
         if self.cascade is not None:
             return self._cascade(encoded, found, rows, self.cascade)
         owners = [one for one, own in zip(found, rows, strict=True) for _ in own]
@@ -120,7 +139,10 @@ class Detector:
                 JudgedRow(row=row, scored=one, unfamiliar=self._unfamiliar(row, one))
                 for row, one in zip(flat, owners, strict=True)
             ]
-        judgement = self.calibration.judge(*table(flat, self.level.statistics))
+        statistics, lengths = table(flat, self.level.statistics)
+        judgement = self.calibration.judge(statistics, lengths)
+        if self._rolling is not None:
+            self._rolling.take(statistics, lengths)
         return self._with_p_values(flat, owners, judgement)
 
     def scored(self, batch: Sequence[Encoded], *, further: bool = True) -> list[Scored]:
@@ -249,6 +271,8 @@ class Detector:
             flat = self._remade(found, rows, flat, near, record)
         exact, _ = table(flat, self.level.statistics)
         judgement = calibration.judge(screened, lengths, near, exact)
+        if self._rolling is not None:
+            self._rolling.take(screened, lengths, near, exact)
         return self._with_p_values(flat, [found[r] for r in record.tolist()], judgement)
 
     def _remade(

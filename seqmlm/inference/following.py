@@ -28,6 +28,7 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError, StateError, printable
 from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
+from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.runner import Output
 from seqmlm.inference.session import Session
 from seqmlm.registry import Change, Incident, Notice, Registry, patiently
@@ -330,8 +331,10 @@ class Outbox(Output):
         tell: takes what happened to incidents, after it was committed.
         clock: seconds since 1970-01-01 UTC.
         notify: what webhooks are to be told of changes of incidents.
+        rolling: the calibration that moves on with the rows, kept with them; None for a fixed one.
 
     Attributes:
+        number: of the last row that was taken.
         stream: number of the stream in the database; 0 before `begin`.
         gaps: places where bytes were destroyed, of the whole stream.
     """
@@ -351,16 +354,17 @@ class Outbox(Output):
         tell: Callable[[Change], None] = lambda change: None,
         clock: Callable[[], float] = time.time,
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
+        rolling: Rolling | None = None,
     ) -> None:
         super().__init__(path, Schema(columns={}), private=private)
         self._grouping = replace(grouping or Grouping(model=""), private=private)
-        self._tell, self._clock = tell, clock
+        self._tell, self._clock, self._rolling = tell, clock, rolling
         self._unresolved: dict[int, Incident] = {}
         self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
         self._lines: LinesSink | None = None
-        self._stream = self._number = self._written = 0
+        self._stream = self.number = self._written = 0
         self._mark: Mark = {}
         self._waiting: list[tuple[int, Fields]] = []
 
@@ -407,13 +411,27 @@ class Outbox(Output):
         left = len(self._unresolved)
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
         self.notes.append(f"going on with {self._out} behind {self._written:,} rows{more if left else ''}")
-        return Position(records=int(counts.get("records", 0)), rows=self._number, counts=counts)
+        return Position(records=int(counts.get("records", 0)), rows=self.number, counts=counts)
 
     def _stand(self, stream: int) -> None:
         """Go on with the incidents of a stream."""
         self._stream, self._grouping = stream, replace(self._grouping, stream=stream)
         standing = self._registry.incidents(stream=stream, standing=True)
         self._unresolved = {one.row: one for one in standing if one.state != "resolved"}
+        self.take_up(self._rolling)
+
+    def take_up(self, rolling: Rolling | None, model: str | None = None) -> None:
+        """From now on keep this calibration with the rows; it goes on where it was, if it was this one's.
+
+        Args:
+            rolling: see the class.
+            model: reference of the model that judges; None: as before.
+        """
+        self._rolling = rolling
+        self._grouping = replace(self._grouping, model=model or self._grouping.model)
+        if rolling is not None:
+            real = partial(patiently, partial(self._registry.real_rows, self._stream))
+            rolling.begin(self._registry.rolling(self._stream), real)
 
     @property
     def due(self) -> bool:
@@ -443,13 +461,13 @@ class Outbox(Output):
             self._lines.put("".join(f"{line}\n" for _, line in some).encode())
             self._written = some[-1][0]
         self._mark = self._lines.commit()
-        self._number = self._written
+        self.number = self._written
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows; they are kept with the next commit."""
         for row in rows:
-            self._number += 1
-            self._waiting.append((self._number, row))
+            self.number += 1
+            self._waiting.append((self.number, row))
 
     def tell_gap(self, gap: Gap) -> None:
         """Take a row that says which bytes could not be read."""
@@ -490,8 +508,11 @@ class Outbox(Output):
             changes=changes,
             belongs=belongs,
             notify=self._notify,
+            calibration=None if self._rolling is None else self._rolling.change(),
         )
         done, self._waiting = patiently(save), []
+        if self._rolling is not None:
+            self._rolling.committed()
         if rows:
             self._lines.put("".join(f"{line}\n" for _, _, line in rows).encode())
             self._mark = self._lines.commit()
@@ -522,7 +543,7 @@ class Outbox(Output):
 
 
 def turns(
-    session: Session,
+    session: Callable[[], Session],
     outbox: Outbox,
     problems: Problems,
     *,
@@ -534,7 +555,7 @@ def turns(
     """The batches of turn after turn, until it is to stop; each is to be committed before the next.
 
     Args:
-        session: tokenizes the records.
+        session: gives what tokenizes the records of a turn.
         outbox: its follower reads; it takes what is told of gaps.
         problems: receives bad records.
         budget: of a batch.
@@ -548,7 +569,8 @@ def turns(
             outbox.tell_gap(gap)
         late = (clock() - committed >= COMMIT_SECONDS and follower.changed) or outbox.due
         if records or follower.gaps or late:
-            given = Input(partial(_these, records), session.domain, session.tokenizer)
+            current = session()
+            given = Input(partial(_these, records), current.domain, current.tokenizer)
             yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
             committed = clock()
         if follower.idle:

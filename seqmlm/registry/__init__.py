@@ -9,18 +9,22 @@ from seqmlm.registry.database import UnreachableError, patiently
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue, Waiting
+from seqmlm.registry.rolling import Figures, RollingChange, RollingEntry
 from seqmlm.registry.store import ModelRef, Registry, resolve
 
 __all__ = [
     "CalibrationEntry",
     "Change",
     "DatasetEntry",
+    "Figures",
     "Incident",
     "ModelEntry",
     "ModelRef",
     "Notice",
     "NoticeQueue",
     "Registry",
+    "RollingChange",
+    "RollingEntry",
     "StreamEntry",
     "TokenizerEntry",
     "UnreachableError",

@@ -103,7 +103,7 @@ class Change:
     incident: Incident
 
 
-# Columns that a person decides, beside `state`; a stream never writes them.
+# Columns that a person decides, beside `state` and `is_real`; a stream never writes them.
 _PERSONS = ("muted", "note")
 _KEYS = ("id", "stream_id", "output", "row")
 _TUPLES = ("new", "expected", "likes")
@@ -121,7 +121,7 @@ def keep(session: Session, stream: tables.Stream, changes: Sequence[Change]) -> 
         query = select(kind).where(kind.stream_id == stream.id, kind.row == given.row)
         row = session.scalars(query).one_or_none()
         if row is None:
-            row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, note="")
+            row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, is_real=False, note="")
             session.add(row)
         if change.kind == "resolved":
             row.state = "resolved"

@@ -15,10 +15,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.registry import database, incidents, notices, tables
+from seqmlm.registry import database, incidents, notices, rolling, tables
 from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue
+from seqmlm.registry.rolling import RollingChange, RollingEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -220,6 +221,7 @@ class Registry:
         changes: Sequence[Change] = (),
         belongs: Mapping[int, int] | None = None,
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
+        calibration: RollingChange | None = None,
     ) -> list[Change]:
         """Keep what a stream has done since the last time, all of it or nothing.
 
@@ -234,6 +236,7 @@ class Registry:
             changes: of its incidents.
             belongs: numbers of new rows to the row that opened the incident each belongs to.
             notify: what webhooks are to be told of the changes, as they are kept.
+            calibration: what became of its rolling calibration.
 
         Returns:
             The changes, as they are kept.
@@ -262,6 +265,8 @@ class Registry:
             ]
             if new:
                 session.execute(insert(tables.StreamRow), new)
+            if calibration is not None:
+                rolling.keep(session, stream, calibration)
             told = incidents.keep(session, row, changes)
             notices.put(session, stream, notify(told), notices.now())
             return told
@@ -273,6 +278,16 @@ class Registry:
         with database.reachable(self._engine), self._sessions() as session:
             found = {state: int(number) for state, number in session.execute(query)}
         return {state: found.get(state, 0) for state in ("open", "acknowledged")}
+
+    def rolling(self, stream: int) -> RollingEntry | None:
+        """The rolling calibration of a stream; None where it has none."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return rolling.found(session, stream)
+
+    def real_rows(self, stream: int) -> set[int]:
+        """Numbers, among a stream's statistics, of rows of incidents that a person took for real."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return rolling.real(session, stream)
 
     def notices(self, stream: int) -> NoticeQueue:
         """What webhooks are to be told of a stream."""
@@ -297,7 +312,7 @@ class Registry:
     def mark_incident(self, incident: int, **said: Any) -> Incident:
         """Keep what a person says of an incident: `muted`, `note`, or the `state` (open or acknowledged).
 
-        One that is resolved stays so.
+        One that is resolved stays so, and it is kept all the same that somebody took it for real.
 
         Raises:
             StateError: there is none of this id.
@@ -305,6 +320,8 @@ class Registry:
         known = self.incident(incident)
         with database.reachable(self._engine), self._writing.begin() as session:
             row = session.get_one(tables.Incident, known.id)
+            if "state" in said:
+                row.is_real = said["state"] == "acknowledged"
             for name, value in said.items():
                 if name != "state" or row.state != "resolved":
                     setattr(row, name, value)

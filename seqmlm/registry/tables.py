@@ -13,10 +13,12 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -182,6 +184,33 @@ class StreamRow(Base):
     created: Mapped[datetime] = mapped_column(default=_now, index=True)
 
 
+class StreamCalibration(Base):
+    """Which of its own rows a stream's rolling calibration rests on; see `inference.rolling`."""
+
+    __tablename__ = "seqmlm_stream_calibrations"
+
+    stream_id: Mapped[int] = mapped_column(
+        ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True
+    )
+    state: Mapped[dict[str, Any]]
+
+
+class StreamStatistics(Base):
+    """Statistics of one of a stream's newest rows, as its calibration takes them."""
+
+    __tablename__ = "seqmlm_stream_statistics"
+
+    stream_id: Mapped[int] = mapped_column(
+        ForeignKey("seqmlm_streams.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    """From 1, of the rows that have a score."""
+    row: Mapped[int | None] = mapped_column(Integer)
+    """Of an alarm, the number of its row of results."""
+    figures: Mapped[bytes] = mapped_column(LargeBinary)
+    """64-bit floating-point numbers, little-endian."""
+
+
 class Incident(Base):
     """Alarms of a stream that belong together; see `registry.incidents.Incident`."""
 
@@ -195,6 +224,8 @@ class Incident(Base):
     place: Mapped[str] = mapped_column(String(4096))
     state: Mapped[str] = mapped_column(String(20), index=True)
     muted: Mapped[bool] = mapped_column(Boolean)
+    is_real: Mapped[bool] = mapped_column(Boolean, server_default=false(), default=False)
+    """A person acknowledged it; it stays so when the incident is over."""
     note: Mapped[str] = mapped_column(Text)
     title: Mapped[str] = mapped_column(Text)
     what: Mapped[str] = mapped_column(Text)

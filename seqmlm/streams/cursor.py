@@ -168,4 +168,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict):  # digests of files say nothing to a person
+        return "given"
     return "not given" if value is None else str(value)

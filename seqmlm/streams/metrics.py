@@ -35,6 +35,22 @@ _METRICS = {
     "never_seen": ("never_seen_total", "counter", "Rows that name something no training line had."),
     "bad": ("bad_records_total", "counter", "Records that could not be read."),
     "gaps": ("gaps_total", "counter", "Places where bytes were destroyed before they could be read."),
+    "recent_low_p": (
+        "recent_p_below_half_ratio",
+        "gauge",
+        "Share of the last 200 rows with p-values of at most .5; half while all is normal.",
+    ),
+    "recent_lowest_p": (
+        "recent_p_below_twentieth_ratio",
+        "gauge",
+        "Share of the last 200 rows with p-values of at most .05; a twentieth while all is normal.",
+    ),
+    "shifted": ("shifted", "gauge", "1 while the last 200 p-values are not those of normal data."),
+    "calibration_rows": (
+        "calibration_rows",
+        "gauge",
+        "Rows of the stream that p-values are ranks among; 0 for those the model was calibrated with.",
+    ),
     "lag_bytes": ("lag_bytes", "gauge", "Bytes of whole lines that are there and were not read."),
     "lag_seconds": ("lag_seconds", "gauge", "For how long the oldest of them has been there, at most."),
 }

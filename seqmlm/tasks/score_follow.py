@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from seqmlm import __version__
@@ -15,21 +21,30 @@ from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.calibrations import FEW_RECORDS
+from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.following import Grouping, Ignored, Outbox, ignored, turns
+from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.webhooks import TOKEN, Courier, Origin, Webhook, notices, unsafe, webhooks
 from seqmlm.registry import Change, NoticeQueue, Registry
+from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
 from seqmlm.streams.journal import JournalFollower
 from seqmlm.streams.metrics import Lag, MetricsServer, Values
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
-from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, choose
+from seqmlm.tasks.score_plan import ROLLING, ScoreConfig, ScoringPlan, choose
+from seqmlm.tasks.score_shift import RECENT, Shift, shifted
 from seqmlm.workspace import Workspace
+
+_LOOK = 1.0  # seconds between two looks at what an alias names
+
+_DAY = 86_400.0  # seconds after which a shift that goes on is told again
 
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
 
@@ -67,14 +82,16 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
         signals = stack.enter_context(StopSignals())
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
-        outbox = _outbox(config, plan, registry, problems, progress, rules=rules, hooks=hooks)
-        stack.callback(outbox.close)
         counts, lag = ScoreCounts(), Lag()
+        judging = _Judging(config, counts, progress)
+        judging.take_up(plan)
+        outbox = _outbox(config, plan, judging, registry, problems, progress, rules=rules, hooks=hooks)
+        stack.callback(outbox.close)
         counts.kept = outbox.incidents
         runner = Runner(
             session,
-            plan.detector().encoded,
-            lines(config, plan, counts, lambda row: True),
+            judging.answers,
+            partial(judging.rows, outbox),
             outbox,
             problems,
             counts=counts,
@@ -83,8 +100,11 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             signals=signals,
         )
 
+        successor = _Successor(config, judging, registry, outbox, progress)
+
         def stopping() -> bool:
-            """Asked before each turn: when the model is done, and files may be waiting."""
+            """Asked before each turn: when the model is done, all is committed, and files may be waiting."""
+            successor.look()
             lag.look(lambda: (outbox.follower.bytes, outbox.follower.unread))
             return signals.received is not None
 
@@ -92,11 +112,13 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             """The turns, with those who tell of them; now the stream has its number."""
             _send(hooks, registry.notices(outbox.stream), progress, stack)
             if port is not None:
-                port.tell(partial(counters, config, plan, registry, outbox, counts, problems, lag))
-            yield from turns(session, outbox, problems, budget=plan.budget, stopping=stopping)
+                port.tell(partial(counters, config, judging, registry, outbox, counts, problems, lag))
+            yield from turns(
+                lambda: judging.plan.session, outbox, problems, budget=plan.budget, stopping=stopping
+            )
 
         runner.run_turns(begun())
-        return summarized(runner, counts, plan, level=plan.level.name)
+        return summarized(runner, counts, judging.plan, level=plan.level.name)
 
 
 def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
@@ -105,14 +127,198 @@ def _chosen(config: ScoreConfig, progress: Progress) -> ScoringPlan:
     domain = plan.session.domain
     if not domain.followed:
         raise UsageError(f"files of the domain {domain.name} cannot be followed; pipe them in: -")
-    for note in plan.notes:
+    for note in (*plan.notes, *_few(plan)):
         progress.message(note)
     return plan
+
+
+def _few(plan: ScoringPlan) -> list[str]:
+    """What is to be said of a calibration of few records, which will judge for months."""
+    stored = plan.stored
+    if stored is None or not 0 < stored.records < FEW_RECORDS:
+        return []
+    records = redacted_count(stored.records) if plan.sensitive else stored.records
+    return [
+        f"the model was calibrated with {stored.rows:,} rows of {records} records only, and rows of one "
+        "record are alike: rates of alarms are less sure than so many rows say; give more normal data to "
+        "'seqmlm calibrate'"
+    ]
+
+
+class _Judging:
+    """The model that judges, and what makes lines of what it judged.
+
+    Args:
+        config: what is asked.
+        counts: of all rows.
+        progress: told when p-values are not those of normal data any more.
+        clock: seconds since 1970-01-01 UTC.
+
+    Attributes:
+        rolling: its calibration, where that moves on with the rows; else None.
+    """
+
+    plan: ScoringPlan
+    rolling: Rolling | None = None
+
+    def __init__(
+        self,
+        config: ScoreConfig,
+        counts: ScoreCounts,
+        progress: Progress,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._counts, self._progress, self._clock = config, counts, progress, clock
+
+    def take_up(self, plan: ScoringPlan) -> None:
+        """Judge by this plan from now on.
+
+        Raises:
+            StateError: the model has no calibration that could move on.
+        """
+        rolling = None
+        if self._config.calibration == ROLLING:
+            if plan.stored is None:
+                raise StateError(
+                    f"--calibration {ROLLING} moves on from the calibration of the model, which has none of "
+                    f"level {plan.level.name} in mode {plan.mode_name}: make one ('seqmlm calibrate')"
+                )
+            rolling = Rolling(plan.stored.fitted, _identity(plan), rate=plan.alpha)
+        detector, made = plan.detector(rolling), lines(self._config, plan, self._counts, lambda row: True)
+        self.plan, self.rolling, self._detector, self._lines = plan, rolling, detector, made
+        self._counts.recent.clear()  # the p-values of another model
+
+    def answers(self, batch: Batch[Encoded]) -> list[JudgedRow]:
+        """Judge a batch. A rolling calibration moves on with it; but turns are not broken off by signals."""
+        return self._detector.encoded(batch)
+
+    def rows(self, outbox: Outbox, judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
+        """The lines of rows that were judged, which are to be written next."""
+        made = self._lines(judged)
+        if alias_of(self._config, self.plan) is not None:
+            made = [{**row, "model": _reference(self._config, self.plan)} for row in made]
+        if self.rolling is not None:
+            alarms = (number for number, row in enumerate(made, outbox.number + 1) if row.get("alarm"))
+            self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
+        self._tell_shift()
+        return made
+
+    @property
+    def shift(self) -> tuple[Shift, str] | None:
+        """How the last p-values are not those of normal data, and a sentence that says so."""
+        instead = f", or follow with --calibration {ROLLING} and another --out"
+        moves_on = "; the rolling calibration moves on to these rows, which takes as many as it rests on"
+        return shifted(
+            **{"low_p": None, "lowest_p": None, **self._counts.recent_shares(self.plan)},
+            rows=f"the last {RECENT} rows",
+            instead=instead if self.rolling is None else moves_on,
+        )
+
+    def _tell_shift(self) -> None:
+        shift, told, now = self.shift, self._counts.told, self._clock()
+        if shift is not None and abs(now - told.get(shift[0], -math.inf)) >= _DAY:
+            told[shift[0]] = now
+            self._progress.message(shift[1])
+
+
+def alias_of(config: ScoreConfig, plan: ScoringPlan) -> str | None:
+    """The alias that names the model, NAME@ALIAS, which may name another version at any time; else None."""
+    name, _, alias = config.model.partition("@")
+    entry = plan.session.entry
+    return alias if entry is not None and name == entry.name and alias else None
+
+
+def _reference(config: ScoreConfig, plan: ScoringPlan) -> str:
+    """Which version judges, where the model is registered."""
+    entry = plan.session.entry
+    return config.model if entry is None else entry.reference
+
+
+class _Successor:
+    """Takes up another version of the model between two turns, when the alias that names it moves.
+
+    What was read and not judged, windows that are open among it, is judged by the new one.
+
+    Args:
+        config: what is asked.
+        judging: what judges.
+        registry: knows what the alias names.
+        outbox: where rows go.
+        progress: told which version judges from now on, or why it is not taken up.
+        clock: seconds; one that never goes back.
+    """
+
+    def __init__(
+        self,
+        config: ScoreConfig,
+        judging: _Judging,
+        registry: Registry,
+        outbox: Outbox,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._judging, self._registry = config, judging, registry
+        self._outbox, self._progress, self._clock = outbox, progress, clock
+        self._alias, self._looked = alias_of(config, judging.plan), clock()
+        self._seen = _reference(config, judging.plan)
+        if self._alias is not None:
+            progress.message(f"{config.model} is {self._seen}; another version is taken up when it moves")
+
+    def look(self) -> None:
+        """Take up the version that the alias names, if that is another one."""
+        if self._alias is None or self._clock() - self._looked < _LOOK:
+            return
+        self._looked = self._clock()
+        plan = self._judging.plan
+        assert plan.session.entry is not None
+        with suppress(StateError):  # a database that is locked, or an alias that was taken away: asked again
+            named = self._registry.get(plan.session.entry.name, alias=self._alias).reference
+            if named == self._seen:
+                return  # it judges, or was refused
+            self._seen, before = named, plan.session.entry.reference
+            if named != before:
+                self._take_up(named, before)
+
+    def _take_up(self, named: str, before: str) -> None:
+        config, judging = self._config, self._judging
+        try:
+            again = replace(config, model=named, mode=judging.plan.mode_name)
+            plan = choose(again, opened(again))
+            if differing := _differing(judging.plan, plan):
+                raise UsageError(f"it has another {differing}; score with it to another --out")
+            judging.take_up(plan)
+        except SeqmlmError as error:
+            self._progress.message(f"{config.model} names {named}, and {before} goes on: {error}")
+            return
+        self._outbox.take_up(judging.rolling, named)
+        self._progress.message(f"{config.model} is {named} now, which judges from here on; it was {before}")
+
+
+def _differing(plan: ScoringPlan, other: ScoringPlan) -> str | None:
+    """What of two plans has to be the same, and is not."""
+    parts = {
+        "domain": (plan.session.domain.name, other.session.domain.name),
+        "level": (plan.level.name, other.level.name),
+        "kind of data: one model is of sensitive data": (plan.sensitive, other.sensitive),
+    }
+    if plan.calibrated and not other.calibrated:
+        raise StateError(
+            f"it is not calibrated for level {plan.level.name} in mode {plan.mode_name} ('seqmlm calibrate')"
+        )
+    return next((name for name, (one, two) in parts.items() if one != two), None)
+
+
+def _identity(plan: ScoringPlan) -> str:
+    """Names what a rolling calibration began with: its rows are of no use to another model or mode."""
+    files = {Path(path).name: digest for path, digest in file_facts(plan.session.model.files).items()}
+    told = json.dumps([files, plan.level.name, plan.mode_name, plan.session.counts, plan.session.precision])
+    return sha256(told.encode()).hexdigest()
 
 
 def _outbox(
     config: ScoreConfig,
     plan: ScoringPlan,
+    judging: _Judging,
     registry: Registry,
     problems: Problems,
     progress: Progress,
@@ -123,19 +329,27 @@ def _outbox(
     """Where the rows go, what becomes of alarms, and who is told."""
     assert config.out is not None
     patterns = [absolute(path) for path in config.sources]
-    entry = plan.session.entry
-    model = config.model if entry is None else entry.reference
     output = absolute(str(config.out))
     return Outbox(
         config.out,
         registry,
-        {**plan.request(config), "files": patterns},
+        _request(config, plan, patterns),
         partial(_follower, config, patterns, plan.session, problems, progress),
         private=plan.sensitive,
-        grouping=Grouping(model=model, quiet=config.quiet_seconds, ignored=rules),
+        grouping=Grouping(model=_reference(config, plan), quiet=config.quiet_seconds, ignored=rules),
         tell=_Told(progress),
+        rolling=judging.rolling,
         notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
     )
+
+
+def _request(config: ScoreConfig, plan: ScoringPlan, patterns: Sequence[str]) -> dict[str, Any]:
+    """What decides the rows of a stream; of a model that an alias names that alias, and no version."""
+    request = {**plan.request(config), "files": patterns}
+    if alias_of(config, plan) is not None:
+        del request["model file"]
+        request["model"] = config.model
+    return request
 
 
 def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stack: ExitStack) -> None:
@@ -157,7 +371,7 @@ def _send(hooks: Sequence[Webhook], queue: NoticeQueue, progress: Progress, stac
 
 def counters(
     config: ScoreConfig,
-    plan: ScoringPlan,
+    judging: _Judging,
     registry: Registry,
     outbox: Outbox,
     counts: ScoreCounts,
@@ -170,12 +384,19 @@ def counters(
     p-values. What only the database knows is None while that cannot be used.
     """
 
+    plan, rolling = judging.plan, judging.rolling
+
     def content(number: int) -> int | None:
         return number if not plan.sensitive or redacted_count(number) == number else None
 
     rated = plan.alpha is not None
     values: dict[str, Any] = {
-        "info": {"model": config.model, "output": str(config.out), "version": __version__},
+        "info": {
+            "model": config.model,
+            "judge": _reference(config, plan),
+            "output": str(config.out),
+            "version": __version__,
+        },
         "lines": outbox.follower.lines,
         "bytes": outbox.follower.bytes,
         "records": counts.asked,
@@ -186,6 +407,10 @@ def counters(
         "gaps": outbox.gaps,
         "lag_bytes": lag.bytes,
         "lag_seconds": round(lag.seconds, 3),
+        "calibration_rows": None if rolling is None else rolling.rows,
+        "recent_low_p": None,
+        "recent_lowest_p": None,
+        "shifted": None,
         "p_values": None,
         "incidents": None,
         "webhooks": None,
@@ -193,6 +418,9 @@ def counters(
     if plan.calibrated and not plan.sensitive:
         bins = list(counts.p_histogram)
         values["p_values"] = {"upper": list(P_EDGES), "rows": bins, "sum": counts.p_sum}
+        if recent := counts.recent_shares(plan):
+            values |= {f"recent_{name}": share for name, share in recent.items()}
+            values["shifted"] = int(judging.shift is not None)
     with suppress(StateError):
         if rated and not plan.sensitive:
             values["incidents"] = registry.incident_counts(outbox.stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from seqmlm.inference.runner import Counts, Runner
 from seqmlm.reports.reasons import counted
 from seqmlm.streams.sinks import Kind, Schema
 from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
+from seqmlm.tasks.score_shift import FEWEST_TOLD, RECENT, shifted
 from seqmlm.tokenizers.base import Tokenizer
 
 TOP_UNITS = 5
@@ -112,8 +114,7 @@ def lines(
     tokenizer = plan.session.tokenizer
     # Others are scored: an unknown line of a log is a unit like any other.
     trained_on, identity = stored_trained_on(Path(plan.session.model.path)), plan.session.domain.identity
-    if trained_on is not None:
-        counts.is_known = lambda record: identity(record) in trained_on
+    counts.is_known = None if trained_on is None else lambda record: identity(record) in trained_on
     counts.unfamiliar_ids = [one for one in tokenizer.unfamiliar if tokenizer.space.is_special[one]]
 
     def made(judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
@@ -265,13 +266,6 @@ def schema(plan: ScoringPlan) -> Schema:
     return Schema(columns=columns, statistics=tuple(plan.level.statistics) if plan.calibrated else ())
 
 
-SHIFTED, ALARMED, USUAL, FEWEST_TOLD = 0.75, 0.2, 0.1, 100
-"""Shares of rows with p-values of at most .5 and .05 that are said to be too large, and of at most .5 that is
-said to be too small, of so many rows at least.
-
-With as many rows in the calibration the share of normal data is .5 but for .05: of few it says little. A tail
-may move alone: sessions of a length that calibration never met, among others that are most usual."""
-
 _FEW_UNKNOWN = 0.005  # a share of unknown units that is worth a line
 
 # The summary: what was counted, for people in lines and for machines as an object
@@ -338,25 +332,8 @@ class ScoreSummary:
                 f"the model was trained on {self.trained_on} of the records: scores of such are lower than "
                 "those of new ones"
             )
-        if self.low_p is not None and self.low_p > SHIFTED:
-            found.append(
-                f"{self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal data "
-                "do: these data are not like those the model was calibrated with, and their p-values are too "
-                "low; calibrate it with normal data like these ('seqmlm calibrate')"
-            )
-        elif self.lowest_p is not None and self.lowest_p > ALARMED:
-            found.append(
-                f"{self.lowest_p:.0%} of the rows have p-values below .05, as 5% of those of normal data do: "
-                "either so many are unusual, or these data are not like those the model was calibrated with, "
-                "and raise alarms where nothing is wrong; look at some, and if they are normal, calibrate it "
-                "with them ('seqmlm calibrate')"
-            )
-        elif self.low_p is not None and self.low_p < USUAL:
-            found.append(
-                f"only {self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal "
-                "data do: to the model these data are more usual than those it was calibrated with, as "
-                "repeats and copies are, and that there is no alarm says little of them"
-            )
+        if (shift := shifted(self.low_p, self.lowest_p)) is not None:
+            found.append(shift[1])
         return found
 
     def sentence(self) -> str:
@@ -395,6 +372,8 @@ class ScoreCounts(Counts):
         kept: how many incidents there are, where a stream keeps them; None where they are counted here.
         p_histogram: rows with p-values up to each of `P_EDGES`, and above the one before; `p_sum` is of all.
         never_seen: rows that name something which no training line had.
+        recent: of the last `RECENT` rows with p-values, the bin of each.
+        told: of shifts that were told while files are followed, when; seconds since 1970-01-01 UTC.
         characters: of the records counted by this process, as `inference.batches.characters` counts them.
     """
 
@@ -415,6 +394,8 @@ class ScoreCounts(Counts):
     never_seen: int
     p_sum: float
     p_histogram: list[int]
+    recent: deque[int]
+    told: dict[str, float]
     _NUMBERS: ClassVar[Sequence[str]] = [
         "units",
         "alarms",
@@ -438,6 +419,8 @@ class ScoreCounts(Counts):
             setattr(self, name, int(counts.get(name, 0)))
         self.p_sum = float(counts.get("p_sum", 0.0))
         self.p_histogram = list(counts.get("p_histogram", [0] * len(P_EDGES)))
+        self.recent = deque(counts.get("recent", ()), maxlen=RECENT)
+        self.told = dict(counts.get("told", {}))
         self.first = str(counts.get("first_unscored", ""))
         self._over = int(counts.get("incidents_over", 0))
         self._incidents = Incidents()
@@ -457,7 +440,9 @@ class ScoreCounts(Counts):
             self.low_p += judged.p_value <= 0.5
             self.lowest_p += judged.p_value <= 0.05
             self.p_sum += judged.p_value
-            self.p_histogram[min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)] += 1
+            bin = min(bisect_left(P_EDGES, judged.p_value), len(P_EDGES) - 1)
+            self.p_histogram[bin] += 1
+            self.recent.append(bin)
         self.never_seen += bool(judged.row.extra.get("never_seen"))
         self.unfamiliar += judged.unfamiliar
         if judged.row.score is None:
@@ -479,6 +464,8 @@ class ScoreCounts(Counts):
             **{name: getattr(self, name) for name in self._NUMBERS},
             "p_sum": self.p_sum,
             "p_histogram": list(self.p_histogram),
+            "recent": list(self.recent),
+            "told": self.told,
             "first_unscored": self.first,
             "incidents_over": self._over,
             "incidents_open": [asdict(one) for one in open_ones],
@@ -486,14 +473,28 @@ class ScoreCounts(Counts):
 
     def shares(self, plan: ScoringPlan | None = None) -> dict[str, float]:
         """`low_p` and `lowest_p` of the summary; nothing of too few rows, here or in the calibration."""
-        calibrated = plan is None or (plan.stored is not None and plan.stored.rows >= FEWEST_TOLD)
-        if self.with_p < FEWEST_TOLD or not calibrated:
+        if self.with_p < FEWEST_TOLD or not (plan is None or _tells(plan)):
             return {}
         return {"low_p": self.low_p / self.with_p, "lowest_p": self.lowest_p / self.with_p}
+
+    def recent_shares(self, plan: ScoringPlan) -> dict[str, float]:
+        """The same of the last `RECENT` rows; nothing of fewer, or of a small calibration."""
+        if len(self.recent) < RECENT or not _tells(plan):
+            return {}
+        shares = {"low_p": 0.5, "lowest_p": 0.05}
+        return {
+            name: sum(P_EDGES[bin] <= most for bin in list(self.recent)) / RECENT
+            for name, most in shares.items()
+        }
 
     def incidents(self) -> int:
         """Groups of alarms that overlap or touch, those still open included."""
         return self.kept() if self.kept else self._over + len(self.snapshot()["incidents_open"])
+
+
+def _tells(plan: ScoringPlan) -> bool:
+    """Whether the calibration has rows enough for shares of p-values to say something."""
+    return plan.stored is not None and plan.stored.rows >= FEWEST_TOLD
 
 
 def summarized(

@@ -36,6 +36,7 @@ from seqmlm.inference.estimate import work_of
 from seqmlm.inference.expert import Use
 from seqmlm.inference.following import QUIET
 from seqmlm.inference.model_folder import read_card
+from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.registry import Registry, resolve
@@ -47,6 +48,9 @@ from seqmlm.tasks.corpus import split_source
 from seqmlm.workspace import Workspace
 
 _SHOWS = ("out", "report", "track", "sarif")
+FIXED, ROLLING = "fixed", "rolling"
+"""How the rows of a stream are calibrated: by the model's own calibration, or by the stream's newest rows."""
+
 _TELLS = ("ignore", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host")
 _DECIDES_NOTHING = ("model", "paths", "on_error", "resume", "max_latency", "extrapolate", *_TELLS, *_SHOWS)
 
@@ -72,6 +76,7 @@ class ScoreConfig:
         follow: `paths` are files, or patterns of files, that are scored while others write to them.
         source: with `follow`, "journald" in place of `paths`: see `seqmlm.streams.journal`.
         ignore: a file of regular expressions: alarms that fit one make no incident, with `follow`.
+        calibration: "fixed", or "rolling": with `follow`, p-values are ranks among the stream's newest rows.
         quiet: duration without an alarm after which an incident is over, with `follow`; None for `QUIET`.
         webhook: with `follow`, addresses that are told of incidents.
         webhook_format: of what they are sent; one for all, or one each.
@@ -104,6 +109,7 @@ class ScoreConfig:
     follow: bool = False
     source: str | None = None
     ignore: Path | None = None
+    calibration: str = FIXED
     quiet: str | None = None
     webhook: tuple[str, ...] = field(default=(), repr=False)
     webhook_format: tuple[str, ...] = ()
@@ -186,6 +192,8 @@ class ScoreConfig:
         """The settings that decide what is written, for a resumed scoring to be held to."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         kept = {name: value for name, value in values.items() if name not in _DECIDES_NOTHING}
+        if self.calibration == FIXED:
+            del kept["calibration"]  # as streams that were begun before there was another
         return {**kept, "options": dict(sorted(self.options.items())), "format_out": self.output_format}
 
     def check(self) -> None:
@@ -222,7 +230,13 @@ class ScoreConfig:
             raise UsageError("--source is followed: add --follow, and name the file of rows with --out")
 
     def _check_tells(self) -> None:
-        given = {"--webhook": self.webhook, "--metrics-port": self.metrics_port is not None}
+        if self.calibration not in (FIXED, ROLLING):
+            raise UsageError(f"--calibration is {FIXED} or {ROLLING}; got {self.calibration!r}")
+        given = {
+            "--webhook": self.webhook,
+            "--metrics-port": self.metrics_port is not None,
+            f"--calibration {ROLLING}": self.calibration == ROLLING,
+        }
         if not self.follow and (name := next((name for name, value in given.items() if value), None)):
             raise UsageError(f"{name} is about files that are followed: add --follow, or leave it out")
         if self.metrics_host != "127.0.0.1" and self.metrics_port is None:
@@ -357,8 +371,8 @@ class ScoringPlan:
         cascades = self.stored is not None and self.stored.cascade is not None
         return Budget.of(self.session.model, self.mode, exactly=ESCALATE if cascades else 0.0)
 
-    def detector(self) -> Detector:
-        """What makes and judges the rows of records."""
+    def detector(self, rolling: Rolling | None = None) -> Detector:
+        """What makes and judges the rows of records; `rolling` takes the place of the calibration."""
         stored = self.stored
         return Detector(
             RecordScorer(self.session),
@@ -369,6 +383,7 @@ class ScoringPlan:
             cascade=None if stored is None else stored.cascade,
             alpha=self.alpha,
             want=(*EXPECTED, *(PER_UNIT if self.per_unit else ())),
+            rolling=rolling,
         )
 
     def request(self, config: ScoreConfig) -> dict[str, Any]:

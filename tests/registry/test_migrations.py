@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Engine, MetaData, create_engine, inspect, text
 
 from seqmlm.registry import database
 from seqmlm.registry.tables import VERSION_TABLE, Base
@@ -112,3 +113,36 @@ def test_other_databases_are_refused(url: str) -> None:
 def test_plain_postgresql_urls_take_psycopg_3() -> None:
     pytest.importorskip("psycopg")
     assert database.parse("postgresql://u@h/d").drivername == "postgresql+psycopg"
+
+
+def test_what_was_acknowledged_before_there_were_rolling_calibrations_is_real(empty_url: str) -> None:
+    """An incident that goes on says so; of one that is over it is not known any more."""
+    engine = database.engine(empty_url)
+    earlier = database.history()[database.history().index("0007") - 1]
+    with engine.execution_options(**database.WRITING).begin() as connection:
+        command.upgrade(database.configuration(connection), earlier)
+    with engine.begin() as connection:
+        tables = MetaData()
+        tables.reflect(connection, only=["seqmlm_streams", "seqmlm_incidents"])
+        now = datetime.now(UTC)
+        stream = {
+            "id": 1,
+            "output": "/a",
+            "request": {},
+            "counts": {},
+            "mark": {},
+            "written": 0,
+            "created": now,
+        }
+        connection.execute(tables.tables["seqmlm_streams"].insert(), stream)
+        incidents = tables.tables["seqmlm_incidents"]
+        fill: dict[type, Any] = {str: "", int: 0, float: 0.0, bool: False, datetime: now}
+        given = {one.name: fill.get(one.type.python_type, []) for one in incidents.c}
+        for number, state in enumerate(("open", "acknowledged", "resolved"), 1):
+            own = {"id": number, "stream_id": 1, "row": number, "state": state}
+            connection.execute(incidents.insert(), {**given, **own})
+    database.upgrade(engine)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT is_real FROM seqmlm_incidents ORDER BY id"))
+        assert [bool(one) for (one,) in found] == [False, True, False]
+    engine.dispose()

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.following import Grouping
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import Change, Registry, database
+from seqmlm.registry import Change, DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_follow import _Told, score_following
 from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
+from seqmlm.workspace import Workspace
 
 LINES = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]}" for n in range(24)]
 OPTIONS = {"window": 4, "session": "none"}
@@ -44,13 +45,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+def _calibrated(folder: Path, lines: list[str]) -> str:
     """The same model, which knows what is usual."""
-    folder = tmp_path_factory.mktemp("calibrated")
     write_log_model(folder)
     normal = folder.with_name(f"{folder.name}.log")
-    _write(normal, [_line(n) for n in range(4 * 60)])
+    _write(normal, lines)
     calibrate_files(
         CalibrateConfig(
             model=str(folder),
@@ -63,6 +62,11 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
         print,
     )
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _calibrated(tmp_path_factory.mktemp("calibrated"), [_line(n) for n in range(4 * 60)])
 
 
 def _line(number: int, message: str | None = None) -> str:
@@ -484,6 +488,153 @@ def test_what_is_muted_or_ignored_is_written_and_opens_nothing(calibrated: str, 
         "'disk <NUM> on fire' was never seen",
     ]
     assert [row["line"] for row in show_incident(1, 9).rows] == [1, 5]
+
+
+def _mixed(windows: Iterable[int]) -> list[str]:
+    """Windows of four lines, in one of which two lines changed places."""
+    orders = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2), (3, 2, 1, 0))
+    return [_line(4 * w + n, NORMAL[k]) for w in windows for n, k in enumerate(orders[w * w % 11 % 5])]
+
+
+def test_a_rolling_calibration_goes_on_where_it_was_and_leaves_out_what_is_acknowledged(
+    tmp_path_factory: pytest.TempPathFactory, logs: Path
+) -> None:
+    model = _calibrated(tmp_path_factory.mktemp("varied"), _mixed(range(60)))
+    config = _alarming(model, logs, calibration="rolling")
+    log, parts = logs / "a.log", [range(30), range(30, 240), range(240, 300), range(300, 330)]
+    for number, part in enumerate(parts):
+        _write(log, _mixed(part))
+        if number == 0:
+            _write(log, _seen("disk 7 on fire"))
+            _follow(config, _states("resolved"))
+            mark_incident(1, acknowledged=True)
+        else:
+            _follow(config, _has(config, 1 + part.stop))
+    rows = [row["p_value"] for row in _rows(config)]
+    with Registry(_located()) as registry:
+        stream = registry.stream(str(config.out))
+        assert stream is not None
+        kept = registry.rolling(stream.id)
+        assert kept is not None
+        assert registry.real_rows(stream.id) == {31}
+    # It may move each fifty rows, and does so when there are two hundred, and fifty more that wait.
+    assert kept.state["number"] == len(rows) == 331
+    assert (kept.state["moved"], kept.state["moves"]) == (300, 1)
+    assert kept.state["window"] == [[51, 250]]
+
+    def others(name: str, **changed: Any) -> list[float]:
+        again = replace(config, out=logs.parent / name, quiet="1h", **changed)
+        _follow(again, _has(again, 331))
+        return [row["p_value"] for row in _rows(again)]
+
+    # One process that reads all at once, and of which nobody acknowledges anything, moves one step before.
+    whole, fixed = others("whole.jsonl"), others("fixed.jsonl", calibration="fixed")
+    assert rows[:300] == fixed[:300] != whole[:300]
+    assert rows[300:] == whole[300:] != fixed[300:]
+    with pytest.raises(StateError, match="calibration was rolling and is not given"):
+        score_following(replace(config, calibration="fixed"))
+
+
+def test_lines_that_are_not_like_those_of_the_calibration_are_told_of(
+    tmp_path_factory: pytest.TempPathFactory, logs: Path
+) -> None:
+    normal = _mixed(range(120))
+    config = _alarming(_calibrated(tmp_path_factory.mktemp("shifted"), normal), logs, calibration="rolling")
+    rare = [_line(n, NORMAL[1]) for n in range(4 * 220)]
+    _write(logs / "a.log", normal + rare)
+    said = Said()
+    summary = _follow(config, _has(config, 340), said)
+    (told,) = [text for text in said.said if "of the last 200 rows have p-values below .5" in text]
+    assert "calibrate it with normal data like these ('seqmlm calibrate'); the rolling calibration" in told
+    assert summary.low_p is not None
+    _write(logs / "a.log", rare)
+    said = Said()
+    _follow(config, _has(config, 560), said)
+    assert not [text for text in said.said if text == told]  # on the same day
+
+
+def test_a_rolling_calibration_needs_one_to_begin_with(model: str, logs: Path) -> None:
+    _write(logs / "a.log", _mixed([0]))
+    with pytest.raises(StateError, match="moves on from the calibration of the model, which has none"):
+        score_following(_config(model, logs, calibration="rolling"))
+    with pytest.raises(UsageError, match="--calibration is fixed or rolling; got 'new'"):
+        score_following(_config(model, logs, calibration="new"))
+    with pytest.raises(UsageError, match="--calibration rolling is about files that are followed"):
+        score_files(
+            _config(model, logs, calibration="rolling", follow=False, paths=(str(logs / "a.log"),)),
+            io.StringIO(),
+        )
+
+
+def _register(folder: str, **more: Any) -> ModelEntry:
+    """Make a model folder the next version of "app"."""
+    with Registry(Workspace.locate()) as registry:
+        return registry.register(
+            "app",
+            folder,
+            domain="logs",
+            dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
+            tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
+            masking={},
+            **more,
+        )
+
+
+def _move(entry: ModelEntry) -> None:
+    with Registry(Workspace.locate()) as registry:
+        registry.set_alias(entry, "live")
+
+
+@pytest.mark.parametrize("calibration", ["fixed", "rolling"])
+def test_the_version_that_an_alias_names_judges(
+    model: str, calibrated: str, logs: Path, tmp_path: Path, calibration: str
+) -> None:
+    shutil.copytree(calibrated, tmp_path / "second")
+    first = _register(calibrated, aliases=["live"])
+    second, uncalibrated = _register(str(tmp_path / "second")), _register(model)
+    config, said, log = _alarming("app@live", logs, calibration=calibration), Said(), logs / "a.log"
+    steps = [(second, 1), (uncalibrated, 1), (second, 0), (first, 1)]
+
+    def told() -> list[str]:
+        return [text for text in said.said if "app:" in text]
+
+    def wait(reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not reached() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def moved() -> bool:
+        """Another version, again and again, when half a window was read."""
+        wait(_has(config, 4))
+        for number, (entry, sentences) in enumerate(steps, 1):
+            before, lines = len(told()), [_line(n) for n in range(16 * number, 16 * number + 16)]
+            _write(log, lines[:2])
+            _move(entry)
+            wait(lambda least=before + sentences: len(told()) >= least)  # type: ignore[misc]
+            time.sleep(0 if sentences else 1.5)
+            _write(log, lines[2:])
+            wait(_has(config, 4 * number + 4))
+        return True
+
+    _write(log, list(map(_line, range(16))))
+    _follow(replace(config, max_latency="8s"), moved, said)
+    assert told()[0] == "app@live is app:1; another version is taken up when it moves"
+    assert told()[1] == "app@live is app:2 now, which judges from here on; it was app:1"
+    assert told()[2].startswith("app@live names app:3, and app:2 goes on: ")
+    assert "calibrat" in told()[2]
+    assert told()[3:] == ["app@live is app:1 now, which judges from here on; it was app:2"]
+    rows = _rows(config)
+    assert [row["line"] for row in rows] == list(range(1, 80, 4))  # no line is lost or judged twice
+    assert [row["model"] for row in rows] == ["app:1"] * 4 + ["app:2"] * 12 + ["app:1"] * 4
+    # It goes on with what the alias names then; another reference is another request.
+    _move(second)
+    _write(log, list(map(_line, range(80, 84))))
+    _follow(config, _has(config, 21))
+    assert [row["model"] for row in _rows(config)[19:]] == ["app:1", "app:2"]
+    with pytest.raises(
+        StateError, match="model was app@live and is not given; model file was not given and is given; give"
+    ):
+        score_following(replace(config, model="app:2"))
 
 
 def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:

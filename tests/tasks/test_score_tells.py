@@ -25,9 +25,9 @@ from seqmlm.data.problems import Problems
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Registry
-from seqmlm.streams.metrics import Lag
+from seqmlm.streams.metrics import Lag, prometheus
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
-from seqmlm.tasks.score_follow import counters, score_following
+from seqmlm.tasks.score_follow import _few, _Judging, counters, score_following
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
 from seqmlm.workspace import Workspace
@@ -240,7 +240,7 @@ def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | No
     registry = SimpleNamespace(incident_counts=_locked, notices=_locked)
     told = counters(
         ScoreConfig(model="m", out=Path("a.jsonl")),
-        SimpleNamespace(sensitive=sensitive, alpha=0.05, calibrated=True),  # type: ignore[arg-type]
+        _judging(sensitive=sensitive, alpha=0.05, calibrated=True),
         registry,  # type: ignore[arg-type]
         SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99)),  # type: ignore[arg-type]
         counts,
@@ -250,6 +250,76 @@ def test_counters_of_sensitive_data_say_little(sensitive: bool, alarms: int | No
     assert (told["alarms"], told["never_seen"], told["rows"]) == (alarms, 11, 500)
     assert (told["p_values"] is None) == sensitive
     assert told["incidents"] is told["webhooks"] is None  # what the database knows, which is locked
+
+
+def _judging(**plan: Any) -> Any:
+    stored = SimpleNamespace(rows=500)
+    return SimpleNamespace(
+        plan=SimpleNamespace(stored=stored, session=SimpleNamespace(entry=None), **plan),
+        rolling=SimpleNamespace(rows=7),
+        shift=("low", ""),
+    )
+
+
+def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
+    counts, judging = ScoreCounts(), _judging(sensitive=False, alpha=None, calibrated=True)
+    outbox = SimpleNamespace(stream=1, gaps=0, follower=SimpleNamespace(lines=9, bytes=99))
+    given: Any = (judging, SimpleNamespace(notices=_locked), outbox, counts, Problems(), Lag())
+
+    def told() -> list[Any]:
+        values = counters(ScoreConfig(model="m", out=Path("a.jsonl")), *given)
+        names = ("recent_low_p", "recent_lowest_p", "shifted", "calibration_rows")
+        assert ("seqmlm_shifted" in prometheus(values)) == (values["shifted"] is not None)
+        return [values[name] for name in names]
+
+    counts.recent.extend([0] * 199)
+    assert told() == [None, None, None, 7]
+    counts.recent.extend([12] * 160 + [7, 6] * 15 + [2] * 10)  # p-values of 1, .5, .4 and .05
+    assert told() == [0.2, 0.05, 1, 7]
+    again = ScoreCounts()
+    again.restore(json.loads(json.dumps(counts.snapshot())))
+    assert again.recent == counts.recent
+    counts.recent.extend([0] * 200)
+    judging.shift, judging.plan.stored.rows = None, 99
+    assert told() == [None, None, None, 7]
+
+
+def test_a_shift_is_told_once_a_day() -> None:
+    counts, said, now = ScoreCounts(), Said(), 0.0
+    judging = _Judging(ScoreConfig(model="m"), counts, said, lambda: now)
+    judging.plan = _judging().plan
+    judging.plan.stored.rows = 100  # type: ignore[misc,union-attr]
+
+    def tell(low: int, lowest: int, at: float) -> list[str]:
+        nonlocal now
+        now = at
+        counts.recent.extend([2] * lowest + [7] * (low - lowest) + [8] * (200 - low))
+        counts.restore(json.loads(json.dumps(counts.snapshot())))  # another process
+        judging.rows(SimpleNamespace(number=0), [])  # type: ignore[arg-type]
+        told, said.said = said.said, []
+        return told
+
+    judging._lines = lambda judged: []
+    assert tell(150, 40, 0) == []
+    (told,) = tell(151, 0, 1)
+    assert told.startswith("76% of the last 200 rows have p-values below .5, as half of the rows of normal")
+    assert told.endswith("('seqmlm calibrate'), or follow with --calibration rolling and another --out")
+    assert tell(151, 0, 86_400) == []
+    (told,) = tell(100, 41, 86_400)  # something else
+    assert "20% of the last 200 rows have p-values below .05" in told
+    assert [text[:3] for text in tell(151, 0, 86_401)] == ["76%"]
+    assert [text[:8] for text in tell(19, 0, 86_401)] == ["only 10%"]
+
+
+def test_a_calibration_of_few_records_is_said_at_the_start() -> None:
+    def plan(records: int, sensitive: bool = False) -> Any:
+        return SimpleNamespace(stored=SimpleNamespace(rows=90, records=records), sensitive=sensitive)
+
+    (told,) = _few(plan(29))
+    assert told.startswith("the model was calibrated with 90 rows of 29 records only")
+    assert "rows of 29 records" in _few(plan(29, True))[0]
+    assert " 7 " not in _few(plan(7, True))[0]
+    assert _few(plan(30)) == _few(plan(0)) == _few(SimpleNamespace(stored=None)) == []  # type: ignore[arg-type]
 
 
 def _locked(stream: int) -> None:

@@ -1,0 +1,275 @@
+"""A calibration that moves on with a stream: its newest rows take the place of the rows it was made with.
+
+The model's own calibration judges until the stream has as many rows. Then, every so many rows, the ranks are
+made anew of the newest ones; which statistics judge, and how they are fused, stays as it was chosen. A row
+counts after one more such step, so that somebody can say meanwhile that it is a real incident: rows of
+incidents that a person acknowledged are left out, and only those. Leaving out all alarms would be wrong. At a
+rate a they are the share a of the normal rows, the most unusual ones; of the others the next window alarms at
+the share a of what is left, so that 1 - (1 - a)^2 of normal rows alarm, after k windows 1 - (1 - a)^(k + 1):
+.01 becomes .02, .03, .04 and so on, without an end.
+
+The trade-off: what nobody acknowledged is normal after a while. b rows of an incident in a window of n make
+the calibration blind to what is less unusual than they are as soon as b / n exceeds the rate.
+
+Moves depend on the number of a row in its stream, and on nothing that is not in the database; so how rows
+were batched, and where a scorer was killed, changes no p-value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seqmlm.anomaly.values import Bools, Doubles, Longs
+from seqmlm.errors import StateError
+from seqmlm.evaluation.conformal import (
+    FEW,
+    Calibration,
+    CascadeCalibration,
+    Choice,
+    Judgement,
+    Screening,
+    Stages,
+    Statistics,
+)
+from seqmlm.registry import Figures, RollingChange, RollingEntry
+
+_STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
+_HELD = 2  # windows of rows that are held: some may turn out to be of a real incident
+
+
+@dataclass(frozen=True, eq=False)
+class FirstStage:
+    """A cascade that too few rows were asked about exactly: its screening says which are, and judges alone.
+
+    A stream that became more usual than the model's own calibration has such rows, of which that asked about
+    few; with this, it is again the asked share.
+    """
+
+    screening: Screening
+
+    @property
+    def choice(self) -> Choice:
+        """How p-values are fused."""
+        return self.screening.calibration.choice
+
+    def near(self, screen: Statistics, lengths: Longs) -> Bools:
+        """(M,) True where a row is to be asked about exactly."""
+        return self.screening.judge(screen, lengths)[1]
+
+    def judge(self, screen: Statistics, lengths: Longs, near: Bools, exact: Statistics) -> Judgement:
+        """Judge (M,) rows by their screening statistics."""
+        return self.screening.judge(screen, lengths)[0]
+
+
+def size_of(own: Calibration | CascadeCalibration, rate: float | None) -> int:
+    """Rows that a rolling calibration has: as many as the model's own, and as many as the rate needs.
+
+    Half of them are ranked. Fewer than `FEW` are not taken: they would be cross-fitted by records, and a
+    stream's rows of one record come one after another.
+    """
+    needed = 0 if rate is None or rate < own.smallest_rate else 2 * math.ceil(1 / rate - 1)
+    return max(own.rows, needed, FEW)
+
+
+class Rolling:
+    """The calibration of a stream.
+
+    Args:
+        own: the model's calibration.
+        of: names the model, level, mode and calibration; the rows of another one are not taken over.
+        rate: share of normal rows that may raise an alarm; None where none is asked.
+
+    Attributes:
+        fitted: judges rows now.
+        size, step: rows it rests on once it moves, and between two moves.
+        moves: how many there were.
+    """
+
+    def __init__(self, own: Calibration | CascadeCalibration, of: str, *, rate: float | None = None) -> None:
+        self.own, self._of, self._rate = own, of, rate
+        self._real: Callable[[], Collection[int]] = frozenset
+        self.fitted: Calibration | Stages = own
+        self.size = size_of(own, rate)
+        self.step = -(-self.size // _STEPS)
+        self.moves = 0
+        self._screen = own.screening.calibration if isinstance(own, CascadeCalibration) else own
+        self._exact = tuple(own.exact.by_statistic) if isinstance(own, CascadeCalibration) else ()
+        self._guarantees = rate is not None and rate >= own.smallest_rate
+        self._number = self._moved = 0
+        self._held: dict[int, Doubles] = {}
+        self._window: list[int] = []
+        self._known: Bools = np.zeros(0, dtype=np.bool_)
+        self._fresh: list[int] = []  # numbers that were not committed
+        self._rows: dict[int, int] = {}  # of these, alarms to their rows of results
+        self._dropped: list[int] = []
+        self._anew = True
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stream that the calibration rests on now; 0 while it is the model's own."""
+        return 0 if self.fitted is self.own else len(self._window)
+
+    # What judges
+
+    def parts(self, scored: Sequence[Sequence[bool]]) -> Iterator[slice]:
+        """Slices of some records, each to be judged and taken, by the calibration as it is then, before the
+        next.
+
+        Args:
+            scored: of each record, which of its rows have a score.
+        """
+        begin = ahead = 0
+        for place, own in enumerate(scored):
+            if self._number + ahead >= self._moved + self.step:  # a record is judged as a whole
+                if place > begin:
+                    yield self._part(scored, begin, place)
+                self._move()
+                begin, ahead = place, 0
+            ahead += sum(own)
+        if len(scored) > begin:
+            yield self._part(scored, begin, len(scored))
+
+    def _part(self, scored: Sequence[Sequence[bool]], begin: int, end: int) -> slice:
+        self._known = np.array([one for own in scored[begin:end] for one in own], dtype=np.bool_)
+        return slice(begin, end)
+
+    def take(
+        self,
+        screen: Statistics,
+        lengths: Longs,
+        near: Bools | None = None,
+        exact: Statistics | None = None,
+    ) -> None:
+        """Take the (M,) statistics of the rows that were just judged, as `Stages.judge` does."""
+        asked = np.zeros(len(lengths)) if near is None else near
+        columns = [lengths, asked, *(screen[name] for name in self._screen.statistics)]
+        columns += [(exact or {})[name] for name in self._exact]
+        for figures in np.stack(columns, axis=1).astype("<f8")[self._known]:
+            self._number += 1
+            self._held[self._number] = figures
+            self._fresh.append(self._number)
+
+    def tie(self, judged: Iterable[tuple[bool, bool]], rows: Iterable[int]) -> None:
+        """Say which rows of results the alarms of the batch that was just judged have.
+
+        Args:
+            judged: of each row of the batch, whether it has a score, and whether it is an alarm.
+            rows: numbers of the rows of results of the alarms, in order.
+        """
+        given = list(judged)
+        number, numbers = self._number - sum(scored for scored, _ in given), iter(rows)
+        for scored, alarm in given:
+            number += scored
+            row = next(numbers) if alarm else None
+            if scored and row is not None:
+                self._rows[number] = row
+
+    def _move(self) -> None:
+        """Rest on the newest rows, as they are at the last multiple of the step."""
+        self._moved = self._number // self.step * self.step
+        last = self._moved - self.step
+        left_out = self._real()
+        usual = [number for number in self._held if number <= last and number not in left_out]
+        self._window = usual[-self.size :] if len(usual) >= self.size else []
+        kept = set(self._window)
+        oldest = last - _HELD * self.size
+        old = [number for number in self._held if number <= oldest and number not in kept]
+        for number in old:
+            del self._held[number]
+        self._dropped += old
+        before = self.fitted
+        self._fit()
+        self.moves += before is not self.fitted
+
+    def _fit(self) -> None:
+        """Make the calibration of the window; that is the model's own where rows are too few."""
+        self.fitted = self.own
+        if not self._window:
+            return
+        table = np.stack([self._held[number] for number in self._window])
+        lengths, asked = table[:, 0].astype(np.int64), table[:, 1] > 0
+        columns = iter(table.T[2:])
+        screen = {name: next(columns) for name in self._screen.statistics}
+        exact = {name: next(columns) for name in self._exact}
+        seed, own = self._moved, self.own  # another half is ranked each time
+        if isinstance(own, CascadeCalibration):
+            share = own.screening.escalate
+            screening = Screening.fit(screen, lengths, escalate=share, seed=seed, choice=self._screen.choice)
+            if np.mean(asked) < share / 2:
+                self.fitted = FirstStage(screening)
+                return
+            made: Calibration | CascadeCalibration = CascadeCalibration.fit(
+                screening, screen, exact, lengths, seed=seed, choice=own.choice, escalated=asked
+            )
+        else:
+            made = Calibration.fit(screen, lengths, seed=seed, choice=own.choice, fuse=own.fused is not None)
+        if not self._guarantees or (self._rate or 0) >= made.smallest_rate:
+            self.fitted = made
+
+    # What is kept
+
+    def change(self) -> RollingChange:
+        """What is to be kept with the next commit; `committed` says that it was."""
+        fresh = [number for number in self._fresh if number in self._held]
+        given = [Figures(number=n, row=self._rows.get(n), figures=self._held[n].tobytes()) for n in fresh]
+        state = {
+            "of": self._of,
+            "number": self._number,
+            "moved": self._moved,
+            "moves": self.moves,
+            "window": _ranges(self._window),
+        }
+        return RollingChange(state=state, rows=given, dropped=tuple(self._dropped), anew=self._anew)
+
+    def committed(self) -> None:
+        """What `change` gave is kept."""
+        self._fresh, self._rows, self._dropped, self._anew = [], {}, [], False
+
+    def begin(self, entry: RollingEntry | None, real: Callable[[], Collection[int]]) -> None:
+        """Go on as it was at the last commit; begin anew where that was of another calibration.
+
+        Args:
+            entry: what was kept; None for nothing.
+            real: asked at each move: numbers, among the rows of the stream that have a score, of those of
+                incidents that somebody acknowledged.
+
+        Raises:
+            StateError: what was kept makes no sense.
+        """
+        self._real = real
+        if entry is None or entry.state.get("of") != self._of:
+            return
+        try:
+            held = {one.number: np.frombuffer(one.figures, dtype="<f8") for one in entry.rows}
+            window = [n for first, last in entry.state["window"] for n in range(first, last + 1)]
+            width = 2 + len(self._screen.statistics) + len(self._exact)
+            if not held.keys() >= set(window) or any(len(one) != width for one in held.values()):
+                raise ValueError("rows are missing")
+            self._number, self._moved = int(entry.state["number"]), int(entry.state["moved"])
+            self.moves = int(entry.state["moves"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise StateError(
+                f"the rolling calibration in the database cannot be used ({error}); name another --out, or "
+                "leave --calibration out"
+            ) from None
+        self._held, self._window, self._anew = held, window, False
+        self._fit()
+
+
+def _ranges(numbers: Sequence[int]) -> list[list[int]]:
+    """Ascending numbers as first and last of runs.
+
+    >>> _ranges([3, 4, 5, 9])
+    [[3, 5], [9, 9]]
+    """
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found

@@ -1,0 +1,88 @@
+"""Rolling calibrations in the database: kept with the rows, and which rows are of real incidents."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from seqmlm.inference.following import Grouping
+from seqmlm.registry import Change, Figures, Incident, Registry, RollingChange, RollingEntry
+
+
+def incident(row: int) -> Incident:
+    return Grouping(model="app").begun(row, {"source": "a.log", "line": 1, "p_value": 0.01}, 0.0)
+
+
+def commit(registry: Registry, stream: int, *changes: Change, rows: int = 0, **more: Any) -> list[Change]:
+    given = [(rows, True, f'{{"id": {rows}}}')] if rows else []
+    return registry.commit_stream(
+        stream, files=[], rows=given, counts={}, mark={}, written=0, changes=changes, **more
+    )
+
+
+def figures(*numbers: int, rows: dict[int, int] | None = None) -> list[Figures]:
+    return [Figures(number=n, row=(rows or {}).get(n), figures=bytes([n] * 8)) for n in numbers]
+
+
+def change(*rows: Figures, dropped: tuple[int, ...] = (), anew: bool = False) -> RollingChange:
+    return RollingChange(state={"number": len(rows)}, rows=rows, dropped=dropped, anew=anew)
+
+
+def test_rows_come_and_go_in_one_commit_however_often(registry: Registry) -> None:
+    stream, other = (registry.begin_stream(name, {}) for name in ("/a.jsonl", "/b.jsonl"))
+    assert registry.rolling(stream) is None
+    commit(registry, other, calibration=change(*figures(1, 2), anew=True))
+    for _ in range(2):
+        commit(registry, stream, calibration=change(*figures(1, 2, 3), anew=True))
+    keep = partial(commit, registry, stream, calibration=change(*figures(4, 5), dropped=(1, 2, 4)))
+    keep()
+    keep()  # the connection was lost, and it is not known whether that was done
+    assert registry.rolling(stream) == RollingEntry(state={"number": 2}, rows=figures(3, 5))
+    commit(registry, stream, calibration=change(anew=True))  # another calibration begins
+    assert registry.rolling(stream) == RollingEntry(state={"number": 0}, rows=[])
+    kept = registry.rolling(other)
+    assert kept is not None
+    assert kept.rows == figures(1, 2)
+
+
+def test_nothing_is_kept_of_a_commit_that_fails(registry: Registry) -> None:
+    stream = registry.begin_stream("/a.jsonl", {})
+    commit(registry, stream, calibration=change(*figures(1), anew=True))
+
+    def fails(changes: object) -> list[Any]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        commit(registry, stream, notify=fails, calibration=change(*figures(2)))
+    kept = registry.rolling(stream)
+    assert kept is not None
+    assert kept.rows == figures(1)
+
+
+def test_real_are_rows_of_incidents_that_were_acknowledged_and_not_muted(registry: Registry) -> None:
+    stream = registry.begin_stream("/a.jsonl", {})
+    (first,) = commit(
+        registry,
+        stream,
+        Change(kind="opened", incident=incident(7)),
+        rows=7,
+        belongs={7: 7},
+        calibration=change(*figures(1, 2, 3, rows={2: 7}), anew=True),
+    )
+    number = first.incident.id
+    assert registry.real_rows(stream) == set()
+    registry.mark_incident(number, state="acknowledged")
+    assert registry.real_rows(stream) == {2}
+    commit(registry, stream, Change(kind="resolved", incident=incident(7)))
+    assert registry.incident(number).state == "resolved"
+    assert registry.real_rows(stream) == {2}  # it was real, also when it is over
+    registry.mark_incident(number, muted=True)
+    assert registry.real_rows(stream) == set()  # it is normal
+    registry.mark_incident(number, muted=False)
+    registry.mark_incident(number, state="open")
+    assert registry.real_rows(stream) == set()
+    registry.mark_incident(number, state="acknowledged")  # in the morning after
+    assert registry.incident(number).state == "resolved"
+    assert registry.real_rows(stream) == {2}
