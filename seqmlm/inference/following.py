@@ -40,6 +40,9 @@ from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, changed, json_
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
 
+ALIVE_SECONDS = 60.0
+"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
+
 QUIET = 300.0
 """Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
 for so long is over."""
@@ -395,6 +398,11 @@ class Outbox(Output):
             )
         self._stand(found.id)
         self._written, self._mark = found.written, found.mark
+        if found.pruned.rows and found.mark and not self._out.exists():
+            self.notes.append(
+                f"{self._out} is gone, and is written anew without {_rows(found.pruned.rows)} that were "
+                f"pruned from the database, of those up to number {found.pruned.through:,}"
+            )
         self._refill()
         counts = dict(found.counts)
         met = counts.pop("problems", {})
@@ -406,7 +414,7 @@ class Outbox(Output):
         self.follower = self._follow([FileState(**one) for one in found.files])
         left = len(self._unresolved)
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
-        self.notes.append(f"going on with {self._out} behind {self._written:,} rows{more if left else ''}")
+        self.notes.append(f"going on with {self._out} behind {_rows(self._written)}{more if left else ''}")
         return Position(records=int(counts.get("records", 0)), rows=self._number, counts=counts)
 
     def _stand(self, stream: int) -> None:
@@ -423,7 +431,9 @@ class Outbox(Output):
 
     def incidents(self) -> int:
         """How many there were, in the whole stream."""
-        return len(self._registry.incidents(stream=self._stream))
+        found = self._registry.stream(self._name)
+        pruned = 0 if found is None else found.pruned.incidents
+        return len(self._registry.incidents(stream=self._stream)) + pruned
 
     def _refill(self) -> None:
         """Cut the file back to its mark, and write the rows that come after it."""
@@ -437,7 +447,7 @@ class Outbox(Output):
                 raise
             raise StateError(
                 f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "
-                "away, and it is written anew from the database"
+                "away, and it is written anew from what rows the database has"
             ) from None
         while some := self._registry.stream_rows(self._stream, self._written, _REFILLED):
             self._lines.put("".join(f"{line}\n" for _, line in some).encode())
@@ -547,7 +557,8 @@ def turns(
         records = follower.turn()
         for gap in follower.gaps:
             outbox.tell_gap(gap)
-        late = (clock() - committed >= COMMIT_SECONDS and follower.changed) or outbox.due
+        waited = clock() - committed
+        late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE_SECONDS) or outbox.due
         if records or follower.gaps or late:
             given = Input(partial(_these, records), session.domain, session.tokenizer)
             yield encoded_batches(given, problems, ahead=False, budget=budget) if records else []
@@ -555,6 +566,10 @@ def turns(
         if follower.idle:
             sleep(_MOMENT)
     yield []
+
+
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number:,} rows"
 
 
 def _line(row: Fields) -> str:
