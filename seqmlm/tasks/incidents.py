@@ -99,11 +99,15 @@ def show_incident(incident: int, most: int) -> ShownIncident:
     """
     with Registry(Workspace.locate()) as registry:
         found = registry.incident(incident)
-        number, lines = registry.incident_rows(found, most)
+        number, rows = shown_rows(registry, found, most)
     of = standings([found])[found.output]
-    return ShownIncident(
-        incident=found, standing=of, number=number, rows=[_row(json.loads(one)) for one in lines]
-    )
+    return ShownIncident(incident=found, standing=of, number=number, rows=rows)
+
+
+def shown_rows(registry: Registry, incident: Incident, most: int) -> tuple[int, list[Mapping[str, Any]]]:
+    """How many rows an incident has, and the first of them; of sensitive data where they lie, and no more."""
+    number, lines = registry.incident_rows(incident, most)
+    return number, [_row(json.loads(one)) for one in lines]
 
 
 def mark_incident(

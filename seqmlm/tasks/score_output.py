@@ -338,25 +338,9 @@ class ScoreSummary:
                 f"the model was trained on {self.trained_on} of the records: scores of such are lower than "
                 "those of new ones"
             )
-        if self.low_p is not None and self.low_p > SHIFTED:
-            found.append(
-                f"{self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal data "
-                "do: these data are not like those the model was calibrated with, and their p-values are too "
-                "low; calibrate it with normal data like these ('seqmlm calibrate')"
-            )
-        elif self.lowest_p is not None and self.lowest_p > ALARMED:
-            found.append(
-                f"{self.lowest_p:.0%} of the rows have p-values below .05, as 5% of those of normal data do: "
-                "either so many are unusual, or these data are not like those the model was calibrated with, "
-                "and raise alarms where nothing is wrong; look at some, and if they are normal, calibrate it "
-                "with them ('seqmlm calibrate')"
-            )
-        elif self.low_p is not None and self.low_p < USUAL:
-            found.append(
-                f"only {self.low_p:.0%} of the rows have p-values below .5, as half of the rows of normal "
-                "data do: to the model these data are more usual than those it was calibrated with, as "
-                "repeats and copies are, and that there is no alarm says little of them"
-            )
+        if self.low_p is not None and self.lowest_p is not None:
+            told = shares_told(self.low_p, self.lowest_p)
+            found += [told] if told else []
         return found
 
     def sentence(self) -> str:
@@ -371,12 +355,41 @@ class ScoreSummary:
             bad += f" ({self.quarantine})"
         alarms = ""
         if self.alarms is not None:
-            alarms = f", {self.alarms} alarms in {self.incidents} incidents"
+            alarms = f", {_number(self.alarms, 'alarm')} in {_number(self.incidents, 'incident')}"
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
-            f"{reasons}{warnings}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
+            f"{reasons}{warnings}scored {_number(self.records, 'record')}, "
+            f"{self.units:,} {self.unit if self.units == 1 else plural(self.unit)} "
             f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
+
+
+def shares_told(low: float, lowest: float) -> str:
+    """What it means if p-values are not those of normal rows; "" where they are about that.
+
+    Args:
+        low, lowest: shares of at most .5 and of at most .05 among `FEWEST_TOLD` or more.
+    """
+    if low > SHIFTED:
+        return (
+            f"{low:.0%} of the rows have p-values below .5, as half of the rows of normal data "
+            "do: these data are not like those the model was calibrated with, and their p-values are too "
+            "low; calibrate it with normal data like these ('seqmlm calibrate')"
+        )
+    if lowest > ALARMED:
+        return (
+            f"{lowest:.0%} of the rows have p-values below .05, as 5% of those of normal data do: "
+            "either so many are unusual, or these data are not like those the model was calibrated with, "
+            "and raise alarms where nothing is wrong; look at some, and if they are normal, calibrate it "
+            "with them ('seqmlm calibrate')"
+        )
+    if low < USUAL:
+        return (
+            f"only {low:.0%} of the rows have p-values below .5, as half of the rows of normal "
+            "data do: to the model these data are more usual than those it was calibrated with, as "
+            "repeats and copies are, and that there is no alarm says little of them"
+        )
+    return ""
 
 
 UNSCORED = "row without a score, for nothing in it, or too little, can be scored"
@@ -557,6 +570,12 @@ def _alarm(judged: JudgedRow) -> Alarm:
         start, end = lines[0], lines[-1]
     p_value = 1.0 if judged.p_value is None else judged.p_value
     return Alarm(id=row.id, place=place, start=float(start), end=float(end), p_value=p_value)
+
+
+def _number(number: int | str | None, unit: str) -> str:
+    """How many of something; a count that is withheld ("<11") is of several."""
+    shown = f"{number:,}" if isinstance(number, int) else number
+    return f"{shown} {unit if number == 1 else f'{unit}s'}"
 
 
 def _rate(rate: float) -> str:
