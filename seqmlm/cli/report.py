@@ -10,6 +10,8 @@ import typer
 from seqmlm.cli.options import Json
 from seqmlm.cli.output import say, tell
 
+_LISTED = 10  # incidents that are named
+
 
 def report(
     model: Annotated[
@@ -43,5 +45,9 @@ def report(
     if json_output:
         print_json(found.to_dict())
         return
+    for one in found.incidents[:_LISTED]:
+        say(f"incident {one.id} ({one.state}): {one.title}")
     for sentence in found.verdict():
         say(sentence)
+    for sentence in found.warnings():
+        say(f"warning: {sentence}")

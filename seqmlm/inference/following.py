@@ -253,10 +253,11 @@ def _title(one: Incident) -> str:
         more = f" and {len(one.new) - _NAMED} more" if len(one.new) > _NAMED else ""
         was = "was" if len(one.new) == 1 else "were"
         what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
-    count = f"{one.new_lines:,} of {one.lines:,} lines" if one.new_lines else f"{one.lines:,} lines"
+    lines = f"{one.lines:,} {'line' if one.lines == 1 else 'lines'}"
+    count = f"{one.new_lines:,} of {lines}" if one.new_lines else lines
     name, last = Path(one.place).name, one.end - 1
     place = f"{name}:{one.start}" if last == one.start else f"{name}:{one.start}-{last}"
-    return f"{what}: {'1 line' if count == '1 lines' else count}, {place}"
+    return f"{what}: {count}, {place}"
 
 
 _NAMED = 3  # new values in a title

@@ -142,6 +142,7 @@ def timeline(
     titles: Sequence[str] = (),
     *,
     threshold: float | None = None,
+    period: tuple[float, float] | None = None,
     y_label: str = "score, bits",
 ) -> Markup:
     """Scores as points in time.
@@ -152,12 +153,14 @@ def timeline(
         alarms: (N,) True at points to mark, or None.
         titles: (N,) what is told of a point when it is pointed at, or none.
         threshold: drawn as a line.
+        period: what the picture spans; None: from the first point to the last.
         y_label: what the scores are.
     """
     shown = np.flatnonzero(np.isfinite(times) & ~np.isnan(scores))
     if not len(shown):
         return Markup('<p class="note">nothing to draw</p>')
-    frame = _frame(float(times[shown].min()), float(times[shown].max()), scores[shown], threshold)
+    span = period or (float(times[shown].min()), float(times[shown].max()))
+    frame = _frame(*span, scores[shown], threshold)
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
     if len(shown) > MOST_POINTS:
         shown = _highest(times, scores, marked, shown, frame)

@@ -69,6 +69,11 @@ class Page:
             pieces = (piece.strip() for piece in html_or_text.split("\n\n"))
             self._add(heading, Markup("").join(Markup("<p>{}</p>").format(piece) for piece in pieces))
 
+    def warnings(self, sentences: Sequence[str]) -> None:
+        """Add what has to be known before anything else is believed."""
+        inner = Markup("").join(Markup("<li>{}</li>").format(one) for one in sentences)
+        self._add("", Markup('<ul class="warnings">{}</ul>').format(inner))
+
     def cards(self, values: Mapping[str, Cell]) -> None:
         """Add the figures that matter most, each with its name."""
         card = Markup('<dl class="card"><dt>{}</dt><dd>{}</dd></dl>')
@@ -164,11 +169,14 @@ class Page:
         titles: Sequence[str] = (),
         *,
         threshold: float | None = None,
+        period: tuple[float, float] | None = None,
         y_label: str = "score, bits",
         note: str = "",
     ) -> None:
         """Add scores as points in time (seconds since 1970 UTC); see `drawing.timeline`."""
-        drawn = drawing.timeline(times, scores, alarms, titles, threshold=threshold, y_label=y_label)
+        drawn = drawing.timeline(
+            times, scores, alarms, titles, threshold=threshold, period=period, y_label=y_label
+        )
         self._figure(heading, drawn, note, len(times))
 
     def histogram(

@@ -22,7 +22,7 @@ DETAILED = 20
 LANES = 40
 """Incidents that are drawn."""
 
-_TITLE = 90  # characters of a title in a heading
+_LISTED = ("severity", "host", "service", "opened", "last alarm", "rows", "smallest p")
 
 Longs = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -79,7 +79,8 @@ class Period:
     Args:
         title: of the page.
         begin, end: of the period.
-        verdict: sentences, the one that matters most first.
+        verdict: what it came to, in sentences.
+        warnings: what was not judged, a sentence each.
         streams, incidents: in the order they are shown.
         edges: (B + 1,) seconds since 1970 UTC of the bins of time.
         rows: (B,) rows judged in each.
@@ -93,6 +94,7 @@ class Period:
     begin: datetime
     end: datetime
     verdict: Sequence[str]
+    warnings: Sequence[str]
     streams: Sequence[StreamPart]
     incidents: Sequence[IncidentPart]
     edges: Doubles
@@ -112,7 +114,9 @@ def moment(at: datetime | None) -> str:
 def period_page(period: Period) -> Page:
     """The page of a period."""
     page = Page(period.title, f"judged from {moment(period.begin)} to {moment(period.end)}; times are UTC")
-    page.section("", "\n\n".join(period.verdict))
+    page.section("", " ".join(period.verdict))
+    if period.warnings:
+        page.warnings(period.warnings)
     _cards(page, period)
     if period.rows.sum():
         page.activity("Rows and alarms", period.edges, period.rows, period.alarms, note=_width(period.edges))
@@ -124,6 +128,7 @@ def period_page(period: Period) -> Page:
             (period.edges[:-1] + period.edges[1:]) / 2,
             period.low,
             threshold=0.05,
+            period=(float(period.edges[0]), float(period.edges[-1])),
             y_label="share of rows",
             note="the line is where normal rows lie on average",
         )
@@ -186,7 +191,7 @@ def _incidents(page: Page, period: Period) -> None:
         for one in period.incidents
     ]
     left_out = len(bars) - LANES
-    note = "pale ends: not over; what they come to is not known"
+    note = "pale: not over"
     page.bars(
         "Incidents in time",
         bars[:LANES],
@@ -194,8 +199,9 @@ def _incidents(page: Page, period: Period) -> None:
         float(period.edges[-1]),
         note=f"{note}; {left_out:,} more are in the table" if left_out > 0 else note,
     )
-    names = list(dict.fromkeys(name for one in period.incidents for name in one.facts))
-    told = [name for name in names if any(one.facts.get(name) not in (None, "") for one in period.incidents)]
+    told = [
+        name for name in _LISTED if any(one.facts.get(name) not in (None, "") for one in period.incidents)
+    ]
     page.table(
         "Incidents",
         ["id", "what broke", "state", *told],
@@ -207,8 +213,7 @@ def _incidents(page: Page, period: Period) -> None:
 
 
 def _detail(page: Page, one: IncidentPart) -> None:
-    title = one.title if len(one.title) <= _TITLE else f"{one.title[: _TITLE - 3]}..."
-    page.facts(f"Incident {one.number}: {title}", {"state": one.state, **one.facts})
+    page.facts(f"Incident {one.number}", {"what broke": one.title, "state": one.state, **one.facts})
     if one.rows:
         page.table("", ["first rows", "time in the log", "p", "what they say"], one.rows)
 

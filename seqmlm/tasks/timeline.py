@@ -129,33 +129,35 @@ class Timeline:
         if self.sensitive or not number:
             return ""
         if number < FEWEST_TOLD:
-            return f"{number:,} p-values are too few to say whether they are uniform, as those of normal rows"
+            return f"{number:,} are too few to say whether they are uniform, as those of normal rows are"
         low, lowest = self.half / number, int(self.low.sum()) / number
         return shares_told(low, lowest) or (
             f"about uniform, as those of normal rows: {low:.0%} are at most 0.5, {lowest:.1%} at most 0.05"
         )
 
+    def warnings(self) -> list[str]:
+        """What was not judged, a sentence each; a report that has some is no "all clear"."""
+        found = [note for one in self.streams for note in one.notes(self.begin)]
+        if not self.rows.sum():
+            found.insert(
+                0,
+                "Nothing was judged in this period: this is not an all-clear. Look further back with a "
+                "longer --since, and see that the scoring runs.",
+            )
+        return found
+
     def verdict(self) -> list[str]:
-        """Sentences, the one that matters most first; never an "all clear" where something was not judged."""
-        notes = [note for one in self.streams for note in one.notes(self.begin)]
+        """What it came to, in sentences."""
         rows, going = int(self.rows.sum()), len(self.standing)
         over = len(self.incidents) - going
         said = []
-        if self.incidents:
-            more = f"; {over:,} {'is' if over == 1 else 'are'} over" if over else ""
-            said.append(f"{_number(going, 'incident')} {'is' if going == 1 else 'are'} not over{more}.")
-        if not rows:
-            said.append(
-                "Nothing was judged in this period: this is not an all-clear. Look further back with a "
-                "longer --since, and see that the scoring runs."
-            )
-        else:
-            said.append(f"{_number(rows, 'row')} judged{self._alarmed()}.")
-            said += [] if notes else ["All streams are running."]
-        if rows and notes:
-            said.append("What was not judged is not known to be normal:")
+        if going:
+            said.append(f"{_number(going, 'incident')} {'is' if going == 1 else 'are'} not over.")
+        if over:
+            said.append(f"{_number(over, 'incident')} {'is' if over == 1 else 'are'} over.")
+        said.append(f"{_number(rows, 'row')} judged{self._alarmed() if rows else ''}.")
         told = self.p_told()
-        return [*said, *notes, *([f"P-values: {told}."] if told else [])]
+        return [*said, *([f"P-values: {told}."] if told else [])]
 
     def _alarmed(self) -> str:
         """How many of the rows alarmed, where that was asked for."""
@@ -177,6 +179,7 @@ class Timeline:
             "begin": self.begin,
             "end": self.end,
             "verdict": self.verdict(),
+            "warnings": self.warnings(),
             "streams": [
                 {
                     "output": one.standing.output,
@@ -219,10 +222,11 @@ class Timeline:
         low = np.divide(self.low, self.with_p, out=np.full(len(self.low), np.nan), where=self.with_p > 0)
         hidden = self.sensitive
         period = Period(
-            title=f"What {self.model or 'followed files'} {'judged' if self.model else 'came to'}",
+            title="What was judged of followed files" + (f" by {self.model}" if self.model else ""),
             begin=self.begin,
             end=self.end,
             verdict=self.verdict(),
+            warnings=self.warnings(),
             streams=[_stream(one) for one in self.streams],
             incidents=[
                 _incident(one, of[one.output], self.end, self.first_rows[one.id]) for one in self.incidents
