@@ -25,6 +25,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.severities import highest
 from seqmlm.errors import DataError, StateError, printable
 from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
@@ -138,6 +139,8 @@ class Grouping:
                 "expected": tuple(map(_short, row.get("expected", ()))),
                 "reason": printable(row.get("reason", "")),
                 "what": printable(row.get("what", "an alarm")),
+                "severity": row.get("severity"),
+                **{name: _named(row, name) for name in ("host", "service")},
             }
         place = printable(row["source"])
         made = Incident(
@@ -222,7 +225,8 @@ class _Found:
 def _joined(one: Incident, new: Incident) -> Incident:
     """An incident with one more row, given as the incident that it alone would be."""
     speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
-    told = {name: getattr(new, name) for name in ("what", "reason", "template", "expected")}
+    names = ("what", "reason", "template", "expected", "host", "service")
+    told = {name: getattr(new, name) for name in names}
     near = [one, new] if new.place == one.place else [one]  # an alarm that is silenced may be of another
     first, last = min(near, key=lambda x: x.start), max(near, key=lambda x: x.end)
     times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
@@ -235,6 +239,7 @@ def _joined(one: Incident, new: Incident) -> Incident:
         last_line=last.last_line,
         first_time=min(times, default=None),
         last_time=max(times, default=None),
+        severity=highest((one.severity, new.severity)),
         rows=one.rows + 1,
         lines=one.lines + new.lines,
         new_lines=one.new_lines + new.new_lines,
@@ -267,6 +272,14 @@ _LONGEST = 120  # characters of each
 def _short(text: object) -> str:
     shown = printable(text)
     return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+
+
+def _named(row: Fields, name: str) -> str | None:
+    """The host or service that most lines of a row name, and how many others there are."""
+    if name not in row:
+        return None
+    more = int(row.get(f"{name}s", 1)) - 1
+    return _short(row[name]) + (f" and {more:,} {'other' if more == 1 else 'others'}" if more else "")
 
 
 def _p_value(row: Fields) -> float:
