@@ -344,6 +344,10 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
     assert (one.template, one.model, one.rows, one.lines) == ("disk <NUM> on fire", calibrated, 1, 4)
     assert (one.first_line, one.last_line) == (f"{logs / 'a.log'}:9", f"{logs / 'a.log'}:12")
     assert (one.first_time, one.last_time) == ("2024-03-05T10:00:08+00:00", "2024-03-05T10:00:11+00:00")
+    assert (one.severity, one.host, one.service) == ("INFO", None, None)
+    for row, first in zip(_rows(config), (0, 4, 8), strict=True):  # rows without an alarm say it as well
+        told = [row["time"][11:19], row["last_time"][11:19], row["severity"]]
+        assert told == [f"10:00:{first:02d}", f"10:00:{first + 3:02d}", "INFO"]
     assert set(one.expected) <= {"open file <NUM>", "close", "read block <NUM> of <NUM>", "<NEW>"}
     assert len(one.expected) == 3
     assert one.reason.endswith("bits).")

@@ -74,7 +74,7 @@ def of_headers(named: Mapping[str, Sequence[str]], number: int) -> list[Origin] 
         )
     if _origin.cache_info().currsize > _KNOWN:
         _origin.cache_clear()
-    return [_origin(*one) for one in zip(*columns, strict=True)]
+    return list(map(_origin, *columns))
 
 
 def reading(names: Iterable[str]) -> Callable[[Mapping[str, Any]], Origin] | None:
