@@ -235,9 +235,7 @@ def activity(edges: Doubles, rows: Longs, alarms: Longs | None) -> Markup:
                 width = max(frame.x(high) - frame.x(low) - 1, 1)
                 place = (frame.x(low), HEIGHT - BOTTOM - height, width, height)
                 drawn.append(bar.format(kind, *place, tip, -1 if drawn else 0))
-    return _picture(
-        [*_axes(frame, "time, UTC", "rows", time=True), *drawn], "rows and alarms in time", walk=True
-    )
+    return _picture([*_axes(frame, "time, UTC", "rows", time=True), *drawn], "rows in time", walk=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,11 @@ def period_page(period: Period) -> Page:
         page.warnings(period.warnings)
     _cards(page, period)
     if period.rows.sum():
-        page.activity("Rows and alarms", period.edges, period.rows, period.alarms, note=_width(period.edges))
+        hidden = period.alarms is None
+        note = _width(period.edges) + ("" if hidden else "; red: alarms")
+        page.activity(
+            "Rows" if hidden else "Rows and alarms", period.edges, period.rows, period.alarms, note=note
+        )
     if period.incidents:
         _incidents(page, period)
     if np.isfinite(period.low).any():
@@ -223,5 +227,5 @@ def _width(edges: Doubles) -> str:
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= size:
             number = seconds / size
-            return f"a bar is {number:g} {unit}{'' if number == 1 else 's'}; red: alarms"
-    return f"a bar is {seconds:g} s; red: alarms"
+            return f"a bar is {number:g} {unit}{'' if number == 1 else 's'}"
+    return f"a bar is {seconds:g} s"
