@@ -279,7 +279,6 @@ STAND_APART = {
     "domains.code.changes": "git and diffs, loaded with --since and --diff alone",
     "domains.dna.track": "files for genome browsers",
     "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
-    "reports.drawing": "SVG, apart from the page it stands on",
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
     "domains.*.readers": "a field's own formats",
     "domains.ehr.readers.*": "formats of different origin",

@@ -27,6 +27,7 @@ from seqmlm.cli import (
     incidents,
     models,
     pairs,
+    report,
     rescore,
     runs,
     score,
@@ -78,6 +79,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
 app.add_typer(incidents.app, name="incidents")
+app.command("report")(report.report)
 app.add_typer(workspace.db, name="db")
 app.command("ui")(workspace.ui)
 app.command("doctor")(workspace.doctor)

@@ -33,7 +33,7 @@ class _Stderr(RichConsole):
     """Standard error; where nobody listens any more, the work goes on."""
 
     def __init__(self) -> None:
-        super().__init__(stderr=True, highlight=False)
+        super().__init__(stderr=True, highlight=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

@@ -1,4 +1,4 @@
-"""`seqmlm incidents`: what the alarms of followed files come to; list, show, acknowledge and mute."""
+"""`seqmlm incidents`: what the alarms of followed files come to; list, show, acknowledge, mute and prune."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from seqmlm.cli.output import say, tell
 
 if TYPE_CHECKING:
     from seqmlm.tasks.incidents import Incident
+    from seqmlm.tasks.streams import Standing
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show, acknowledge and mute incidents: what the alarms of `score --follow` come to.",
+    help="List, show, acknowledge, mute and prune incidents: what the alarms of `score --follow` come to.",
 )
 
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=(1 << 31) - 1, help="Number of an incident.")]
@@ -42,11 +43,12 @@ def list_(
     Example: seqmlm incidents list --state open --since 24h
     """
     from seqmlm.cli.output import escape, number, print_json, print_table
-    from seqmlm.tasks.incidents import facts, list_incidents
+    from seqmlm.tasks.incidents import facts, list_incidents, standings
 
     found = list_incidents(state=state, since=since, stream=stream)
+    of = standings(found)
     if json_output:
-        print_json([facts(one) for one in found])
+        print_json([facts(one, of[one.output]) for one in found])
         return
     if not found:
         asked = state or since or stream
@@ -61,7 +63,7 @@ def list_(
         [
             [
                 one.id,
-                _state(one),
+                _state(one, of[one.output]),
                 _when(one.opened)[5:16],
                 _when(one.updated)[5:16],
                 f"{one.rows:,}",
@@ -71,6 +73,9 @@ def list_(
             for one in found
         ],
     )
+    for output in dict.fromkeys(one.output for one in found if one.state != "resolved"):
+        if not of[output].running:
+            tell(f"{output} {of[output].sentence()}: its incidents stay as they are until it goes on")
 
 
 @app.command("show")
@@ -97,13 +102,18 @@ def show(
             "incident": one.id,
             "what broke": one.title,
             "state": _state(one),
+            "stream": "" if one.state == "resolved" else found.standing.sentence(),
             "note": one.note,
             "new": ", ".join(one.new),
             "template": one.template,
             "expected": " | ".join(one.expected),
+            "severity": one.severity,
+            "host": one.host,
+            "service": one.service,
             "first line": _placed(one.first_line, one.first_time),
             "last line": _placed(one.last_line, one.last_time),
-            "rows": f"{one.rows:,}, of {one.lines:,} lines" + (f"; {since:,} muted since" if since else ""),
+            "rows": f"{one.rows:,}, of {one.lines:,} {'line' if one.lines == 1 else 'lines'}"
+            + (f"; {since:,} muted since" if since > 0 else f"; {-since:,} pruned" if since < 0 else ""),
             "smallest p": number(one.p_value),
             "reason": one.reason,
             "opened": _when(one.opened),
@@ -118,7 +128,8 @@ def show(
     for row in found.rows:
         say(_row(row))
     if found.number > len(found.rows):
-        tell(f"{found.number - len(found.rows):,} more rows (--rows)")
+        more = found.number - len(found.rows)
+        tell(f"{more:,} more {'row' if more == 1 else 'rows'} (--rows)")
 
 
 @app.command("ack")
@@ -162,6 +173,46 @@ def mute(
     _told(one, what, json_output)
 
 
+@app.command("prune")
+def prune(
+    older_than: Annotated[
+        str, typer.Option(metavar="DURATION", help="Delete only what was judged longer ago: 30d, 12h, ...")
+    ],
+    stream: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Only of the scoring that writes this file.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Delete old rows of followed files from the database, and old incidents that are over; outputs stay.
+
+    Rows stay that are not in the output yet, that belong to an incident which is not over, and the last one.
+    Incidents stay that are open, acknowledged or muted, or of which a webhook is still to be told.
+    If an output is removed later, it is written anew without the rows that were pruned.
+
+    Example: seqmlm incidents prune --older-than 30d --dry-run
+    """
+    from dataclasses import asdict
+
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.streams import prune_streams
+
+    found = prune_streams(older_than, stream=stream, pretend=dry_run)
+    if json_output:
+        print_json(
+            [{**asdict(one), "output": of.output, "rows_before": of.rows - of.pruned} for of, one in found]
+        )
+        return
+    verb = "would be deleted" if dry_run else "deleted"
+    for of, one in found:
+        incidents = "1 incident" if one.incidents == 1 else f"{one.incidents:,} incidents"
+        say(f"{of.output}: {one.rows:,} of {of.rows - of.pruned:,} rows and {incidents} {verb}")
+    if not found:
+        tell("no scoring of this workspace follows files: there is nothing to prune")
+
+
 def _told(one: Incident, what: str, json_output: bool) -> None:
     from seqmlm.cli.output import print_json
     from seqmlm.tasks.incidents import facts
@@ -172,8 +223,12 @@ def _told(one: Incident, what: str, json_output: bool) -> None:
         say(f"incident {one.id} {what}: {one.title}")
 
 
-def _state(one: Incident) -> str:
-    return f"{one.state}, muted" if one.muted else one.state
+def _state(one: Incident, of: Standing | None = None) -> str:
+    """With how its stream stands, where it is not over and nobody looks at it."""
+    stopped = of is not None and not of.running and one.state != "resolved"
+    return ", ".join(
+        [one.state, *(["muted"] if one.muted else []), *(["scoring stopped"] if stopped else [])]
+    )
 
 
 def _when(moment: datetime) -> str:

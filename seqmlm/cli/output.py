@@ -51,7 +51,8 @@ def print_table(
 
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            print("\t".join(printable(_one_line(Text.from_markup(str(cell)).plain)) for cell in row))
+            texts = (Text.from_markup(str(cell), emoji=False).plain for cell in row)
+            print("\t".join(printable(_one_line(text)) for text in texts))
         return
     heading = None if title is None else printable(title)
     table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -60,7 +61,7 @@ def print_table(
         table.add_column(printable(column), overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*map(printable, row))
-    Console().print(table)
+    Console(emoji=False).print(table)  # ":bomb:" of a log stays what it is
 
 
 def print_facts(facts: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import stat
+import struct
 import sys
 import threading
 import time
@@ -330,6 +331,31 @@ class FileLock:
                 os.close(self._descriptor)
                 self._held.discard(self._name)
             self._descriptor = None
+
+    @property
+    def held(self) -> bool | None:
+        """Whether a process of this machine holds it now; None where that cannot be told. Makes no file."""
+        with self._guard:
+            if self._name in self._held:
+                return True  # closing another descriptor of its file would drop it
+            if sys.platform != "linux":
+                return None
+            import fcntl
+
+            try:
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return False
+            except OSError:
+                return None
+            try:
+                asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                kind = struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
+                return bool(kind != fcntl.F_UNLCK)
+            except OSError:
+                return None
+            finally:
+                os.close(descriptor)
 
     def _try(self) -> bool:
         with self._guard:

@@ -25,6 +25,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.severities import highest
 from seqmlm.errors import DataError, StateError, printable
 from seqmlm.evaluation import incidents as merging
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
@@ -40,6 +41,9 @@ from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, changed, json_
 
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
+
+ALIVE_SECONDS = 60.0
+"""Between commits of a stream that reads nothing: whoever looks at the database sees that it is alive."""
 
 QUIET = 300.0
 """Seconds: an alarm that follows an incident of its file so soon belongs to it, and an incident without one
@@ -136,6 +140,8 @@ class Grouping:
                 "expected": tuple(map(_short, row.get("expected", ()))),
                 "reason": printable(row.get("reason", "")),
                 "what": printable(row.get("what", "an alarm")),
+                "severity": row.get("severity"),
+                **{name: _named(row, name) for name in ("host", "service")},
             }
         place = printable(row["source"])
         made = Incident(
@@ -220,7 +226,8 @@ class _Found:
 def _joined(one: Incident, new: Incident) -> Incident:
     """An incident with one more row, given as the incident that it alone would be."""
     speaks = (new.new_lines > 0, -new.p_value) > (one.new_lines > 0, -one.p_value)
-    told = {name: getattr(new, name) for name in ("what", "reason", "template", "expected")}
+    names = ("what", "reason", "template", "expected", "host", "service")
+    told = {name: getattr(new, name) for name in names}
     near = [one, new] if new.place == one.place else [one]  # an alarm that is silenced may be of another
     first, last = min(near, key=lambda x: x.start), max(near, key=lambda x: x.end)
     times = [x for x in (one.first_time, one.last_time, new.first_time, new.last_time) if x is not None]
@@ -233,6 +240,7 @@ def _joined(one: Incident, new: Incident) -> Incident:
         last_line=last.last_line,
         first_time=min(times, default=None),
         last_time=max(times, default=None),
+        severity=highest((one.severity, new.severity)),
         rows=one.rows + 1,
         lines=one.lines + new.lines,
         new_lines=one.new_lines + new.new_lines,
@@ -251,10 +259,11 @@ def _title(one: Incident) -> str:
         more = f" and {len(one.new) - _NAMED} more" if len(one.new) > _NAMED else ""
         was = "was" if len(one.new) == 1 else "were"
         what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
-    count = f"{one.new_lines:,} of {one.lines:,} lines" if one.new_lines else f"{one.lines:,} lines"
+    lines = f"{one.lines:,} {'line' if one.lines == 1 else 'lines'}"
+    count = f"{one.new_lines:,} of {lines}" if one.new_lines else lines
     name, last = Path(one.place).name, one.end - 1
     place = f"{name}:{one.start}" if last == one.start else f"{name}:{one.start}-{last}"
-    return f"{what}: {'1 line' if count == '1 lines' else count}, {place}"
+    return f"{what}: {count}, {place}"
 
 
 _NAMED = 3  # new values in a title
@@ -264,6 +273,14 @@ _LONGEST = 120  # characters of each
 def _short(text: object) -> str:
     shown = printable(text)
     return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+
+
+def _named(row: Fields, name: str) -> str | None:
+    """The host or service that most lines of a row name, and how many others there are."""
+    if name not in row:
+        return None
+    more = int(row.get(f"{name}s", 1)) - 1
+    return _short(row[name]) + (f" and {more:,} {'other' if more == 1 else 'others'}" if more else "")
 
 
 def _p_value(row: Fields) -> float:
@@ -399,6 +416,11 @@ class Outbox(Output):
             )
         self._stand(found.id)
         self._written, self._mark = found.written, found.mark
+        if found.pruned.rows and found.mark and not self._out.exists():
+            self.notes.append(
+                f"{self._out} is gone, and is written anew without {_rows(found.pruned.rows)} that were "
+                f"pruned from the database, of those up to number {found.pruned.through:,}"
+            )
         self._refill()
         counts = dict(found.counts)
         met = counts.pop("problems", {})
@@ -410,7 +432,7 @@ class Outbox(Output):
         self.follower = self._follow([FileState(**one) for one in found.files])
         left = len(self._unresolved)
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
-        self.notes.append(f"going on with {self._out} behind {self._written:,} rows{more if left else ''}")
+        self.notes.append(f"going on with {self._out} behind {_rows(self._written)}{more if left else ''}")
         return Position(records=int(counts.get("records", 0)), rows=self.number, counts=counts)
 
     def _stand(self, stream: int) -> None:
@@ -441,7 +463,9 @@ class Outbox(Output):
 
     def incidents(self) -> int:
         """How many there were, in the whole stream."""
-        return len(self._registry.incidents(stream=self._stream))
+        found = self._registry.stream(self._name)
+        pruned = 0 if found is None else found.pruned.incidents
+        return len(self._registry.incidents(stream=self._stream)) + pruned
 
     def _refill(self) -> None:
         """Cut the file back to its mark, and write the rows that come after it."""
@@ -455,7 +479,7 @@ class Outbox(Output):
                 raise
             raise StateError(
                 f"cannot go on with {self._out}: it is not what was written to it; put it back, or move it "
-                "away, and it is written anew from the database"
+                "away, and it is written anew from what rows the database has"
             ) from None
         while some := self._registry.stream_rows(self._stream, self._written, _REFILLED):
             self._lines.put("".join(f"{line}\n" for _, line in some).encode())
@@ -567,7 +591,8 @@ def turns(
         records = follower.turn()
         for gap in follower.gaps:
             outbox.tell_gap(gap)
-        late = (clock() - committed >= COMMIT_SECONDS and follower.changed) or outbox.due
+        waited = clock() - committed
+        late = waited >= (COMMIT_SECONDS if follower.changed else ALIVE_SECONDS) or outbox.due
         if records or follower.gaps or late:
             current = session()
             given = Input(partial(_these, records), current.domain, current.tokenizer)
@@ -576,6 +601,10 @@ def turns(
         if follower.idle:
             sleep(_MOMENT)
     yield []
+
+
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number:,} rows"
 
 
 def _line(row: Fields) -> str:

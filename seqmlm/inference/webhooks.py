@@ -214,6 +214,9 @@ def told(incident: Incident, origin: Origin) -> dict[str, Any]:
         "last_line": incident.last_line,
         "first_time": incident.first_time,
         "last_time": incident.last_time,
+        "severity": incident.severity,
+        "host": incident.host,
+        "service": incident.service,
         "rows": incident.rows,
         "lines": incident.lines,
         "p_value": incident.p_value,
@@ -222,6 +225,7 @@ def told(incident: Incident, origin: Origin) -> dict[str, Any]:
     }
     if origin.sensitive:
         found |= {"reason": "", "template": "", "new": [], "expected": []}
+        found |= dict.fromkeys(("severity", "host", "service"))
         found["title"] = (
             f"incident {incident.id} in sensitive data; see 'seqmlm incidents show {incident.id}'"
         )
@@ -251,6 +255,7 @@ def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Orig
         "description": incident["reason"],
         **{name: ", ".join(incident[name]) for name in ("new", "expected")},
         **{name: incident[name] for name in ("template", "first_line", "last_line")},
+        **{name: incident[name] for name in ("severity", "host", "service")},
         **{name: incident[name] for name in ("first_time", "last_time", "rows", "lines", "p_value", "state")},
         "idempotency_key": key,
     }

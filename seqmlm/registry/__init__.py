@@ -6,7 +6,14 @@ MLflow owns runs and metrics; rows here carry its run ids and repeat none of its
 from __future__ import annotations
 
 from seqmlm.registry.database import UnreachableError, patiently
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
+from seqmlm.registry.entries import (
+    CalibrationEntry,
+    DatasetEntry,
+    ModelEntry,
+    Pruned,
+    StreamEntry,
+    TokenizerEntry,
+)
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue, Waiting
 from seqmlm.registry.rolling import Figures, RollingChange, RollingEntry
@@ -22,6 +29,7 @@ __all__ = [
     "ModelRef",
     "Notice",
     "NoticeQueue",
+    "Pruned",
     "Registry",
     "RollingChange",
     "RollingEntry",

@@ -374,7 +374,8 @@ def _copy_table(
         nonlocal kept, lost
         try:
             for n in objects:
-                json.loads(row[1 + n])
+                if row[1 + n] is not None:  # where that may not be, the table refuses it
+                    json.loads(row[1 + n])
             filled.execute(f"INSERT INTO {table.name} (rowid, {names}) VALUES ({marks})", row)
             kept += 1
         except (sqlite3.Error, ValueError, TypeError):

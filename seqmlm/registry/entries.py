@@ -72,14 +72,39 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What was deleted of a stream, or would be.
+
+    Args:
+        rows: how many.
+        through: number of the last of them.
+        incidents: how many.
+    """
+
+    rows: int = 0
+    through: int = 0
+    incidents: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamEntry:
     """A scoring that follows files, as it stands."""
 
     id: int
+    output: str
+    """The file its rows go to, from the root on."""
     request: Mapping[str, Any]
     counts: Mapping[str, Any]
     mark: Mapping[str, Any]
     written: int
     """Rows up to this number are in the output, which ends at `mark` with them."""
-    files: tuple[Mapping[str, Any], ...]
+    files: tuple[Mapping[str, Any], ...] = ()
     """How far each generation is, the oldest first."""
+    created: datetime
+    alive: datetime | None = None
+    """Its last commit; a scoring that runs commits at least every minute."""
+    judged: datetime | None = None
+    """When its last row was judged."""
+    last: int = 0
+    """Number of that row."""
+    pruned: Pruned = Pruned()

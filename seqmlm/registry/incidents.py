@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from seqmlm.registry import tables
+from seqmlm.registry.streams import utc
 
 State = Literal["open", "acknowledged", "resolved"]
 
@@ -44,6 +45,8 @@ class Incident:
         expected: what was expected in place of that line, the most probable first.
         first_line, last_line: where it lies, as "file:line".
         first_time, last_time: what the lines say, ISO 8601; None where they say nothing.
+        severity: the highest that its rows name, as the lines write it; None where they say nothing.
+        host, service: that most lines of its most unusual row name, "web1 and 2 others"; None likewise.
         rows: that alarmed.
         lines, new_lines: in these rows, and how many of them training never had.
         p_value: the smallest of the rows.
@@ -72,6 +75,9 @@ class Incident:
     last_line: str
     first_time: str | None
     last_time: str | None
+    severity: str | None = None
+    host: str | None = None
+    service: str | None = None
     rows: int
     lines: int
     new_lines: int = 0
@@ -167,7 +173,6 @@ def found(
 def _incident(row: tables.Incident, output: str) -> Incident:
     values = {one.name: getattr(row, one.name) for one in fields(Incident) if one.name != "output"}
     values |= {name: tuple(values[name]) for name in _TUPLES}
-    for name in ("opened", "updated", "resolved"):  # SQLite forgets the zone; it was UTC
-        if values[name] is not None and values[name].tzinfo is None:
-            values[name] = values[name].replace(tzinfo=UTC)
+    for name in ("opened", "updated", "resolved"):
+        values[name] = None if values[name] is None else utc(values[name])
     return Incident(**values, output=output)

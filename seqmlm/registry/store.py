@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +15,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from seqmlm.errors import StateError, UsageError, nearest
-from seqmlm.registry import database, incidents, notices, rolling, tables
-from seqmlm.registry.entries import CalibrationEntry, DatasetEntry, ModelEntry, StreamEntry, TokenizerEntry
+from seqmlm.registry import database, incidents, notices, rolling, streams, tables
+from seqmlm.registry.entries import (
+    CalibrationEntry,
+    DatasetEntry,
+    ModelEntry,
+    Pruned,
+    StreamEntry,
+    TokenizerEntry,
+)
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue
 from seqmlm.registry.rolling import RollingChange, RollingEntry
@@ -185,25 +192,46 @@ class Registry:
 
     def stream(self, output: str) -> StreamEntry | None:
         """The stream whose rows go to this file; None where there is none."""
-        query = select(tables.Stream).where(tables.Stream.output == output)
         with database.reachable(self._engine), self._sessions() as session:
-            row = session.scalars(query).one_or_none()
-            if row is None:
-                return None
-            kind = tables.StreamFile
-            files = select(kind).where(kind.stream_id == row.id).order_by(kind.number)
-            return StreamEntry(
-                id=row.id,
-                request=row.request,
-                counts=row.counts,
-                mark=row.mark,
-                written=row.written,
-                files=tuple(one.state for one in session.scalars(files)),
-            )
+            return next(iter(streams.entries(session, output=output, files=True)), None)
+
+    def streams(self) -> list[StreamEntry]:
+        """All streams, without how far their files are."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return streams.entries(session)
+
+    def rows_since(self, stream: int, since: datetime) -> Iterator[tuple[datetime, bool, str]]:
+        """When each row of a stream was judged from a time on, whether it is an alarm, and its line."""
+        with database.reachable(self._engine), self._sessions() as session:
+            yield from streams.rows_since(session, stream, since)
+
+    def prune(self, stream: int, before: datetime, *, pretend: bool = False) -> Pruned:
+        """Delete what is no longer needed of a stream; see `registry.streams`. It may be running.
+
+        Args:
+            stream: its id.
+            before: only what was judged before this time.
+            pretend: only say what would be deleted.
+        """
+        with database.reachable(self._engine), self._sessions() as session:
+            found = streams.old(session, stream, before)
+        if pretend:
+            return found
+        rows = 0
+        while number := self._written(streams.prune_rows, stream, before):
+            rows += number
+        over = self._written(streams.prune_incidents, stream, before)
+        return replace(found, rows=rows, incidents=over)
+
+    def _written(self, do: Callable[[Session, int, datetime], int], stream: int, before: datetime) -> int:
+        with database.reachable(self._engine), self._writing.begin() as session:
+            return do(session, stream, before)
 
     def begin_stream(self, output: str, request: Mapping[str, Any]) -> int:
         """Add a stream that has read nothing; its id."""
-        row = tables.Stream(output=output, request=dict(request), counts={}, mark={}, written=0)
+        row = tables.Stream(
+            output=output, request=dict(request), counts={}, mark={}, written=0, alive=notices.now()
+        )
         with database.reachable(self._engine), self._writing.begin() as session:
             session.add(row)
             session.flush()
@@ -247,6 +275,7 @@ class Registry:
             if last is not None and last.line == rows[-1][2]:
                 return incidents.keep(session, row, changes)
             row.counts, row.mark, row.written = dict(counts), dict(mark), written
+            row.alive = notices.now()
             for one in files:
                 kept = tables.StreamFile(
                     stream_id=stream, number=one["number"], done=one["done"], state=dict(one)
@@ -410,8 +439,7 @@ class Registry:
             tokenizer=_value(TokenizerEntry, row.tokenizer),
             mlflow_run_id=row.mlflow_run_id,
             aliases=tuple(alias.alias for alias in row.aliases),
-            # SQLite forgets the zone; it was UTC.
-            created=row.created if row.created.tzinfo else row.created.replace(tzinfo=UTC),
+            created=streams.utc(row.created),
         )
 
 

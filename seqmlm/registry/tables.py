@@ -142,6 +142,10 @@ class Stream(Base):
     mark: Mapped[dict[str, Any]]
     """Where the output ends with the row `written`: it is cut back to that, and filled again."""
     written: Mapped[int] = mapped_column(Integer)
+    alive: Mapped[datetime | None]
+    """Its last commit, which comes at least every minute; None: of an earlier version."""
+    pruned: Mapped[dict[str, Any] | None]
+    """What was deleted of it: `rows`, `through` the row of this number, and `incidents`."""
     created: Mapped[datetime] = mapped_column(default=_now)
 
 
@@ -237,6 +241,9 @@ class Incident(Base):
     last_line: Mapped[str] = mapped_column(Text)
     first_time: Mapped[str | None] = mapped_column(String(40))
     last_time: Mapped[str | None] = mapped_column(String(40))
+    severity: Mapped[str | None] = mapped_column(Text)
+    host: Mapped[str | None] = mapped_column(Text)
+    service: Mapped[str | None] = mapped_column(Text)
     rows: Mapped[int] = mapped_column(Integer)
     lines: Mapped[int] = mapped_column(Integer)
     new_lines: Mapped[int] = mapped_column(Integer)

@@ -142,6 +142,7 @@ def timeline(
     titles: Sequence[str] = (),
     *,
     threshold: float | None = None,
+    period: tuple[float, float] | None = None,
     y_label: str = "score, bits",
 ) -> Markup:
     """Scores as points in time.
@@ -152,12 +153,14 @@ def timeline(
         alarms: (N,) True at points to mark, or None.
         titles: (N,) what is told of a point when it is pointed at, or none.
         threshold: drawn as a line.
+        period: what the picture spans; None: from the first point to the last.
         y_label: what the scores are.
     """
     shown = np.flatnonzero(np.isfinite(times) & ~np.isnan(scores))
     if not len(shown):
         return Markup('<p class="note">nothing to draw</p>')
-    frame = _frame(float(times[shown].min()), float(times[shown].max()), scores[shown], threshold)
+    span = period or (float(times[shown].min()), float(times[shown].max()))
+    frame = _frame(*span, scores[shown], threshold)
     marked = np.zeros(len(times), dtype=np.bool_) if alarms is None else alarms
     if len(shown) > MOST_POINTS:
         shown = _highest(times, scores, marked, shown, frame)
@@ -173,7 +176,12 @@ def timeline(
 
 
 def histogram(
-    counts: Longs, edges: Doubles, *, threshold: float | None = None, x_label: str = "score, bits"
+    counts: Longs,
+    edges: Doubles,
+    *,
+    threshold: float | None = None,
+    expected: float | None = None,
+    x_label: str = "score, bits",
 ) -> Markup:
     """How many rows have which score.
 
@@ -181,9 +189,11 @@ def histogram(
         counts: (B,) rows in each bin.
         edges: (B + 1,) ascending.
         threshold: drawn as an upright line where it lies between the edges.
+        expected: rows that each bin should have, drawn as a level line.
         x_label: what the score is.
     """
-    frame = Frame(low=float(edges[0]), high=float(edges[-1]), floor=0.0, ceiling=float(counts.max(initial=1)))
+    most = max(float(counts.max(initial=1)), expected or 0.0)
+    frame = Frame(low=float(edges[0]), high=float(edges[-1]), floor=0.0, ceiling=most)
     bars = []
     for count, low, high in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if count:
@@ -195,7 +205,109 @@ def histogram(
     if threshold is not None and edges[0] <= threshold <= edges[-1]:
         upright = Markup('<line class="threshold" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>')
         line = [upright.format(frame.x(threshold), TOP, HEIGHT - BOTTOM)]
+    line += _line(frame, expected)
     return _picture([*_axes(frame, x_label, "rows"), *bars, *line], "rows by score")
+
+
+def activity(edges: Doubles, rows: Longs, alarms: Longs | None) -> Markup:
+    """How many rows there were when, and alarms among them.
+
+    Args:
+        edges: (B + 1,) ascending, seconds since 1970 UTC.
+        rows: (B,) in each bin of time.
+        alarms: (B,) among them, or None for none to draw.
+    """
+    frame = Frame(low=float(edges[0]), high=float(edges[-1]), floor=0.0, ceiling=float(rows.max(initial=1)))
+    red = np.zeros(len(rows), dtype=np.int64) if alarms is None else alarms
+    bar = Markup(
+        '<rect class="{}" x="{}" y="{:.1f}" width="{:.1f}" height="{:.1f}" data-tip="{}" tabindex="{}"/>'
+    )
+    drawn: list[Markup] = []
+    for number in np.flatnonzero(rows).tolist():
+        low, high = float(edges[number]), float(edges[number + 1])
+        tip = (
+            f"{_moment(low, high - low)} to {_moment(high, high - low)}: {_counted(int(rows[number]), 'row')}"
+        )
+        tip += "" if alarms is None else f", {_counted(int(red[number]), 'alarm')}"
+        for kind, count in (("bar", rows[number]), ("bar alarm", red[number])):
+            if count:
+                height = max(HEIGHT - BOTTOM - frame.y(float(count)), 2.0)  # one among thousands is seen too
+                width = max(frame.x(high) - frame.x(low) - 1, 1)
+                place = (frame.x(low), HEIGHT - BOTTOM - height, width, height)
+                drawn.append(bar.format(kind, *place, tip, -1 if drawn else 0))
+    return _picture([*_axes(frame, "time, UTC", "rows", time=True), *drawn], "rows in time", walk=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What lasted for a while.
+
+    Args:
+        begin, end: seconds since 1970 UTC.
+        label: shown beside it, cut where there is no room.
+        tip: told where it is pointed at.
+        over: False: it may go on behind its end.
+    """
+
+    begin: float
+    end: float
+    label: str
+    tip: str
+    over: bool = True
+
+
+_LANE, _LETTERS = 22, 70  # height of a bar with its label; characters of a label
+
+
+def bars(given: Sequence[Bar], begin: float, end: float) -> Markup:
+    """What lasted from when to when, a line each, cut off at two times.
+
+    Args:
+        given: in their order from the top.
+        begin, end: seconds since 1970 UTC.
+    """
+    frame = Frame(low=begin, high=end, floor=0.0, ceiling=1.0)
+    bottom = TOP + _LANE * len(given)
+    drawn = [Markup('<path class="axis" d="M{} {}V{}H{}"/>').format(LEFT, TOP, bottom, WIDTH - RIGHT)]
+    mark = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
+    places = np.linspace(begin, end, 6)[:-1].tolist()
+    drawn += [mark.format(max(frame.x(v), LEFT + 26), bottom + 14, _moment(v, end - begin)) for v in places]
+    shape = Markup(
+        '<rect class="{}" x="{}" y="{}" width="{:.1f}" height="{}" rx="2" data-tip="{}" tabindex="{}"/>'
+        '<text class="lane" x="{:.1f}" y="{}" text-anchor="{}">{}</text>'
+    )
+    for lane, one in enumerate(given):
+        left, right = (frame.x(min(max(at, begin), end)) for at in (one.begin, one.end))
+        width, top = max(right - left, 4.0), TOP + lane * _LANE
+        label = one.label if len(one.label) <= _LETTERS else f"{one.label[: _LETTERS - 1]}…"
+        needed, right = 6 * len(label), left + width
+        if WIDTH - RIGHT - right >= needed:
+            place = (right + 5, "start")
+        elif left - LEFT >= needed:
+            place = (left - 5, "end")
+        else:
+            place = (left + 5, "start")
+        kind = "span" if one.over else "span open"
+        drawn.append(
+            shape.format(
+                kind,
+                left,
+                top + 4,
+                width,
+                _LANE - 8,
+                one.tip,
+                -1 if lane else 0,
+                place[0],
+                top + 15,
+                place[1],
+                label,
+            )
+        )
+    return _picture(drawn, "what lasted from when to when", walk=True, height=bottom + 24)
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def heat(bits: Doubles, titles: Sequence[str] = (), *, scale: float = SCALE) -> Markup:

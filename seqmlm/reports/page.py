@@ -69,6 +69,11 @@ class Page:
             pieces = (piece.strip() for piece in html_or_text.split("\n\n"))
             self._add(heading, Markup("").join(Markup("<p>{}</p>").format(piece) for piece in pieces))
 
+    def warnings(self, sentences: Sequence[str]) -> None:
+        """Add what has to be known before anything else is believed."""
+        inner = Markup("").join(Markup("<li>{}</li>").format(one) for one in sentences)
+        self._add("", Markup('<ul class="warnings">{}</ul>').format(inner))
+
     def cards(self, values: Mapping[str, Cell]) -> None:
         """Add the figures that matter most, each with its name."""
         card = Markup('<dl class="card"><dt>{}</dt><dd>{}</dd></dl>')
@@ -164,11 +169,14 @@ class Page:
         titles: Sequence[str] = (),
         *,
         threshold: float | None = None,
+        period: tuple[float, float] | None = None,
         y_label: str = "score, bits",
         note: str = "",
     ) -> None:
         """Add scores as points in time (seconds since 1970 UTC); see `drawing.timeline`."""
-        drawn = drawing.timeline(times, scores, alarms, titles, threshold=threshold, y_label=y_label)
+        drawn = drawing.timeline(
+            times, scores, alarms, titles, threshold=threshold, period=period, y_label=y_label
+        )
         self._figure(heading, drawn, note, len(times))
 
     def histogram(
@@ -178,12 +186,38 @@ class Page:
         edges: NDArray[np.float64],
         *,
         threshold: float | None = None,
+        expected: float | None = None,
         x_label: str = "score, bits",
         note: str = "",
     ) -> None:
         """Add how many rows have which score; see `drawing.histogram`."""
-        drawn = drawing.histogram(counts, edges, threshold=threshold, x_label=x_label)
+        drawn = drawing.histogram(counts, edges, threshold=threshold, expected=expected, x_label=x_label)
         self._figure(heading, drawn, note)
+
+    def activity(
+        self,
+        heading: str,
+        edges: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        alarms: NDArray[np.int64] | None,
+        *,
+        note: str = "",
+    ) -> None:
+        """Add how many rows, and alarms among them, there were when; see `drawing.activity`."""
+        self._figure(heading, drawing.activity(edges, rows, alarms), note)
+
+    def bars(
+        self, heading: str, bars: Sequence[drawing.Bar], begin: float, end: float, *, note: str = ""
+    ) -> None:
+        """Add what lasted from when to when; see `drawing.bars`."""
+        self._figure(heading, drawing.bars(bars, begin, end), note)
+
+    def facts(self, heading: str, values: Mapping[str, Cell]) -> None:
+        """Add what is known of one thing, a line each; what is None or "" is left out."""
+        line = Markup("<dt>{}</dt><dd>{}</dd>")
+        told = ((name, value) for name, value in values.items() if value not in (None, ""))
+        inner = Markup("").join(line.format(name, _told(value)) for name, value in told)
+        self._add(heading, Markup('<dl class="facts">{}</dl>').format(inner))
 
     def heat(
         self,

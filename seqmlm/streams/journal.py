@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from seqmlm.data.files import Source
 from seqmlm.data.record import Record
+from seqmlm.engine.durable import move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.streams.follow import Follower
 from seqmlm.streams.generations import FileState, Gap
@@ -188,7 +189,7 @@ class JournalFollower(Follower):
             for number in numbers:
                 self._file.with_name(f"{_NAMED}.{number}").unlink(missing_ok=True)
             self._out.close()
-            self._file.rename(self._file.with_name(f"{_NAMED}.{max(numbers, default=0) + 1}"))
+            move_into_place(self._file, self._file.with_name(f"{_NAMED}.{max(numbers, default=0) + 1}"))
             self._out = self._opened()
 
     def _numbers(self) -> list[int]:

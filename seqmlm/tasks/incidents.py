@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seqmlm.data.timestamps import duration
 from seqmlm.errors import StateError, UsageError, nearest, printable
 from seqmlm.registry import Incident, Registry
 from seqmlm.registry.incidents import STATES
+from seqmlm.tasks.streams import Standing, since_of, standing
 from seqmlm.workspace import Workspace
 
-__all__ = ["Incident", "ShownIncident", "facts", "list_incidents", "mark_incident", "show_incident"]
+__all__ = [
+    "Incident",
+    "ShownIncident",
+    "facts",
+    "list_incidents",
+    "mark_incident",
+    "show_incident",
+    "standings",
+]
 
 _OURS = ("row", "start", "end", "likes")  # what only the stream needs
 _PLACE = ("id", "source", "line", "last_line", "lines", "p_value", "alarm", "muted", "sensitive")
@@ -27,22 +35,36 @@ class ShownIncident:
 
     Args:
         incident: all of it.
+        standing: how its stream stands.
         number: of its rows, those that it silenced included.
         rows: the first of them; of sensitive data where they lie, and no more.
     """
 
     incident: Incident
+    standing: Standing
     number: int
     rows: list[Mapping[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**facts(self.incident), "all_rows": self.number, "first_rows": self.rows}
+        return {**facts(self.incident, self.standing), "all_rows": self.number, "first_rows": self.rows}
 
 
-def facts(incident: Incident) -> dict[str, Any]:
-    """An incident for JSON."""
-    return {one.name: getattr(incident, one.name) for one in fields(incident) if one.name not in _OURS}
+def facts(incident: Incident, standing: Standing | None = None) -> dict[str, Any]:
+    """An incident for JSON; with `standing`, whether its stream runs and when that last judged a row."""
+    found = {one.name: getattr(incident, one.name) for one in fields(incident) if one.name not in _OURS}
+    if standing is not None:
+        found |= {"stream_running": standing.running, "stream_judged": standing.judged}
+    return found
+
+
+def standings(incidents: Iterable[Incident]) -> dict[str, Standing]:
+    """How the streams of incidents stand, by the file of their rows."""
+    outputs, workspace = {one.output for one in incidents}, Workspace.locate()
+    if not outputs:
+        return {}
+    with Registry(workspace) as registry:
+        return {one.output: standing(one, workspace) for one in registry.streams() if one.output in outputs}
 
 
 def list_incidents(
@@ -61,10 +83,7 @@ def list_incidents(
     """
     if state is not None and state not in STATES:
         raise UsageError(f"--state: no state {state!r}{nearest(state, STATES)}")
-    seconds = None if since is None else duration(since)
-    if since is not None and not seconds:
-        raise UsageError(f"--since is a duration such as 24h or 30m; got {since!r}")
-    begin = None if not seconds else datetime.now(UTC) - timedelta(seconds=seconds)
+    begin = None if since is None else datetime.now(UTC) - since_of(since)
     with Registry(Workspace.locate()) as registry:
         output = None if stream is None else str(stream.expanduser().resolve())
         if output is not None and registry.stream(output) is None:
@@ -80,8 +99,15 @@ def show_incident(incident: int, most: int) -> ShownIncident:
     """
     with Registry(Workspace.locate()) as registry:
         found = registry.incident(incident)
-        number, lines = registry.incident_rows(found, most)
-    return ShownIncident(incident=found, number=number, rows=[_row(json.loads(one)) for one in lines])
+        number, rows = shown_rows(registry, found, most)
+    of = standings([found])[found.output]
+    return ShownIncident(incident=found, standing=of, number=number, rows=rows)
+
+
+def shown_rows(registry: Registry, incident: Incident, most: int) -> tuple[int, list[Mapping[str, Any]]]:
+    """How many rows an incident has, and the first of them; of sensitive data where they lie, and no more."""
+    number, lines = registry.incident_rows(incident, most)
+    return number, [_row(json.loads(one)) for one in lines]
 
 
 def mark_incident(

@@ -348,10 +348,11 @@ class ScoreSummary:
             bad += f" ({self.quarantine})"
         alarms = ""
         if self.alarms is not None:
-            alarms = f", {self.alarms} alarms in {self.incidents} incidents"
+            alarms = f", {_number(self.alarms, 'alarm')} in {_number(self.incidents, 'incident')}"
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
-            f"{reasons}{warnings}scored {self.records:,} records, {self.units:,} {plural(self.unit)} "
+            f"{reasons}{warnings}scored {_number(self.records, 'record')}, "
+            f"{self.units:,} {self.unit if self.units == 1 else plural(self.unit)} "
             f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
 
@@ -558,6 +559,12 @@ def _alarm(judged: JudgedRow) -> Alarm:
         start, end = lines[0], lines[-1]
     p_value = 1.0 if judged.p_value is None else judged.p_value
     return Alarm(id=row.id, place=place, start=float(start), end=float(end), p_value=p_value)
+
+
+def _number(number: int | str | None, unit: str) -> str:
+    """How many of something; a count that is withheld ("<11") is of several."""
+    shown = f"{number:,}" if isinstance(number, int) else number
+    return f"{shown} {unit if number == 1 else f'{unit}s'}"
 
 
 def _rate(rate: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from seqmlm.data.problems import Problems
+from seqmlm.engine.durable import FileLock
 from seqmlm.inference.following import Grouping, Outbox
 from seqmlm.registry import Registry
 from seqmlm.workspace import Workspace
@@ -100,8 +101,9 @@ def test_list(incidents: Path, seqmlm: Cli) -> None:
     head, new, old = [line.split("\t") for line in done.out.splitlines()]
     assert head == ["id", "state", "opened", "last alarm", "rows", "p", "what broke"]
     shown = f"{SHOWN} was never seen: 6 of 12 lines, app.log:1-12"
-    assert (new[0], new[1], new[4], new[5], new[6]) == ("2", "open", "3", "0.0125", shown)
+    assert (new[0], new[1], new[4], new[5], new[6]) == ("2", "open, scoring stopped", "3", "0.0125", shown)
     assert (old[0], old[1], old[6]) == ("1", "resolved", "'close' is missing: 4 lines, app.log:1-4")
+    assert done.err.startswith(f"{incidents / 'new.jsonl'} is not running, and has judged nothing since 20")
 
     def ids(*asked: object) -> list[int]:
         return [one["id"] for one in seqmlm("incidents", "list", *asked, "--json").json]
@@ -122,7 +124,7 @@ def test_show(incidents: Path, seqmlm: Cli) -> None:
     assert facts["reason"] == r"Because of what\nand more"
     assert facts["output"] == str(incidents / "new.jsonl")
     assert done.out.splitlines()[-1] == "app.log:5-8  p 0.013  Because of what and more"
-    assert done.err == "1 more rows (--rows)\n"
+    assert done.err == "1 more row (--rows)\n"
     found = seqmlm("incidents", "show", 2, "--json").json
     assert (found["all_rows"], [row["line"] for row in found["first_rows"]]) == (3, [1, 5, 9])
     assert (found["new"], found["first_rows"][0]["template"]) == ([SHOWN], EVIL)
@@ -183,3 +185,37 @@ def test_rows_of_sensitive_data_are_not_shown(workspace: Path, seqmlm: Cli) -> N
             assert "unusual lines" in done.out
             assert "ann" not in done.out + done.err
     assert json.loads((workspace / "s.jsonl").read_text())["message"] == "ann"
+
+
+def test_incidents_say_whether_their_scoring_runs(incidents: Path, seqmlm: Cli) -> None:
+    """Who stands for a scoring that runs holds the lock of its output."""
+    found = {one["id"]: one for one in seqmlm("incidents", "list", "--json").json}
+    assert (found[2]["stream_running"], found[2]["stream_judged"][:4]) == (False, str(NOW.year))
+    assert "not running, and has judged nothing since" in seqmlm("incidents", "show", 2).out
+    assert "running" not in seqmlm("incidents", "show", 1).out  # it is over, whoever runs
+    with FileLock(incidents / "new.jsonl.lock"):
+        done = seqmlm("incidents", "list")
+        assert ("stopped" in done.out, done.err) == (False, "")
+        assert seqmlm("incidents", "show", 2, "--json").json["stream_running"]
+        assert "is running, and has judged nothing since" in seqmlm("incidents", "show", 2).out
+
+
+def test_prune(incidents: Path, seqmlm: Cli) -> None:
+    """The old stream's incident goes; its one row is its last, and stays, as does all of the other stream."""
+    said = f"{incidents / 'old.jsonl'}: 0 of 1 rows and 1 incident "
+    dry = seqmlm("incidents", "prune", "--older-than", "1s", "--dry-run")
+    assert dry.out.splitlines()[0] == f"{said}would be deleted"
+    assert len(seqmlm("incidents", "list", "--json").json) == 2
+    found = seqmlm(
+        "incidents", "prune", "--older-than", "1h", "--stream", incidents / "new.jsonl", "--json"
+    ).json
+    assert (len(found), found[0]["rows"], found[0]["incidents"]) == (1, 0, 0)
+    assert seqmlm("incidents", "prune", "--older-than", "1h").out.splitlines()[0] == f"{said}deleted"
+    assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2]
+    for asked, code, told in (
+        (["--older-than", "soon"], 2, "--older-than is a duration such as 24h"),
+        (["--older-than", "1h", "--stream", "other.jsonl"], 4, "no scoring of this workspace"),
+        ([], 2, "--older-than"),
+    ):
+        done = seqmlm("incidents", "prune", *asked)
+        assert (done.code, told in done.err) == (code, True)

@@ -100,6 +100,22 @@ def test_a_clock_that_is_set_back_leaves_no_incident_open() -> None:
     assert stream.turn(1000 - QUIET) == [("resolved", 1)]
 
 
+def test_the_worst_severity_and_where_the_row_that_says_most_comes_from() -> None:
+    grouping = Grouping(model="app:1")
+    rows = [
+        (1, row(1, severity="ERROR", host="a", hosts=3, service="api")),
+        (2, row(5, severity="WARN", host="b", never_seen=NEW, new_lines=1)),
+        (3, row(9)),
+    ]
+    _, changes, _ = grouping.judge(rows, [], 0.0)
+    (one,) = (change.incident for change in changes)
+    assert (one.severity, one.host, one.service) == ("ERROR", "b", None)
+    first = grouping.begun(*rows[0], 0.0)
+    assert (first.severity, first.host, first.service) == ("ERROR", "a and 2 others", "api")
+    hidden = replace(grouping, private=True).begun(*rows[0], 0.0)
+    assert (hidden.severity, hidden.host, hidden.service) == (None, None, None)
+
+
 def test_the_title_says_what_broke_how_much_and_where() -> None:
     stream = Stream()
     stream.turn(0, row(1, p_value=0.001))

@@ -78,3 +78,47 @@ def test_histogram_marks_the_threshold_inside_only() -> None:
     heights = [float(h) for h in re.findall(r'class="bar"[^>]* height="([\d.]+)"', inside)]
     assert len(heights) == 2
     assert heights[1] >= 1.5
+
+
+def test_rows_and_alarms_in_time_are_bars_of_their_height() -> None:
+    edges = np.arange(4) * 3600.0
+    svg = drawing.activity(edges, np.array([100, 0, 50]), np.array([1, 0, 50]))
+    bars = re.findall(r'<rect class="([^"]*)" x="([^"]*)" y="[^"]*" width="[^"]*" height="([^"]*)"', svg)
+    whole = drawing.HEIGHT - drawing.TOP - drawing.BOTTOM
+    assert [kind for kind, _, _ in bars] == ["bar", "bar alarm", "bar", "bar alarm"]
+    heights = [float(height) for _, _, height in bars]
+    assert heights == pytest.approx([whole, 2.0, whole / 2, whole / 2], abs=0.1)  # one of a hundred is seen
+    assert [float(x) for _, x, _ in bars][2] == pytest.approx(
+        drawing.LEFT + (1000 - 56 - 12) * 2 / 3, abs=0.2
+    )
+    assert "01-01 00:00 to 01-01 01:00: 100 rows, 1 alarm" in svg
+    assert "alarm" not in drawing.activity(edges, np.array([1, 2, 3]), None)
+
+
+def test_what_lasted_is_cut_at_the_ends_of_the_picture() -> None:
+    given = [
+        drawing.Bar(begin=-50.0, end=50.0, label="early", tip="a"),
+        drawing.Bar(begin=90.0, end=500.0, label="late", tip="b", over=False),
+        drawing.Bar(begin=20.0, end=20.0, label="short " * 40, tip="c"),
+    ]
+    svg = drawing.bars(given, 0.0, 100.0)
+    found = re.findall(r'<rect class="([^"]*)" x="([^"]*)" y="[^"]*" width="([^"]*)"', svg)
+    inner = drawing.WIDTH - drawing.LEFT - drawing.RIGHT
+    assert [(kind, float(x), float(width)) for kind, x, width in found] == [
+        ("span", drawing.LEFT, pytest.approx(inner / 2, abs=0.2)),
+        ("span open", pytest.approx(drawing.LEFT + 0.9 * inner, abs=0.2), pytest.approx(inner / 10, abs=0.2)),
+        ("span", pytest.approx(drawing.LEFT + 0.2 * inner, abs=0.2), 4.0),
+    ]
+    labels = re.findall(r'<text class="lane" x="([^"]*)" y="[^"]*" text-anchor="([^"]*)">([^<]*)<', svg)
+    assert [(anchor, len(text) <= 70) for _, anchor, text in labels] == [
+        ("start", True),
+        ("end", True),
+        ("start", True),
+    ]
+    assert all(drawing.LEFT <= float(x) <= drawing.WIDTH for x, _, _ in labels)
+
+
+def test_the_expected_number_of_rows_is_a_level_line() -> None:
+    svg = drawing.histogram(np.array([2, 2]), np.array([0.0, 0.5, 1.0]), expected=4.0)
+    (y,) = re.findall(r'<line class="threshold" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', svg)
+    assert float(y) == drawing.TOP  # the picture is as high as it

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from seqmlm.errors import StateError
 from seqmlm.reports import page as module
+from seqmlm.reports.drawing import Bar
 from seqmlm.reports.page import Page
 
 EVIL = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -51,6 +52,11 @@ def full(evil: str) -> Page:
     page.timeline(evil, starts * 60.0, starts * 1.0, alarms, [evil] * 5, y_label=evil)
     page.histogram(evil, np.array([3, 1]), np.array([0.0, 1.0, 2.0]), threshold=1.5, x_label=evil)
     page.heat(evil, np.array([1.0, 9.0]), [evil, evil])
+    page.warnings([evil])
+    page.facts(evil, {evil: evil, "none": None})
+    page.activity(evil, starts * 60.0, starts[1:], np.array([0, 1, 0, 2]), note=evil)
+    bars = [Bar(begin=at, end=at + 50.0, label=evil, tip=evil, over=at > 0) for at in (0.0, 90.0, 170.0)]
+    page.bars(evil, bars, 0.0, 200.0, note=evil)
     return page
 
 

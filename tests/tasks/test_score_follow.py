@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from log_models import NORMAL, write_log_model
 from tiny_models import protein_model
 
 from seqmlm.errors import DataError, StateError, UsageError
-from seqmlm.inference import model_folder
+from seqmlm.inference import following, model_folder
 from seqmlm.inference.following import Grouping
 from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Change, DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
@@ -32,6 +33,7 @@ from seqmlm.tasks.score import score_files
 from seqmlm.tasks.score_follow import _Told, score_following
 from seqmlm.tasks.score_output import ScoreSummary
 from seqmlm.tasks.score_plan import ScoreConfig
+from seqmlm.tasks.streams import standing
 from seqmlm.workspace import Workspace
 
 LINES = [f"2024-03-05 10:00:{n:02d} INFO {NORMAL[n % 4]}" for n in range(24)]
@@ -432,6 +434,10 @@ def test_alarms_become_incidents_that_are_told_and_end_by_the_clock(calibrated: 
     assert (one.template, one.model, one.rows, one.lines) == ("disk <NUM> on fire", calibrated, 1, 4)
     assert (one.first_line, one.last_line) == (f"{logs / 'a.log'}:9", f"{logs / 'a.log'}:12")
     assert (one.first_time, one.last_time) == ("2024-03-05T10:00:08+00:00", "2024-03-05T10:00:11+00:00")
+    assert (one.severity, one.host, one.service) == ("INFO", None, None)
+    for row, first in zip(_rows(config), (0, 4, 8), strict=True):  # rows without an alarm say it as well
+        told = [row["time"][11:19], row["last_time"][11:19], row["severity"]]
+        assert told == [f"10:00:{first:02d}", f"10:00:{first + 3:02d}", "INFO"]
     assert set(one.expected) <= {"open file <NUM>", "close", "read block <NUM> of <NUM>", "<NEW>"}
     assert len(one.expected) == 3
     assert one.reason.endswith("bits).")
@@ -635,6 +641,74 @@ def test_the_version_that_an_alias_names_judges(
         StateError, match="model was app@live and is not given; model file was not given and is given; give"
     ):
         score_following(replace(config, model="app:2"))
+
+
+def _prune(config: ScoreConfig) -> int:
+    """Everything that is not needed, however young."""
+    with Registry(_located()) as registry:
+        found = registry.stream(str(config.out))
+        assert found is not None
+        return registry.prune(found.id, datetime.now(UTC) + timedelta(days=1)).rows
+
+
+def test_a_pruned_stream_goes_on_and_says_what_a_removed_output_lacks(calibrated: str, logs: Path) -> None:
+    config, said = _alarming(calibrated, logs), Said()
+    assert config.out is not None
+    _write(logs / "a.log", [*_seen("disk 7 on fire"), *map(_line, range(8))])
+    _follow(config, _states("resolved"))
+    before = _text(config)
+    assert _prune(config) == 2  # of three: the last one stays
+    _write(logs / "a.log", [*map(_line, range(8, 12))])
+    pruned: list[int] = []
+
+    def running() -> bool:
+        """Prune once more while it runs, and let it go on."""
+        if not pruned and len(_rows(config)) == 4:
+            pruned.append(_prune(config))
+            _write(logs / "a.log", [*_seen("disk 8 on fire")])
+        return bool(pruned) and _states("resolved")()
+
+    summary = _follow(config, running, said)
+    assert (summary.rows, summary.alarms, summary.incidents, sum(pruned)) == (5, 2, 2, 1)
+    assert said.said[0].endswith("rows.jsonl behind 3 rows")
+    assert _text(config).startswith(before)
+    assert [row["line"] for row in _rows(config)] == [1, 5, 9, 13, 17]
+    _prune(config)
+    config.out.unlink()
+    said = Said()
+    _write(logs / "a.log", [*map(_line, range(12, 16))])
+    _follow(config, _has(config, 2), said)
+    assert f"{config.out} is gone, and is written anew without 4 rows that were pruned" in said.said[0]
+    assert [row["line"] for row in _rows(config)] == [17, 21]
+
+
+def test_a_stream_that_reads_nothing_commits_that_it_is_alive(
+    model: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "ALIVE_SECONDS", 0.05)
+    config = _config(model, logs)
+    _write(logs / "a.log", LINES[:4])
+    seen: set[object] = set()
+
+    def alive() -> bool:
+        if _has(config, 1)():
+            with Registry(_located()) as registry:
+                (found,) = registry.streams()
+                (shown,) = (standing(one, _located()) for one in [found])
+                assert shown.running
+                seen.add(found.alive)
+        return len(seen) > 3
+
+    _follow(config, alive)
+    assert len(seen) > 3
+    with Registry(_located()) as registry:
+        (found,) = registry.streams()
+        shown = standing(found, _located())
+        assert (shown.running, shown.rows, shown.judged) == (False, 1, found.judged)
+        server = replace(_located(), database_url="postgresql://x/y")
+        assert standing(found, server).running  # from another machine: as far as is known
+        late = replace(found, alive=datetime.now(UTC) - timedelta(minutes=5))
+        assert not standing(late, server).running
 
 
 def test_rules_that_are_wrong_are_refused_before_anything_is_read(calibrated: str, logs: Path) -> None:

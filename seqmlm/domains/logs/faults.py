@@ -27,7 +27,7 @@ def _lines_changed(change: Change) -> Fault:
         changed = replace(raw, lines=tuple(lines), times=times or None)
         ends = np.cumsum([len(line) + 1 for line in lines]) - 1
         spans = np.stack([ends - [len(line) for line in lines], ends], axis=1)
-        meta = {name: value for name, value in given.record.meta.items() if name != "lines"}
+        meta = {name: value for name, value in given.record.meta.items() if name not in ("lines", "origins")}
         return Planted(replace(given.record, raw=changed, meta=meta), spans[wrong])
 
     return fault

@@ -8,7 +8,9 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Self
 
@@ -20,6 +22,7 @@ from seqmlm.anomaly.levels import SURPRISAL, UNKNOWN, Background, Level, part_ro
 from seqmlm.anomaly.values import Bools, Doubles, Longs, Row, Scored
 from seqmlm.data.record import Record
 from seqmlm.domains.logs.counts import Lines, LogCounts, counts_of, line_at, lines_of
+from seqmlm.domains.logs.readers import origins
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.engine.reductions import Rank
 from seqmlm.engine.types import Encoding, Sequences
@@ -364,9 +367,12 @@ class _LinesLevel(Level):
 
 def _lines(record: Record, part: slice) -> Record:
     """Some of a window's lines as a record."""
-    raw, columns = record.raw, ("lines", "labels")
+    raw, columns = record.raw, ("lines", "labels", "origins")
     times = None if raw.times is None else raw.times[part]
-    meta = {name: value[part] if name in columns else value for name, value in record.meta.items()}
+    meta = {
+        name: value[part] if name in columns and value is not None else value
+        for name, value in record.meta.items()
+    }
     return replace(record, raw=replace(raw, lines=raw.lines[part], times=times), meta=meta)
 
 
@@ -383,6 +389,8 @@ class SessionLevel(_LinesLevel):
     their length.
 
     JSON fields of its rows beside the usual ones, each where there is something to say:
+        time, last_time: of the first and last line, ISO 8601.
+        severity, host, service, hosts, services: what the lines say of where they come from (`origins.told`).
         odd_lines: lines of the file that surprise most, the most surprising first.
         unseen_lines: lines of the file that no training record had, or that fit no template.
         never_seen: what of these lines no training line had where only known words and values stand:
@@ -435,7 +443,7 @@ class SessionLevel(_LinesLevel):
             statistics["bigram_max"], statistics["bigram_mean"] = (
                 (float(inner.max()), float(inner.mean())) if len(inner) else (0.0, 0.0)
             )
-        extra = _told(scored, counted, known, bits)
+        extra = {**_from(scored, range(count)), **_told(scored, counted, known, bits)}
         row = record_row(scored, statistics)
         return [replace(row, length=count if windowed else 1, time=_time(scored, 0), extra=extra)]
 
@@ -487,7 +495,8 @@ class LineLevel(_LinesLevel):
             }
             row = part_row(scored, units, str(at), statistics, length=len(bits) if windowed else None)
             place = row.line if numbers is None else numbers[at]
-            rows.append(replace(row, line=place, time=_time(scored, at)))
+            extra = {**row.extra, **_from(scored, range(at, at + 1))}
+            rows.append(replace(row, line=place, time=_time(scored, at), extra=extra))
         return rows
 
 
@@ -560,6 +569,20 @@ _SHOWN = 100  # characters of a template in a sentence
 
 def _quoted(template: str) -> str:
     return repr(template if len(template) <= _SHOWN else f"{template[: _SHOWN - 3]}...")
+
+
+def _from(scored: Scored, lines: range) -> dict[str, Any]:
+    """When some lines were written, and what they say of where they come from; nothing of sensitive logs."""
+    record = scored.record
+    if "origins" not in record.meta:
+        return {}
+    part, raw, given = slice(lines.start, lines.stop), record.raw, record.meta["origins"]
+    found: dict[str, Any] = {}
+    for name, at in (("time", lines[0]), ("last_time", lines[-1])):
+        with suppress(ValueError, OverflowError, OSError):  # a year beyond all calendars
+            if (seconds := _time(scored, at)) is not None and (name == "time" or len(lines) > 1):
+                found[name] = datetime.fromtimestamp(seconds, UTC).isoformat()
+    return {**found, **origins.told(raw.lines[part], None if given is None else given[part])}
 
 
 def _time(scored: Scored, line: int) -> float | None:

@@ -62,8 +62,9 @@ def read_logs(
     """Read a log (also .gz, .zst, "-") as windows or sessions: records whose raw is a `LogLines`.
 
     `meta["lines"]` has the 1-based line each message begins on; `meta["labels"]` what the file calls each and
-    `meta["label"]` what it calls the session, where it does. `document` is the session, or the stretch of
-    windows that share lines.
+    `meta["label"]` what it calls the session, where it does; `meta["origins"]` where each comes from (see
+    `origins`), and None where no header says so; sensitive logs have none. `document` is the session,
+    or the stretch of windows that share lines.
 
     Args:
         kind: name of a format in `KINDS`; "auto" tells it by the first lines.

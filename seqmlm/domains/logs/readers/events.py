@@ -19,6 +19,7 @@ from seqmlm.data.lines import lines, lines_and_pauses
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import is_table, numbered_rows
 from seqmlm.data.timestamps import NAN
+from seqmlm.domains.logs.readers.origins import Origin
 from seqmlm.errors import DataError
 
 
@@ -210,6 +211,7 @@ class Events:
         times: seconds since 1970-01-01 UTC, not a number where unknown; None where the format has none.
         sessions: ids of the sessions it belongs to; None where the format names none.
         labels: what the file calls it ("-" and an alert in BGL); None where it does not.
+        origins: what it says of where it comes from; None where the format says nothing.
         heads: False where the line has no header and so may continue the one before; None: all have.
         whole: the lines with their headers, for what is searched in them.
     """
@@ -219,6 +221,7 @@ class Events:
     times: list[float] | None = None
     sessions: list[tuple[str, ...]] | None = None
     labels: list[str] | None = None
+    origins: list[Origin] | None = None
     heads: list[bool] | None = None
     whole: list[str] = field(default_factory=list)
 

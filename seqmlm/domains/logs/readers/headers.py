@@ -9,13 +9,14 @@ from functools import cached_property
 
 from seqmlm.data.timestamps import Clock
 from seqmlm.domains.logs.readers.events import Events, Lines
+from seqmlm.domains.logs.readers.origins import of_headers
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRIT(?:ICAL)?|FATAL|SEVERE|ALERT|EMERG)"
 _DAY = r"\d{4}-\d\d-\d\d"
 _HMS = r"\d\d:\d\d:\d\d"
 _FRACTION = r"(?:[.,](\d+))?"
 _ZONE = r" ?(Z|UTC|[+-]\d\d:?\d\d|)"
-_TAG = r"[^\s:\[]*(?:\[[^\]\s]*\])?: ?"
+_TAG = r"(?P<service>[^\s:\[]*)(?:\[[^\]\s]*\])?: ?"
 _QUOTED = r'"(?:[^"\\\n]|\\.)*"'
 _DATA = rf'(?:-|(?:\[(?:{_QUOTED}|[^\]"\n])*\])+)'
 _PART = re.compile(r"\S+ std(?:out|err) P ")
@@ -26,7 +27,8 @@ class Header:
     """How the lines of one format begin.
 
     Args:
-        head: expression with three groups: the time to its seconds, its fraction, its zone.
+        head: expression with three groups: the time to its seconds, its fraction, its zone; further ones have
+            names, as `origins.of_headers` knows them.
         message: expression with one group; what follows it in the line is left out.
         label: expression with one group before the head, or none.
         doubtful: other formats are preferred where they fit as well.
@@ -39,11 +41,16 @@ class Header:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Groups time, fraction, zone, message (and label first); matches every line exactly once.
+        """Groups time, fraction, zone, message (label first), and named ones; matches every line once.
 
         The lines of a batch are searched as one text, so no part of it may match a line end.
         """
         return re.compile(f"^(?:{self.label or ''}{self.head})?{self.message}", re.MULTILINE | re.ASCII)
+
+    @cached_property
+    def named(self) -> frozenset[int]:
+        """Numbers of the groups that have names."""
+        return frozenset(self.pattern.groupindex.values())
 
     @cached_property
     def only(self) -> re.Pattern[str]:
@@ -51,27 +58,30 @@ class Header:
 
 
 HEADERS: Mapping[str, Header] = {
-    "hdfs": Header(rf"(\d{{6}} \d{{6}})()() \d+ {_LEVEL} [^\s:]+: ?"),
-    "spark": Header(rf"(\d\d/\d\d/\d\d {_HMS})()() {_LEVEL} +[^\s:]+: ?"),
+    "hdfs": Header(rf"(\d{{6}} \d{{6}})()() \d+ (?P<severity>{_LEVEL}) (?P<service>[^\s:]+): ?"),
+    "spark": Header(rf"(\d\d/\d\d/\d\d {_HMS})()() (?P<severity>{_LEVEL}) +(?P<service>[^\s:]+): ?"),
     "bgl": Header(
-        r" (\d{9,10})()() \d{4}\.\d\d\.\d\d \S+ \d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d\.\d+ \S+ \S+ \S+ [A-Z]+ ?",
+        r" (\d{9,10})()() \d{4}\.\d\d\.\d\d (?P<host>\S+) \d{4}-\d\d-\d\d-\d\d\.\d\d\.\d\d\.\d+ \S+ \S+ "
+        r"(?P<service>\S+) (?P<severity>[A-Z]+) ?",
         label=r"(\S+)",
     ),
     # RFC 5424: priority, version, time, host, application, process, message id, structured data.
     "syslog5424": Header(
-        rf"<\d{{1,3}}>\d{{1,2}} ({_DAY}T{_HMS}){_FRACTION}{_ZONE} \S+ \S+ \S+ \S+ {_DATA} ?(?:\ufeff)?"
+        rf"<(?P<priority>\d{{1,3}})>\d{{1,2}} ({_DAY}T{_HMS}){_FRACTION}{_ZONE} (?P<host>\S+) "
+        rf"(?P<service>\S+) \S+ \S+ {_DATA} ?(?:\ufeff)?"
     ),
     # RFC 3164, and the form with an ISO time that newer daemons and journalctl write: time, host (not a
     # level), tag with process. As other programs may begin so, a tag must be sure where there is no fraction.
     "syslog": Header(
-        rf"(?:<\d{{1,3}}>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|"
+        rf"(?:<(?P<priority>\d{{1,3}})>)?([A-Z][a-z]{{2}} [ \d]\d {_HMS}|"
         rf"{_DAY}T{_HMS}(?=\.\d+(?:[+-]\d\d:\d\d|Z) (?!{_LEVEL} )\S+ \S+: |"
         rf"(?:[+-]\d\d:?\d\d|Z) \S+ (?:[^\s\[]+\[\d+\]|kernel): ))"
-        rf"{_FRACTION}{_ZONE} \S+ (?: ?-- )?(?:{_TAG}|[^\s:\[]+(?: [^\s:\[]+){{1,3}}(?:\[\d+\])?: )?"
+        rf"{_FRACTION}{_ZONE} (?P<host>\S+) (?: ?-- )?"
+        rf"(?:{_TAG}|(?P<service_2>[^\s:\[]+(?: [^\s:\[]+){{1,3}})(?:\[\d+\])?: )?"
     ),
     "apache_error": Header(
         rf"\[([A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_HMS}(?:\.\d+)? \d{{4}})()()\] "
-        r"\[[^\]\n]*\] (?:\[pid [^\]\n]*\] )?"
+        r"\[(?P<severity>[^\]\n]*)\] (?:\[pid [^\]\n]*\] )?"
     ),
     "access": Header(
         rf"\S+ \S+ \S.*? ?\[(\d\d/[A-Z][a-z]{{2}}/\d{{4}}:{_HMS})() ?([+-]\d{{4}})\] ",
@@ -79,12 +89,16 @@ HEADERS: Mapping[str, Header] = {
     ),
     # What a container runtime writes (CRI): time, stream, F for a full line or P for a part of one.
     "cri": Header(rf"({_DAY}T{_HMS}){_FRACTION}{_ZONE} std(?:out|err) [FP] "),
-    "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - {_LEVEL} +\[.*?\] - "),
-    "openstack": Header(rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ {_LEVEL} \S+ (?:\[[^\]\n]*\] )?"),
+    "zookeeper": Header(rf"({_DAY} {_HMS}){_FRACTION}() - (?P<severity>{_LEVEL}) +\[.*?\] - "),
+    "openstack": Header(
+        rf"(?:\S+ )?({_DAY} {_HMS}){_FRACTION}() \d+ (?P<severity>{_LEVEL}) "
+        r"(?P<service>\S+) (?:\[[^\]\n]*\] )?"
+    ),
     "iso": Header(
-        rf"(?:\[?{_LEVEL}\]?:? +)?\[?(\d{{4}}[-/]\d\d[-/]\d\d[T ]{_HMS})"
+        rf"(?:\[?(?P<severity>{_LEVEL})\]?:? +)?\[?(\d{{4}}[-/]\d\d[-/]\d\d[T ]{_HMS})"
         rf"{_FRACTION}{_ZONE}\]?[ \t]*(?:[-|:] *)?"
-        rf"(?:(?:\[?{_LEVEL}\]?|\[(?i:{_LEVEL})\])(?![\w.]):?[ \t]*(?:[-|] )?)?",
+        rf"(?:(?:\[?(?P<severity_2>{_LEVEL})\]?|\[(?P<severity_3>(?i:{_LEVEL}))\])"
+        r"(?![\w.]):?[ \t]*(?:[-|] )?)?",
         doubtful=True,
     ),
     "epoch": Header(r"\[?(\d{10}(?=[.\]\s])|\d{13}|\d{16}|\d{19})(?:\.(\d+))?()\]?[ \t]+", doubtful=True),
@@ -118,7 +132,9 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
         if not texts:
             yield Events(numbers=[], messages=[])
             continue
-        columns = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
+        every = list(zip(*header.pattern.findall("\n".join(texts)), strict=True))
+        named = {name: every[number - 1] for name, number in header.pattern.groupindex.items()}
+        columns = [one for number, one in enumerate(every, 1) if number not in header.named]
         labels = list(columns.pop(0)) if header.label else None
         seconds, fractions, zones, messages = columns
         yield Events(
@@ -126,6 +142,7 @@ def parsed(name: str | None, batches: Iterator[Lines], clock: Clock, keep_header
             messages=texts if keep_header else list(messages),
             times=_times(seconds, fractions, zones, clock),
             labels=labels,
+            origins=of_headers(named, len(texts)),
             heads=list(map(bool, seconds)),
             whole=texts,
         )

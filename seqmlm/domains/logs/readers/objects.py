@@ -23,6 +23,7 @@ from seqmlm.data.readers.tables import (
 )
 from seqmlm.data.timestamps import NAN, Clock, epoch
 from seqmlm.domains.logs.readers.events import Events, Lines, batched
+from seqmlm.domains.logs.readers.origins import NOTHING, reading
 from seqmlm.errors import DataError
 
 MESSAGE = ("message", "content", "msg", "log", "text", "@message", "body", "event")
@@ -170,9 +171,11 @@ def events_of(
         if not kept:
             continue
         values = [row for _, row in kept]
+        origin = reading(name for row in values for name in row)
         yield Events(
             numbers=[number for number, _ in kept],
             messages=messages,
+            origins=[NOTHING if origin is None else origin(row) for row in values],
             times=[_time(row, found.times, clock) for row in values] if found.times else None,
             sessions=None if found.session is None else [_ids(row.get(found.session)) for row in values],
             labels=None if found.label is None else [str(row.get(found.label)) for row in values],
@@ -349,6 +352,7 @@ class Table:
         session = None if self.found.session is None else at[self.found.session]
         label = None if self.found.label is None else at[self.found.label]
         times = [at[name] for name in self.found.times]
+        origin = reading(self.names)
         for rows in self.batches():
             if not rows:
                 yield Events(numbers=[], messages=[])
@@ -364,6 +368,10 @@ class Table:
                 else None,
                 sessions=None if session is None else [_ids(value) for value in columns[session]],
                 labels=None if label is None else list(columns[label]),
+                origins=[
+                    NOTHING if origin is None else origin(dict(zip(self.names, row, strict=False)))
+                    for row in values
+                ],
                 whole=messages,
             )
 

@@ -218,6 +218,8 @@ class Reading:
         meta: dict[str, object] = {"lines": piece.numbers}
         if piece.labels is not None:
             meta["labels"] = piece.labels
+        if not self._problems.sensitive:
+            meta["origins"] = piece.origins
         cut = piece.session is None and not self._asked.window.by_time
         raw = LogLines(lines=piece.messages, times=piece.times, windowed=cut)
         return self._made(raw, piece.session, piece.numbers[0], f"{self._name}:{piece.group}", meta)

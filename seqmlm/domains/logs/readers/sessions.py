@@ -21,6 +21,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.splits import hash64
 from seqmlm.data.timestamps import duration
 from seqmlm.domains.logs.readers.events import Events, chosen
+from seqmlm.domains.logs.readers.origins import Origin
 from seqmlm.errors import DataError, UsageError
 
 STRETCH = 16
@@ -39,6 +40,7 @@ class Piece:
         messages: what each says.
         times: seconds since 1970-01-01 UTC, or None.
         labels: what the file calls each, or None.
+        origins: where each comes from, or None.
         session: id of the session, or None for a window.
         group: number that records share which may share lines; those of two groups never do.
     """
@@ -47,6 +49,7 @@ class Piece:
     messages: tuple[str, ...]
     times: tuple[float, ...] | None
     labels: tuple[str, ...] | None
+    origins: tuple[Origin, ...] | None
     session: str | None
     group: int
 
@@ -138,6 +141,7 @@ class _Held:
         self._messages: list[str] = []
         self._times: list[float] | None = None
         self._labels: list[str] | None = None
+        self._origins: list[Origin] | None = None
         self._order: list[float] = []  # times that never go back
         self._came = 0.0  # the last of them, by our clock
         self.late = 0
@@ -155,6 +159,8 @@ class _Held:
             self._came = time.monotonic()
         if batch.labels is not None:
             self._labels = (self._labels or []) + batch.labels
+        if batch.origins is not None:
+            self._origins = (self._origins or []) + batch.origins
 
     def end(self, window: Window) -> int | None:
         """Lines of the first stretch, if it is whole."""
@@ -166,7 +172,7 @@ class _Held:
         return WINDOW_LINES if len(self.numbers) >= WINDOW_LINES else None
 
     def drop(self, end: int) -> None:
-        for column in (self.numbers, self._messages, self._times, self._labels, self._order):
+        for column in (self.numbers, self._messages, self._times, self._labels, self._origins, self._order):
             if column:
                 del column[:end]
 
@@ -213,6 +219,7 @@ class _Held:
             messages=tuple(self._messages[first:last]),
             times=tuple(times[first:last]) if times is not None and known else None,
             labels=None if self._labels is None else tuple(self._labels[first:last]),
+            origins=None if self._origins is None else tuple(self._origins[first:last]),
             session=None,
             group=self.numbers[group],
         )
@@ -326,6 +333,7 @@ class _Open:
     messages: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
     came: float = 0.0  # by our clock, the last of them, of a live input
 
 
@@ -387,7 +395,8 @@ class Sessions:
 
     def _add(self, batch: Events) -> Iterator[Piece]:
         ids = self._ids(batch)
-        times, labels, sessions, gap = batch.times, batch.labels, self._open, self._gap
+        times, labels, origins = batch.times, batch.labels, batch.origins
+        sessions, gap = self._open, self._gap
         came = 0.0 if self._idle is None else time.monotonic()
         if gap is not None and times is None and self._idle is None:
             raise DataError(
@@ -412,6 +421,8 @@ class Sessions:
                     one.times.append(times[row])
                 if labels is not None:
                     one.labels.append(labels[row])
+                if origins is not None:
+                    one.origins.append(origins[row])
                 self._lines += 1
                 if len(one.numbers) >= self._max_lines:
                     self._problems.note("a session was cut: it has more lines than max_session")
@@ -459,6 +470,7 @@ def _piece(name: str, one: _Open) -> Piece:
         messages=tuple(one.messages),
         times=tuple(one.times) if one.times and not isnan(one.times[0]) else None,
         labels=tuple(one.labels) or None,
+        origins=tuple(one.origins) or None,
         session=name,
         group=one.numbers[0],
     )

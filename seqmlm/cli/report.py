@@ -1,0 +1,53 @@
+"""`seqmlm report`: what a model judged of followed files in a period, as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seqmlm.cli.options import Json
+from seqmlm.cli.output import say, tell
+
+_LISTED = 10  # incidents that are named
+
+
+def report(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Name of a model, or reference to one; all where left out."),
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long the period is that ends now: 24h, 30m, 7d, ...")
+    ] = "24h",
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the page to this file; default: report-MODEL.html."),
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Report what `score --follow` judged in a period: rows, alarms, incidents in time, and p-values.
+
+    It reads the database alone. Streams that are not running, or have judged nothing, are said first.
+    With --json no page is written unless --html names one.
+
+    Example: seqmlm report web --since 24h --html web.html
+    """
+    from seqmlm.cli.output import print_json
+    from seqmlm.tasks.timeline import default_page, timeline
+
+    found = timeline(model, since)
+    page = html if html is not None or json_output else default_page(model)
+    if page is not None:
+        found.write(page)
+        tell(f"report: {page}")
+    if json_output:
+        print_json(found.to_dict())
+        return
+    for one in found.incidents[:_LISTED]:
+        say(f"incident {one.id} ({one.state}): {one.title}")
+    for sentence in found.verdict():
+        say(sentence)
+    for sentence in found.warnings():
+        say(f"warning: {sentence}")

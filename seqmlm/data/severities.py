@@ -1,0 +1,46 @@
+"""How bad something says it is: the words and numbers of syslog, of languages and of log libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+_ORDER = (
+    ("FINEST", "FINER", "TRACE", "VERBOSE"),
+    ("DEBUG", "FINE"),
+    ("INFO", "INFORMATION", "INFORMATIONAL", "CONFIG"),
+    ("NOTICE",),
+    ("WARN", "WARNING"),
+    ("ERR", "ERROR", "SEVERE", "FAILURE"),
+    ("CRIT", "CRITICAL", "FATAL"),
+    ("ALERT",),
+    ("EMERG", "EMERGENCY", "PANIC"),
+)
+RANKS = {word: rank for rank, words in enumerate(_ORDER) for word in words}
+"""Words, from harmless to the end of the system; those of one rank mean about the same."""
+
+SYSLOG = ("EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG")
+"""The severities of RFC 5424 by their number."""
+
+_NUMBERS = {10: "TRACE", 20: "DEBUG", 30: "INFO", 40: "WARN", 50: "ERROR", 60: "FATAL"}  # of bunyan and pino
+
+
+def severity(value: Any) -> str:
+    """The severity that a word or number means, in capital letters; "" where it means none.
+
+    >>> [severity(one) for one in ("warn", 3, "50", "core:error", "rather bad", None)]
+    ['WARN', 'ERR', 'ERROR', 'ERROR', '', '']
+    """
+    text = str(value).rpartition(":")[2].strip().upper()
+    if text.isdecimal() and len(text) < 3:
+        return SYSLOG[int(text)] if int(text) < len(SYSLOG) else _NUMBERS.get(int(text), "")
+    return text if text in RANKS else ""
+
+
+def highest(severities: Iterable[str | None]) -> str | None:
+    """The worst of some severities, the first of equal ones; None where there is none.
+
+    >>> highest(["INFO", "", "ERROR", "ERR", None]), highest([])
+    ('ERROR', None)
+    """
+    return max((one for one in severities if one in RANKS), key=lambda one: RANKS[one], default=None)

@@ -1,0 +1,205 @@
+"""Streams as they stand, and what can be pruned of them: nothing that is still needed, whatever the times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select, update
+
+from seqmlm.registry import Change, Incident, Notice, Pruned, Registry, streams, tables
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+def incident(stream: int, row: int, ago: timedelta, *, over: bool = True) -> Incident:
+    at = NOW - ago
+    return Incident(
+        stream_id=stream,
+        row=row,
+        model="app:1",
+        place="/logs/app.log",
+        title="",
+        what="",
+        reason="",
+        template="",
+        new=(),
+        first_line="",
+        last_line="",
+        first_time=None,
+        last_time=None,
+        rows=1,
+        lines=1,
+        p_value=0.1,
+        start=1,
+        end=2,
+        opened=at,
+        updated=at,
+        state="resolved" if over else "open",
+        resolved=at if over else None,
+    )
+
+
+@dataclass
+class Stream:
+    """A stream with a row a day; the first was judged `days` ago, and all but the last few are written."""
+
+    registry: Registry
+    days: int = 20
+    unwritten: int = 2
+    name: str = "/out.jsonl"
+
+    def __post_init__(self) -> None:
+        self.id = self.registry.begin_stream(self.name, {"files": ["/logs/*.log"]})
+
+    def fill(
+        self, owners: dict[int, int] | None = None, changes: Sequence[Change] = (), told: bool = False
+    ) -> None:
+        self.registry.commit_stream(
+            self.id,
+            files=[],
+            rows=[(n, n % 2 == 0, f'{{"n": {n}}}') for n in range(1, self.days + 1)],
+            counts={},
+            mark={"size": 1},
+            written=self.days - self.unwritten,
+            changes=changes,
+            belongs=owners or {},
+            notify=lambda done: [
+                Notice(
+                    sink="hook",
+                    key=f"{self.id}-{one.incident.id}",
+                    incident=one.incident.id,
+                    kind="opened",
+                    body={},
+                )
+                for one in done
+                if told
+            ],
+        )
+        kind = tables.StreamRow
+        with self.registry._writing.begin() as session:
+            for number in range(1, self.days + 1):
+                row = (kind.stream_id == self.id, kind.number == number)
+                at = NOW - (self.days - number) * DAY
+                session.execute(update(kind).where(*row).values(created=at))
+
+    def numbers(self) -> list[int]:
+        return [number for number, _ in self.registry.stream_rows(self.id, 0, 999)]
+
+    def incidents(self) -> list[int]:
+        return [one.row for one in self.registry.incidents(stream=self.id)]
+
+
+def over(one: Incident) -> Change:
+    return Change(kind="resolved" if one.state == "resolved" else "opened", incident=one)
+
+
+def test_old_rows_go_and_the_rest_stays(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, other = Stream(registry), Stream(registry, name="/other.jsonl")
+    stream.fill()
+    other.fill()
+    before = NOW - 9.5 * DAY
+    would = registry.prune(stream.id, before, pretend=True)
+    assert (would, stream.numbers()) == (Pruned(rows=10, through=10), list(range(1, 21)))
+    monkeypatch.setattr(streams, "STEP", 3)  # in several transactions
+    assert registry.prune(stream.id, before) == would
+    assert stream.numbers() == list(range(11, 21))
+    assert registry.prune(stream.id, before) == Pruned()
+    assert registry.streams()[0].pruned == would
+    assert other.numbers() == list(range(1, 21))
+
+
+def test_what_the_output_does_not_have_and_the_last_row_stay(registry: Registry) -> None:
+    behind, whole = Stream(registry), Stream(registry, unwritten=0, name="/whole.jsonl")
+    behind.fill()
+    whole.fill()
+    for stream in (behind, whole):
+        registry.prune(stream.id, NOW + DAY)
+    assert (behind.numbers(), whole.numbers()) == ([19, 20], [20])
+    entry = registry.streams()[1]
+    assert (entry.last, entry.pruned) == (20, Pruned(rows=19, through=19))
+    assert entry.judged is not None
+    assert abs(entry.judged - NOW) < timedelta(seconds=1)
+
+
+def test_incidents_that_are_not_over_keep_their_rows_and_what_is_muted_stays_silent(
+    registry: Registry,
+) -> None:
+    stream = Stream(registry)
+    given = [
+        incident(stream.id, 1, 19 * DAY),
+        incident(stream.id, 3, 16 * DAY, over=False),
+        incident(stream.id, 5, 15 * DAY, over=False),  # acknowledged
+        incident(stream.id, 7, 13 * DAY),  # muted
+        incident(stream.id, 9, 2 * DAY),  # it went on until lately
+    ]
+    stream.fill({1: 1, 2: 1, 3: 3, 4: 3, 5: 5, 7: 7, 9: 9, 18: 9}, [over(one) for one in given])
+    by_row = {one.row: one.id for one in registry.incidents(stream=stream.id)}
+    registry.mark_incident(by_row[5], state="acknowledged")
+    registry.mark_incident(by_row[7], muted=True)
+    found = registry.prune(stream.id, NOW - 9.5 * DAY)
+    assert (found.rows, found.incidents) == (6, 1)
+    assert stream.incidents() == [3, 5, 7, 9]
+    assert stream.numbers() == [3, 4, 5, 9, *range(11, 21)]
+    assert registry.streams()[0].pruned == Pruned(rows=6, through=10, incidents=1)
+
+
+def test_what_a_webhook_is_still_to_be_told_stays(registry: Registry) -> None:
+    stream = Stream(registry)
+    stream.fill(
+        changes=[over(incident(stream.id, 1, 19 * DAY)), over(incident(stream.id, 3, 16 * DAY))], told=True
+    )
+    queue = registry.notices(stream.id)
+    first, _ = queue.due("hook", NOW + DAY)
+    queue.delivered(first, NOW)
+    assert registry.prune(stream.id, NOW - DAY, pretend=True).incidents == 1
+    assert registry.prune(stream.id, NOW - DAY).incidents == 1
+    assert stream.incidents() == [3]
+    assert queue.counts() == {"hook": {"waiting": 1, "delivered": 0, "given_up": 0}}
+    (second,) = queue.due("hook", NOW + DAY)
+    queue.give_up(second, "403", NOW)
+    assert registry.prune(stream.id, NOW - DAY).incidents == 1
+    assert (stream.incidents(), queue.counts()) == ([], {})
+
+
+def test_a_commit_goes_on_behind_what_was_pruned(registry: Registry) -> None:
+    stream = Stream(registry, unwritten=0)
+    stream.fill()
+    registry.prune(stream.id, NOW + DAY)
+    entry = registry.streams()[0]
+    more = [(entry.last + 1, False, "{}")]
+    registry.commit_stream(stream.id, files=[], rows=more, counts={}, mark={}, written=entry.last)
+    assert stream.numbers() == [20, 21]
+    assert registry.streams()[0].pruned == entry.pruned  # a commit leaves it as it is
+
+
+def test_rows_since_a_time_come_in_order_and_in_pieces(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(registry)
+    stream.fill()
+    for step in (1, 4, 100):
+        monkeypatch.setattr(streams, "STEP", step)
+        found = list(registry.rows_since(stream.id, NOW - 3.5 * DAY))
+        assert [(alarm, line) for _, alarm, line in found] == [
+            (n % 2 == 0, f'{{"n": {n}}}') for n in range(17, 21)
+        ]
+        assert abs(found[-1][0] - NOW) < timedelta(seconds=1)
+    assert list(registry.rows_since(stream.id, NOW + DAY)) == []
+
+
+def test_a_stream_says_when_it_was_alive(registry: Registry) -> None:
+    stream = Stream(registry)
+    (begun,) = registry.streams()
+    assert begun.alive is not None
+    assert abs(begun.alive - NOW) < timedelta(minutes=5)
+    assert (begun.judged, begun.last) == (None, 0)
+    with registry._writing.begin() as session:
+        session.execute(update(tables.Stream).values(alive=None, pruned=None))
+        assert session.scalars(select(tables.Stream.alive)).all() == [None]
+    assert replace(registry.streams()[0], alive=begun.alive) == begun  # as an earlier version left it
+    registry.commit_stream(stream.id, files=[], rows=[], counts={}, mark={}, written=0)
+    assert registry.streams()[0].alive is not None
