@@ -13,8 +13,9 @@ import os
 import shlex
 import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import IO, Any
 
 from seqmlm.data.files import Source
 from seqmlm.data.record import Record
-from seqmlm.engine.durable import move_into_place
+from seqmlm.engine.durable import DISK, move_into_place
 from seqmlm.errors import StateError, UsageError
 from seqmlm.streams.follow import Follower
 from seqmlm.streams.generations import FileState, Gap
@@ -44,6 +45,7 @@ _NAMED = "entries.json"
 # What of journalctl's options says which entries; others would change how they are told.
 _SHORT = {"-u": "--unit", "-t": "--identifier", "-p": "--priority", "-g": "--grep", "-D": "--directory"}
 _SHORT |= {"-M": "--machine", "-S": "--since", "-k": "--dmesg", "-m": "--merge"}
+_KERNEL = "_TRANSPORT=kernel"  # --dmesg means also: of this boot
 _VALUED = ["unit=", "user-unit=", "identifier=", "priority=", "grep=", "facility=", "directory=", "machine="]
 _LONG = [*_VALUED, "namespace=", "since=", "dmesg", "merge", "system", "user"]
 
@@ -77,6 +79,8 @@ def asked(source: str) -> tuple[list[str], str | None]:
         name = _SHORT.get(name, name)
         if name == "--since":
             since = value
+        elif name == "--dmesg":
+            fields.append(_KERNEL)
         else:
             chosen.append(f"{name}={value}" if value else name)
     return [*chosen, *fields], since
@@ -123,9 +127,14 @@ class JournalFollower(Follower):
         super().__init__(
             [str(self._file)], lambda given: read(Source(NAME, given.live)), states, tell=tell, **options
         )
-        self._lock, self._stopping, self._room = threading.Lock(), threading.Event(), threading.Event()
+        if self.open and self._cursor() is None:
+            tell(
+                f"the entries that were kept in {folder} are gone, and with them where the journal was left: "
+                "it goes on with its newest entry"
+            )
+        self._lock, self._stopping, self._room = threading.RLock(), threading.Event(), threading.Event()
         self._lost, self._told_lost = threading.Event(), threading.Event()
-        self._failed: OSError | None = None
+        self._failed: Exception | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._room.set()
         self._thread = threading.Thread(target=self._pump, name="journal", daemon=True)
@@ -137,8 +146,6 @@ class JournalFollower(Follower):
         Raises:
             StateError: entries cannot be written.
         """
-        if self._failed is not None:
-            raise StateError(f"{self._file} cannot be written: {self._failed.strerror}; make room there")
         if self._lost.is_set() and not self._told_lost.is_set():
             self._told_lost.set()
             state = self._files[-1].state if self._files else FileState(number=0, path="")
@@ -149,11 +156,20 @@ class JournalFollower(Follower):
         if self._told_lost.is_set():  # that was committed: now the entries behind it may come
             self._told_lost.clear()
             self._lost.clear()
-        records = super().turn()
-        unread = self.unread
-        (self._room.set if unread < MOST_UNREAD else self._room.clear)()
-        if not unread and self.idle:
-            self._rotate()
+        with self._lock:  # what is read is on the disk by then
+            if self._failed is not None:
+                reason = getattr(self._failed, "strerror", None) or repr(self._failed)
+                raise StateError(
+                    f"{self._file} cannot be written: {reason}; make room there"
+                ) from self._failed
+            records = super().turn()
+            unread = self.unread
+            (self._room.set if unread < MOST_UNREAD else self._room.clear)()
+            if not unread and self.idle:
+                try:
+                    self._rotate()
+                except OSError as error:
+                    raise StateError(f"{self._file} cannot be moved: {error.strerror}") from None
         self.gaps = [replace(gap, path=NAME) for gap in self.gaps]
         return records
 
@@ -178,19 +194,19 @@ class JournalFollower(Follower):
         whole = tail.rfind(b"\n") + 1
         if whole < len(tail):
             file.truncate(at + whole)
+        DISK.sync(self._file.parent)
         return file
 
     def _rotate(self) -> None:
         """Begin another file, where this one is long enough; the one before it is done by then."""
-        with self._lock:
-            if self._out.tell() < FILE_BYTES or self.unread or self.open > 1:
-                return
-            numbers = self._numbers()
-            for number in numbers:
-                self._file.with_name(f"{_NAMED}.{number}").unlink(missing_ok=True)
-            self._out.close()
-            move_into_place(self._file, self._file.with_name(f"{_NAMED}.{max(numbers, default=0) + 1}"))
-            self._out = self._opened()
+        if self._out.tell() < FILE_BYTES or self.unread or self.open > 1:
+            return
+        numbers = self._numbers()
+        for number in numbers:
+            self._file.with_name(f"{_NAMED}.{number}").unlink(missing_ok=True)
+        self._out.close()
+        move_into_place(self._file, self._file.with_name(f"{_NAMED}.{max(numbers, default=0) + 1}"))
+        self._out = self._opened()
 
     def _numbers(self) -> list[int]:
         found = (path.suffix[1:] for path in self._file.parent.glob(f"{_NAMED}.*"))
@@ -215,51 +231,69 @@ class JournalFollower(Follower):
                 if not self._stopping.is_set():
                     self._say(f"journalctl has ended ({said}); it is started again and again")
                     self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
-        except OSError as error:
+        except Exception as error:  # told by the next turn
             self._failed = error
 
     def _run(self) -> tuple[bool, str]:
-        """One journalctl to its end: whether anything came of it, and what it said last."""
-        cursor = self._cursor()
-        begin = ["--no-tail", f"--cursor={cursor}"] if cursor else ["--lines=1"]
-        if cursor is None and self._since is not None:
-            begin = ["--no-tail", f"--since={self._since}"]
-        given = [self._command, "--output=json", "--all", "--quiet", "--follow", *begin, *self._arguments]
-        with self._lock:
+        """What the journal has, and then what comes: whether anything did, and what journalctl said last.
+
+        `--follow` tells entries of the present boot alone, whatever the cursor (systemd issue 36102).
+        """
+        cursor, came = self._cursor(), False
+        since = [] if self._since is None else [f"--since={self._since}"]
+        if begin := [f"--cursor={cursor}"] if cursor else since:
+            came, said = self._fetch(begin, cursor, ends=True)
             if self._stopping.is_set():
-                return False, ""
-            child = self._child = subprocess.Popen(
-                given,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us alone
-            )
-        assert child.stdout is not None
-        assert child.stderr is not None
+                return came, said
+            cursor = self._cursor()
+        begin = ["--no-tail", f"--cursor={cursor}"] if cursor else ["--no-tail", *since]
+        more, said = self._fetch(["--follow", *(begin if cursor or since else ["--lines=1"])], cursor)
+        return came or more, said
+
+    def _fetch(self, begin: Sequence[str], cursor: str | None, *, ends: bool = False) -> tuple[bool, str]:
+        """Keep what one journalctl tells behind a cursor, which must be there if it tells all to its end."""
+        given = [self._command, "--output=json", "--all", "--quiet", *begin, *self._arguments]
         came, left = False, b""
-        with child:
-            while not self._stopping.is_set() and (block := os.read(child.stdout.fileno(), _BLOCK)):
-                lines, end, left = (left + block).rpartition(b"\n")
-                if not end:
-                    continue
-                if not came and cursor is not None:
-                    lines = self._behind(cursor, lines)
-                came = True
-                self._keep(lines)
-            if self._stopping.is_set():
-                child.terminate()
-            said = child.stderr.read().decode("utf-8", "replace").strip().splitlines()
+        with tempfile.TemporaryFile() as errors:
+            with self._lock:
+                if self._stopping.is_set():
+                    return False, ""
+                try:
+                    child = self._child = subprocess.Popen(
+                        given,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        start_new_session=True,  # Ctrl-C is for us alone
+                    )
+                except OSError as error:
+                    return False, str(error.strerror)
+            assert child.stdout is not None
+            with child:
+                while not self._stopping.is_set() and (block := os.read(child.stdout.fileno(), _BLOCK)):
+                    lines, end, left = (left + block).rpartition(b"\n")
+                    if not end:
+                        continue
+                    if not came and cursor is not None:
+                        lines = self._behind(cursor, lines, ends=ends)
+                    came = True
+                    self._keep(lines)
+                if self._stopping.is_set():
+                    child.terminate()
+            errors.seek(0)
+            said = errors.read().decode("utf-8", "replace").strip().splitlines()
         return came, said[-1] if said else f"exit code {child.returncode}"
 
-    def _behind(self, cursor: str, lines: bytes) -> bytes:
-        """The lines behind the entry that was kept last; where the journal has it no more, all of them."""
-        first, _, rest = lines.partition(b"\n")
-        if _cursor_of(first) == cursor:
-            return rest
-        self._lost.set()
-        while self._lost.is_set() and not self._stopping.is_set():
-            self._stopping.wait(_MOMENT)
+    def _behind(self, cursor: str, lines: bytes, *, ends: bool) -> bytes:
+        """The lines behind the entry that was kept last; all of them where the journal has it no more."""
+        found = lines.split(b"\n")
+        place = next((at for at, line in enumerate(found) if _cursor_of(line) == cursor), None)
+        if place is not None:
+            return b"\n".join(found[place + 1 :])
+        if ends:
+            self._lost.set()
+            while self._lost.is_set() and not self._stopping.is_set():
+                self._stopping.wait(_MOMENT)
         return b"" if self._stopping.is_set() else lines  # not kept before the loss is
 
     def _keep(self, lines: bytes) -> None:
@@ -267,8 +301,13 @@ class JournalFollower(Follower):
             pass
         if lines:
             with self._lock:
-                self._out.write(lines + b"\n")
-                self._out.flush()
+                try:
+                    self._out.write(lines + b"\n")
+                    self._out.flush()
+                    DISK.sync(self._file)
+                except OSError as error:
+                    self._failed = error  # before anybody can read them
+                    raise
 
 
 def _tail(file: Path) -> tuple[int, bytes]:

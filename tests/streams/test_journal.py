@@ -118,8 +118,14 @@ def test_it_begins_with_the_newest_entry_and_goes_on_where_it_was(entries: Path,
     process.start()
     process.until(lambda: process.lines == steps(3, 4, 5, 6, 7))
     assert process.gaps == []
-    given = [json.loads(line) for line in Path(f"{entries}.asked").read_text().splitlines()]
-    assert [given[0][-1], given[1][-1]] == ["--lines=1", "--cursor=5"]
+    asks = Path(f"{entries}.asked")
+    process.until(lambda: asks.read_text().count("\n") == 3)
+    given = [json.loads(line) for line in asks.read_text().splitlines()]
+    assert [one[3:] for one in given] == [
+        ["--follow", "--lines=1"],
+        ["--cursor=5"],
+        ["--follow", "--no-tail", "--cursor=7"],
+    ]
     assert process.folder.stat().st_mode & 0o777 == 0o700
     assert (process.folder / "entries.json").stat().st_mode & 0o777 == 0o600
 
@@ -164,6 +170,71 @@ def test_entries_that_the_journal_has_lost_are_told_first(entries: Path, process
     assert gap.cause == "the journal keeps the entry no more that was read last"
 
 
+def test_entries_of_another_boot_are_read(entries: Path, process: Process) -> None:
+    add(entries, 1, 2, _BOOT_ID="a")
+    process.start()
+    process.until(lambda: process.lines == steps(2))
+    process.die()
+    add(entries, 3, 4, _BOOT_ID="a")
+    add(entries, 5, _BOOT_ID="b")
+    process.start()
+    process.until(lambda: process.lines == steps(2, 3, 4, 5))
+    add(entries, 6, _BOOT_ID="b")
+    process.until(lambda: process.lines == steps(2, 3, 4, 5, 6))
+    assert process.gaps == []
+
+
+def test_entries_are_on_the_disk_before_they_are_read(
+    entries: Path, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(entries, 1)
+    process.start()
+    process.until(lambda: process.lines == steps(1))
+    refused: list[Path] = []
+
+    def refuse(path: Path) -> None:
+        refused.append(path)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal.DISK, "sync", refuse)
+    add(entries, 2)
+    with pytest.raises(StateError, match=r"entries\.json cannot be written: No space left on device; make"):
+        process.until(lambda: process.lines == steps(1, 2))
+    assert refused == [process.folder / "entries.json"]
+
+
+def test_a_removed_folder_of_entries_is_told(entries: Path, process: Process) -> None:
+    add(entries, 1)
+    process.start()
+    process.until(lambda: process.lines == steps(1))
+    process.die()
+    shutil.rmtree(process.folder)
+    add(entries, 2, 3)
+    process.start()
+    process.until(lambda: process.lines == steps(1, 3) and bool(process.gaps))
+    assert "are gone, and with them where the journal was left" in process.said[0]
+
+
+def test_a_journalctl_that_vanishes_is_tried_again(
+    entries: Path, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_PAUSES", (0.01,))
+    add(entries, 1)
+    process.start()
+    process.until(lambda: process.lines == steps(1))
+    program = entries.parent / "bin" / "journalctl"
+    monkeypatch.setenv("PATH", str(program.parent))
+    text = program.read_bytes()
+    program.unlink()
+    Path(f"{entries}.dies").touch()
+    process.until(lambda: len(process.said) == 2)
+    assert process.said[1].startswith("journalctl has ended (No such file or directory)")
+    program.write_bytes(text)
+    program.chmod(0o755)
+    add(entries, 2)
+    process.until(lambda: process.lines == steps(1, 2))
+
+
 def test_a_journalctl_that_dies_is_started_again(
     entries: Path, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,20 +270,15 @@ def test_a_long_file_of_entries_is_followed_by_another(
     assert process.gaps == []
 
 
-def test_a_full_disk_ends_it(entries: Path, process: Process) -> None:
-    process.start()
-    assert process.follower is not None
-    process.follower._failed = OSError(28, "No space left on device")
-    with pytest.raises(StateError, match=r"entries\.json cannot be written: No space left on device; make"):
-        process.turn()
-
-
 @pytest.mark.parametrize(
     ("source", "arguments"),
     [
         ("journald", ([], None)),
         ("journald -u nginx --since today", (["--unit=nginx"], "today")),
-        ("journald -u a -u 'b c' -k _PID=1", (["--unit=a", "--unit=b c", "--dmesg", "_PID=1"], None)),
+        (
+            "journald -u a -u 'b c' -k _PID=1",
+            (["--unit=a", "--unit=b c", "_PID=1", "_TRANSPORT=kernel"], None),
+        ),
         ("journald --since=-1h -p err", (["--priority=err"], "-1h")),
     ],
 )
@@ -247,10 +313,10 @@ def test_without_journalctl_it_is_refused(process: Process, monkeypatch: pytest.
     reason="no journalctl with which a journal can be made",
 )
 def test_the_real_journalctl(process: Process, tmp_path: Path) -> None:
-    folder, boot = tmp_path / "real", "fedcba9876543210fedcba9876543210"
+    folder = tmp_path / "real"
     folder.mkdir()
 
-    def put(name: str, numbers: range) -> None:
+    def put(name: str, numbers: range, boot: str = "fedcba9876543210fedcba9876543210") -> None:
         now = time.time_ns() // 1000
         text = "".join(
             f"__REALTIME_TIMESTAMP={now + n}\n__MONOTONIC_TIMESTAMP={1000 + n}\n_BOOT_ID={boot}\n"
@@ -269,8 +335,15 @@ def test_the_real_journalctl(process: Process, tmp_path: Path) -> None:
     process.turn()
     assert (process.lines, process.gaps) == (steps(1, 2, 3, 4, 5), [])
     process.die()
-    (folder / "a.journal").unlink()
-    put("b.journal", range(8, 10))
+    put("b.journal", range(6, 8))
+    put("c.journal", range(8, 10), "0123456789abcdef0123456789abcdef")
     process.start(f"journald -D {folder} -t app --since=-1h")
-    process.until(lambda: process.lines[5:] == steps(8, 9))
+    process.until(lambda: process.lines == steps(*range(1, 10)))
+    assert process.gaps == []
+    process.die()
+    for name in "abc":
+        (folder / f"{name}.journal").unlink()
+    put("d.journal", range(12, 14))
+    process.start(f"journald -D {folder} -t app --since=-1h")
+    process.until(lambda: process.lines[9:] == steps(12, 13))
     assert [gap.path for gap in process.gaps] == ["journald"]

@@ -17,13 +17,17 @@ def entries() -> list[dict[str, str]]:
         return [json.loads(line) for line in file.read().splitlines()]
 
 
+follow = "--follow" in sys.argv
 told = -1
 first = True
 while True:
     if os.path.exists(f"{FILE}.dies"):
         os.remove(f"{FILE}.dies")
         sys.exit("the journal was closed")
-    found = [one for one in entries() if int(one["__CURSOR"]) > told]
+    there = entries()
+    found = [one for one in there if int(one["__CURSOR"]) > told]
+    if follow:  # of the present boot alone
+        found = [one for one in found if one.get("_BOOT_ID") == there[-1].get("_BOOT_ID")]
     if first and cursor is not None:
         found = [one for one in found if int(one["__CURSOR"]) >= int(cursor)]
     elif first and newest:
@@ -31,6 +35,8 @@ while True:
     for one in found:
         told, first = int(one["__CURSOR"]), False
         print(json.dumps(one), flush=True)
+    if not follow:
+        break
     if cursor is None and not found:
         first = False
     time.sleep(0.01)
