@@ -59,7 +59,8 @@ from seqmlm.inference.session import Session
 from seqmlm.tasks import pretrain as training
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files, calibrate_trained
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_plan import ScoreConfig, check_rate
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_plan import check_rate
 
 Row = dict[str, Any]
 

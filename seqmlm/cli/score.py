@@ -194,8 +194,8 @@ def score(
     from seqmlm.errors import UsageError
     from seqmlm.tasks.score import score_files
     from seqmlm.tasks.score_changes import score_changes
+    from seqmlm.tasks.score_config import ScoreConfig
     from seqmlm.tasks.score_follow import score_following
-    from seqmlm.tasks.score_plan import ScoreConfig
 
     if json_output and out is None:
         raise UsageError("--json prints the summary on standard output: name a file for the rows with --out")

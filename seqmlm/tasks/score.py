@@ -12,8 +12,9 @@ from seqmlm.engine.signals import StopSignals
 from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.streams.outputs import check_outputs
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, schema, summarized
-from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan, about, check_rate, choose
+from seqmlm.tasks.score_plan import ScoringPlan, about, check_rate, choose
 from seqmlm.tasks.score_show import ScoreReporter
 from seqmlm.workspace import Workspace
 

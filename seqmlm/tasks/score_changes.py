@@ -14,8 +14,9 @@ from seqmlm.errors import UsageError
 from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.runner import Runner
 from seqmlm.tasks.score import opened, output_of, problems_of
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary, lines, summarized
-from seqmlm.tasks.score_plan import ScoreConfig, choose
+from seqmlm.tasks.score_plan import choose
 from seqmlm.tasks.score_show import Findings
 
 RULE = "change"

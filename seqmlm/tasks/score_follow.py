@@ -25,7 +25,8 @@ from seqmlm.errors import SeqmlmError, StateError, UsageError
 from seqmlm.inference.batches import Batch, Encoded
 from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.inference.detector import JudgedRow
-from seqmlm.inference.following import Grouping, Ignored, Outbox, ignored, turns
+from seqmlm.inference.following import Outbox, turns
+from seqmlm.inference.grouping import Grouping, Ignored, ignored
 from seqmlm.inference.rolling import Rolling
 from seqmlm.inference.runner import NoProgress, Progress, Runner
 from seqmlm.inference.session import Session
@@ -37,8 +38,9 @@ from seqmlm.streams.generations import FileState
 from seqmlm.streams.journal import JournalFollower
 from seqmlm.streams.metrics import Lag, MetricsServer, Values
 from seqmlm.tasks.score import opened, problems_of
+from seqmlm.tasks.score_config import ROLLING, ScoreConfig
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
-from seqmlm.tasks.score_plan import ROLLING, ScoreConfig, ScoringPlan, choose
+from seqmlm.tasks.score_plan import ScoringPlan, choose
 from seqmlm.tasks.score_shift import RECENT, Shift, shifted
 from seqmlm.workspace import Workspace
 

@@ -29,7 +29,8 @@ from seqmlm.inference.detector import JudgedRow
 from seqmlm.inference.runner import Counts, Runner
 from seqmlm.reports.reasons import counted
 from seqmlm.streams.sinks import Kind, Schema
-from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tasks.score_shift import FEWEST_TOLD, RECENT, shifted
 from seqmlm.tokenizers.base import Tokenizer
 

@@ -21,8 +21,9 @@ from seqmlm.inference.detector import JudgedRow
 from seqmlm.reports.findings import Baseline, write_sarif
 from seqmlm.reports.report import ScoreReport
 from seqmlm.tasks.corpus import UNNAMED, shown_name
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import ScoreSummary, reason
-from seqmlm.tasks.score_plan import ScoreConfig, ScoringPlan
+from seqmlm.tasks.score_plan import ScoringPlan
 from seqmlm.tracking import TrackedRun, Tracker
 from seqmlm.workspace import Workspace
 

@@ -12,7 +12,8 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
-from seqmlm.inference.following import Grouping, Outbox
+from seqmlm.inference.following import Outbox
+from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Registry
 from seqmlm.workspace import Workspace
 

@@ -15,7 +15,8 @@ from sqlalchemy import update
 
 from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
-from seqmlm.inference.following import Grouping, Outbox
+from seqmlm.inference.following import Outbox
+from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Registry, tables
 from seqmlm.workspace import Workspace
 

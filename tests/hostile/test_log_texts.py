@@ -19,7 +19,8 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import printable
-from seqmlm.inference.following import Grouping, Outbox
+from seqmlm.inference.following import Outbox
+from seqmlm.inference.grouping import Grouping
 from seqmlm.inference.webhooks import Origin, notices, webhooks
 from seqmlm.registry import Registry
 from seqmlm.streams.metrics import prometheus

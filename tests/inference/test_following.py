@@ -12,7 +12,8 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import DataError
-from seqmlm.inference.following import Grouping, Outbox, ignored
+from seqmlm.inference.following import Outbox
+from seqmlm.inference.grouping import Grouping, ignored
 from seqmlm.registry import Change, Incident, Registry, UnreachableError, database
 from seqmlm.streams.generations import FileState
 from seqmlm.streams.sinks import LinesSink

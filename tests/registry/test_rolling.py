@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seqmlm.inference.following import Grouping
+from seqmlm.inference.grouping import Grouping
 from seqmlm.registry import Change, Figures, Incident, Registry, RollingChange, RollingEntry
 
 

@@ -28,8 +28,9 @@ from seqmlm.inference.detector import Detector, JudgedRow
 from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 from seqmlm.tasks.score import opened, score_files
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_output import UNSCORED, ScoreCounts, ScoreSummary
-from seqmlm.tasks.score_plan import ScoreConfig, about
+from seqmlm.tasks.score_plan import about
 from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 

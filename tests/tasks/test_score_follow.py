@@ -24,15 +24,15 @@ from tiny_models import protein_model
 
 from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import following, model_folder
-from seqmlm.inference.following import Grouping
+from seqmlm.inference.grouping import Grouping
 from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Change, DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_follow import _Told, score_following
 from seqmlm.tasks.score_output import ScoreSummary
-from seqmlm.tasks.score_plan import ScoreConfig
 from seqmlm.tasks.streams import standing
 from seqmlm.workspace import Workspace
 

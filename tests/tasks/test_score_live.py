@@ -20,7 +20,7 @@ from tiny_models import protein_model, residues
 from seqmlm.errors import DataError
 from seqmlm.inference import model_folder
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_plan import ScoreConfig
+from seqmlm.tasks.score_config import ScoreConfig
 
 
 class Stamped(io.StringIO):

@@ -29,7 +29,8 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks import score_plan
 from seqmlm.tasks.score import score_files
-from seqmlm.tasks.score_plan import ScoreConfig, about, choose, choose_mode
+from seqmlm.tasks.score_config import ScoreConfig
+from seqmlm.tasks.score_plan import about, choose, choose_mode
 from seqmlm.tokenizers.kmer import BaseTokenizer
 
 

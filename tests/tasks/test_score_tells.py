@@ -27,9 +27,9 @@ from seqmlm.inference.runner import NoProgress
 from seqmlm.registry import Registry
 from seqmlm.streams.metrics import Lag, prometheus
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
+from seqmlm.tasks.score_config import ScoreConfig
 from seqmlm.tasks.score_follow import _few, _Judging, counters, score_following
 from seqmlm.tasks.score_output import ScoreCounts, ScoreSummary
-from seqmlm.tasks.score_plan import ScoreConfig
 from seqmlm.workspace import Workspace
 
 OPTIONS = {"window": 4, "session": "none"}
