@@ -354,15 +354,15 @@ class _LinesLevel(Level):
         return (f"{_quoted(template)} is unexpected" if template else f"an unusual {self.name}"), template
 
     def as_judged(self, record: Record, random: Random) -> Sequence[Record]:
-        """A session as it is; every other window of a log is cut in two to many places, as a log that pauses
-        while it is followed. The cuts are drawn with lengths that are uniform on a log scale."""
+        """A session as it is. A window of a log whole, as those of files are, and every other one also cut in
+        two to many parts, as a log that pauses while it is followed: with lengths uniform on a log scale."""
         raw = record.raw
         if not raw.windowed or len(raw.lines) < 2 or random.random() < 0.5:
             return (record,)
         cuts = [0]
         while cuts[-1] < len(raw.lines):
             cuts.append(cuts[-1] + int(len(raw.lines) ** random.random()))
-        return [_lines(record, slice(*pair)) for pair in pairwise(cuts)]
+        return [record, *(_lines(record, slice(*pair)) for pair in pairwise(cuts))]
 
 
 def _lines(record: Record, part: slice) -> Record:
