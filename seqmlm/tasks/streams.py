@@ -31,6 +31,7 @@ class Standing:
         judged: when its last row was judged; None: none was.
         rows: that it has judged, since it began.
         pruned: of them were deleted from the database.
+        alarms_only: rows without an alarm are not kept (nor counted in `rows`).
     """
 
     output: str
@@ -40,6 +41,7 @@ class Standing:
     judged: datetime | None
     rows: int
     pruned: int
+    alarms_only: bool = False
 
     def sentence(self) -> str:
         """In words, with the time in the local zone."""
@@ -66,12 +68,13 @@ def standing(entry: StreamEntry, workspace: Workspace) -> Standing:
     fresh = entry.alive is not None and abs(datetime.now(UTC) - entry.alive) < _ALIVE
     return Standing(
         output=entry.output,
-        files=tuple(map(str, entry.request.get("files", ()))),
+        files=tuple(map(str, entry.request.get("files") or [entry.request.get("source") or ""])),
         running=held or (fresh and not workspace.database_url.startswith("sqlite")),
         alive=entry.alive,
         judged=entry.judged,
         rows=entry.last,
         pruned=entry.pruned.rows,
+        alarms_only=bool(entry.request.get("alarms_only")),
     )
 
 

@@ -65,11 +65,16 @@ class StreamPeriod:
         if not of.running:
             since = "yet" if of.judged is None else f"since {moment(of.judged)} UTC"
             found.append(f"{name} is not running: nothing was judged {since}. Start its command again.")
-        elif not self.rows:
+        elif not self.rows and not of.alarms_only:
             since = "yet" if of.judged is None else f"since {moment(of.judged)} UTC"
             found.append(
                 f"{name} is running, but nothing was judged {since}: see that its files are still written to "
                 f"({', '.join(of.files)})."
+            )
+        if of.alarms_only:
+            found.append(
+                f"{name} keeps the rows of alarms alone (--alarms-only): how many others were judged, and "
+                "their p-values, are not known here."
             )
         if self.rated is False:
             found.append(f"{name} is scored without --fpr or --alarms-per-day, so it raises no alarms.")
@@ -138,7 +143,9 @@ class Timeline:
     def warnings(self) -> list[str]:
         """What was not judged, a sentence each; a report that has some is no "all clear"."""
         found = [note for one in self.streams for note in one.notes(self.begin)]
-        if not self.rows.sum():
+        if not self.rows.sum() and not any(
+            one.standing.alarms_only and one.standing.running for one in self.streams
+        ):
             found.insert(
                 0,
                 "Nothing was judged in this period: this is not an all-clear. Look further back with a "
@@ -155,7 +162,8 @@ class Timeline:
             said.append(f"{_number(going, 'incident')} {'is' if going == 1 else 'are'} not over.")
         if over:
             said.append(f"{_number(over, 'incident')} {'is' if over == 1 else 'are'} over.")
-        said.append(f"{_number(rows, 'row')} judged{self._alarmed() if rows else ''}.")
+        how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
+        said.append(f"{_number(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
         told = self.p_told()
         return [*said, *([f"P-values: {told}."] if told else [])]
 
@@ -311,7 +319,7 @@ def _count(registry: Registry, entry: StreamEntry, stream: StreamPeriod, into: T
         stream.sensitive = stream.sensitive or bool(row.get("sensitive"))
         into.rows[place] += 1
         into.alarms[place] += alarm
-        if (p_value := row.get("p_value")) is not None:
+        if (p_value := row.get("p_value")) is not None and not stream.standing.alarms_only:
             into.with_p[place] += 1
             into.low[place] += p_value <= _LOW
             into.half += p_value <= 0.5

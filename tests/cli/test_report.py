@@ -47,6 +47,7 @@ def stream(
     *,
     model: str = "/models/web",
     private: bool = False,
+    **asked: Any,
 ) -> Path:
     """A stream whose rows were judged so many hours ago."""
     clock = [0.0]
@@ -55,7 +56,7 @@ def stream(
         outbox = Outbox(
             out,
             registry,
-            {"files": ["/logs/*.log"], "model file": {f"{model}/model.safetensors": "0"}},
+            {"files": ["/logs/*.log"], "model file": {f"{model}/model.safetensors": "0"}, **asked},
             lambda states: _Files(),  # type: ignore[arg-type, return-value]
             grouping=Grouping(model="web:1"),
             clock=lambda: clock[0],
@@ -183,6 +184,23 @@ def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(
     assert "are not like those the model was calibrated with" in said
     assert "without --fpr or --alarms-per-day, so it raises no alarms" in said
     assert seqmlm("report", "--json").json["streams"][0]["alarms"] is None
+
+
+def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: Cli, workspace: Path) -> None:
+    rows = [(1.0, alarm(n, "fire")) for n in range(1, 4 * 150, 4)]
+    out = stream(workspace, rows, alarms_only=True, files=[], source="journald -u web")
+    with FileLock(out.with_name("out.jsonl.lock")):
+        done = seqmlm("report")
+        found = json.loads(seqmlm("report", "--json").out)
+    assert "150 rows kept, 150 alarms." in done.out
+    assert "keeps the rows of alarms alone (--alarms-only): how many others were judged" in done.out
+    assert "P-values" not in done.out
+    assert sum(found["p_values"]["rows"]) == 0
+    assert found["streams"][0]["files"] == ["journald -u web"]
+    quiet = stream(workspace, [], "quiet", model="/models/other", alarms_only=True)
+    with FileLock(quiet.with_name("quiet.jsonl.lock")):
+        done = seqmlm("report", "/models/other")
+    assert "nothing was judged" not in done.out
 
 
 def test_only_the_streams_of_the_model(seqmlm: Cli, workspace: Path) -> None:
