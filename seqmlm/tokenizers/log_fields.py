@@ -151,6 +151,7 @@ class FieldCounts:
     def __init__(self, enough: int, keep: Sequence[str] = (), mask: Sequence[str] = ()) -> None:
         self._enough, self._keep, self._mask = enough, frozenset(keep), frozenset(mask)
         self._values: dict[str, dict[str, TemplateCounts]] = {}
+        self._long: set[str] = set()
         self._distinct: dict[str, set[int]] = {}
         self._paths: dict[tuple[str, tuple[str, ...]], TemplateCounts] = {}
         self._table: dict[tuple[Words, Pairs], TemplateCounts] = {}
@@ -176,7 +177,9 @@ class FieldCounts:
                     _tally(self._paths, (name, shape[:size]), self._enough, source, _TABLE)
             elif normal is None:
                 normal = value
-                if len(value) > _LONGEST or len(known) > (_ASKED if name in self._keep else MOST):
+                if len(value) > _LONGEST:
+                    self._long.add(name)  # left out for good: its short values alone are not all it has
+                if name in self._long or len(known) > (_ASKED if name in self._keep else MOST):
                     values.clear()
                     if len(known) < _KNOWN:
                         known.add(hash(value))

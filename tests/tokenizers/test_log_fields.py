@@ -120,6 +120,15 @@ def test_many_values_are_left_out_and_kept_on_request():
         TemplateTokenizer.train(raws, keep=("job",))
 
 
+def test_a_field_with_a_long_value_is_left_out_whatever_comes_last():
+    agents = ["shop-app/3", f"Mozilla/5.0 ({'x' * 100})", f"Opera ({'y' * 100})", "curl/8"]
+    lines = [json.dumps({"status": 200 + i % 2, "agent": agents[i % 4]}) for i in range(400)]
+    windows = [LogLines(lines=tuple(lines[i : i + 8]), subject=f"s{i}") for i in range(0, 400, 8)]
+    made = TemplateTokenizer.train(windows, fields="auto", values=64)
+    assert made.facts["agent"] == "4 values, left out"
+    assert set(named(made, *lines[:8])) == {"status=200", "status=201"}
+
+
 def test_the_message_among_fields_has_its_template():
     lines = [
         json.dumps({"ts": i, "level": "info" if i % 9 else "error", "msg": f"took {i} ms for job {i}"})
