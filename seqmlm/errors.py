@@ -25,6 +25,16 @@ _UNPRINTABLE = re.compile(
 )
 
 
+def number_of(number: int | str | None, unit: str) -> str:
+    """How many of something, in words; a count that is withheld ("<11") is of several.
+
+    >>> number_of(1, "row"), number_of(1200, "row"), number_of("<11", "row")
+    ('1 row', '1,200 rows', '<11 rows')
+    """
+    shown = f"{number:,}" if isinstance(number, int) else number
+    return f"{shown} {unit if number == 1 else f'{unit}s'}"
+
+
 def printable(text: object, *, lines: bool = False) -> str:
     """A text as a terminal or a page may show it: what would act on either is shown as an escape.
 

@@ -11,6 +11,7 @@ import typer
 
 from seqmlm.cli.options import Json
 from seqmlm.cli.output import say, tell
+from seqmlm.errors import number_of
 
 if TYPE_CHECKING:
     from seqmlm.tasks.incidents import Incident
@@ -112,7 +113,7 @@ def show(
             "service": one.service,
             "first line": _placed(one.first_line, one.first_time),
             "last line": _placed(one.last_line, one.last_time),
-            "rows": f"{one.rows:,}, of {one.lines:,} {'line' if one.lines == 1 else 'lines'}"
+            "rows": f"{one.rows:,}, of {number_of(one.lines, 'line')}"
             + (f"; {since:,} muted since" if since > 0 else f"; {-since:,} pruned" if since < 0 else ""),
             "smallest p": number(one.p_value),
             "reason": one.reason,
@@ -129,7 +130,7 @@ def show(
         say(_row(row))
     if found.number > len(found.rows):
         more = found.number - len(found.rows)
-        tell(f"{more:,} more {'row' if more == 1 else 'rows'} (--rows)")
+        tell(f"{number_of(more, 'more row')} (--rows)")
 
 
 @app.command("ack")
@@ -207,7 +208,7 @@ def prune(
         return
     verb = "would be deleted" if dry_run else "deleted"
     for of, one in found:
-        incidents = "1 incident" if one.incidents == 1 else f"{one.incidents:,} incidents"
+        incidents = number_of(one.incidents, "incident")
         say(f"{of.output}: {one.rows:,} of {of.rows - of.pruned:,} rows and {incidents} {verb}")
     if not found:
         tell("no scoring of this workspace follows files: there is nothing to prune")

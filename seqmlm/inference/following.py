@@ -22,7 +22,7 @@ from typing import Any
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, number_of
 from seqmlm.inference.batches import Batch, Budget, Encoded, Input, encoded_batches
 from seqmlm.inference.grouping import Grouping
 from seqmlm.inference.rolling import Rolling
@@ -127,8 +127,8 @@ class Outbox(Output):
         self._written, self._mark = found.written, found.mark
         if found.pruned.rows and found.mark and not self._out.exists():
             self.notes.append(
-                f"{self._out} is gone, and is written anew without {_rows(found.pruned.rows)} that were "
-                f"pruned from the database, of those up to number {found.pruned.through:,}"
+                f"{self._out} is gone, and is written anew without {number_of(found.pruned.rows, 'row')} "
+                f"that were pruned from the database, of those up to number {found.pruned.through:,}"
             )
         self._refill()
         counts = dict(found.counts)
@@ -141,7 +141,9 @@ class Outbox(Output):
         self.follower = self._follow([FileState(**one) for one in found.files])
         left = len(self._unresolved)
         more = f", with {left:,} {'incident that is' if left == 1 else 'incidents that are'} not over"
-        self.notes.append(f"going on with {self._out} behind {_rows(self._written)}{more if left else ''}")
+        self.notes.append(
+            f"going on with {self._out} behind {number_of(self._written, 'row')}{more if left else ''}"
+        )
         return Position(records=int(counts.get("records", 0)), rows=self.number, counts=counts)
 
     def _stand(self, stream: int) -> None:
@@ -310,10 +312,6 @@ def turns(
         if follower.idle:
             sleep(_MOMENT)
     yield []
-
-
-def _rows(number: int) -> str:
-    return "1 row" if number == 1 else f"{number:,} rows"
 
 
 def _line(row: Fields) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seqmlm.data.severities import highest
-from seqmlm.errors import DataError, printable
+from seqmlm.errors import DataError, number_of, printable
 from seqmlm.evaluation import incidents as merging
 from seqmlm.registry import Change, Incident
 from seqmlm.registry.incidents import LIKES, TOLD, Kind
@@ -225,7 +225,7 @@ def _title(one: Incident) -> str:
         more = f" and {len(one.new) - _NAMED} more" if len(one.new) > _NAMED else ""
         was = "was" if len(one.new) == 1 else "were"
         what = f"{', '.join(one.new[:_NAMED])}{more} {was} never seen"
-    lines = f"{one.lines:,} {'line' if one.lines == 1 else 'lines'}"
+    lines = number_of(one.lines, "line")
     count = f"{one.new_lines:,} of {lines}" if one.new_lines else lines
     name, last = Path(one.place).name, one.end - 1
     place = f"{name}:{one.start}" if last == one.start else f"{name}:{one.start}-{last}"

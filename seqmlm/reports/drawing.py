@@ -12,6 +12,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from seqmlm.errors import number_of
+
 STEPS = 8
 """Classes s1 to s8 of the style sheet; s0 has no colour."""
 
@@ -225,10 +227,9 @@ def activity(edges: Doubles, rows: Longs, alarms: Longs | None) -> Markup:
     drawn: list[Markup] = []
     for number in np.flatnonzero(rows).tolist():
         low, high = float(edges[number]), float(edges[number + 1])
-        tip = (
-            f"{_moment(low, high - low)} to {_moment(high, high - low)}: {_counted(int(rows[number]), 'row')}"
-        )
-        tip += "" if alarms is None else f", {_counted(int(red[number]), 'alarm')}"
+        tip = f"{_moment(low, high - low)} to {_moment(high, high - low)}: "
+        tip += number_of(int(rows[number]), "row")
+        tip += "" if alarms is None else f", {number_of(int(red[number]), 'alarm')}"
         for kind, count in (("bar", rows[number]), ("bar alarm", red[number])):
             if count:
                 height = max(HEIGHT - BOTTOM - frame.y(float(count)), 2.0)  # one among thousands is seen too
@@ -304,10 +305,6 @@ def bars(given: Sequence[Bar], begin: float, end: float) -> Markup:
             )
         )
     return _picture(drawn, "what lasted from when to when", walk=True, height=bottom + 24)
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def heat(bits: Doubles, titles: Sequence[str] = (), *, scale: float = SCALE) -> Markup:

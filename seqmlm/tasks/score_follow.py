@@ -21,7 +21,7 @@ from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import SeqmlmError, StateError, UsageError
+from seqmlm.errors import SeqmlmError, StateError, UsageError, number_of
 from seqmlm.inference.batches import Batch, Encoded
 from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.inference.detector import JudgedRow
@@ -445,7 +445,7 @@ class _Told:
             self._progress.message(f"incident {one.id}: {one.title} (p {small(one.p_value)})")
         elif change.kind == "resolved":
             del self._new[one.id]
-            rows = "1 row" if one.rows == 1 else f"{one.rows:,} rows"
+            rows = number_of(one.rows, "row")
             self._progress.message(f"incident {one.id} is over after {rows}: {one.title}")
         elif before != one.new:
             self._progress.message(f"incident {one.id} goes on: {one.title} (p {small(one.p_value)})")

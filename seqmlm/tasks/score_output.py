@@ -21,6 +21,7 @@ from seqmlm.data.privacy import redact_small_counts, redacted_count
 from seqmlm.data.record import Record
 from seqmlm.domains.base import plural
 from seqmlm.engine.reductions import Entropy, Rank, TopIds, TopLogProbs
+from seqmlm.errors import number_of
 from seqmlm.evaluation.evidence import RATE
 from seqmlm.evaluation.incidents import Alarm, Incidents
 from seqmlm.inference.batches import characters
@@ -349,10 +350,10 @@ class ScoreSummary:
             bad += f" ({self.quarantine})"
         alarms = ""
         if self.alarms is not None:
-            alarms = f", {_number(self.alarms, 'alarm')} in {_number(self.incidents, 'incident')}"
+            alarms = f", {number_of(self.alarms, 'alarm')} in {number_of(self.incidents, 'incident')}"
         stopped = ", stopped early" if self.stopped is not None else ""
         return (
-            f"{reasons}{warnings}scored {_number(self.records, 'record')}, "
+            f"{reasons}{warnings}scored {number_of(self.records, 'record')}, "
             f"{self.units:,} {self.unit if self.units == 1 else plural(self.unit)} "
             f"in {self.seconds:.1f} s ({_rate(self.rate)} records/s){alarms}{bad}{stopped}"
         )
@@ -560,12 +561,6 @@ def _alarm(judged: JudgedRow) -> Alarm:
         start, end = lines[0], lines[-1]
     p_value = 1.0 if judged.p_value is None else judged.p_value
     return Alarm(id=row.id, place=place, start=float(start), end=float(end), p_value=p_value)
-
-
-def _number(number: int | str | None, unit: str) -> str:
-    """How many of something; a count that is withheld ("<11") is of several."""
-    shown = f"{number:,}" if isinstance(number, int) else number
-    return f"{shown} {unit if number == 1 else f'{unit}s'}"
 
 
 def _rate(rate: float) -> str:

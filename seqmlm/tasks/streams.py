@@ -92,7 +92,7 @@ def streams_of(registry: Registry, model: str | None) -> list[StreamEntry]:
     folders = {os.path.realpath(one.path) for one in registry.models(model)}
     if not folders:
         folders = {os.path.realpath(resolve(model, lambda: Registry(Workspace.locate())).location)}
-    own = [one for one in found if folders & _folders(one.request)]
+    own = [one for one in found if folders & _folders(one.request) or _by_alias(one.request, model)]
     if not own:
         raise StateError(f"no scoring of this workspace follows files with {model}; {_BEGIN.format(model)}")
     return own
@@ -104,6 +104,12 @@ _BEGIN = "to begin one: seqmlm score {} 'logs/*.log' --follow --fpr 0.001 --out 
 def _folders(request: Mapping[str, Any]) -> set[str]:
     """Folders of the model that a stream was judged by."""
     return {os.path.realpath(Path(file).parent) for file in request.get("model file", ())}
+
+
+def _by_alias(request: Mapping[str, Any], model: str) -> bool:
+    """Whether a stream is judged by what an alias of a model names, which may be any of its versions."""
+    alias = str(request.get("model", ""))  # asked by a version, it names files
+    return "@" in alias and model in (alias, alias.partition("@")[0])
 
 
 def since_of(text: str, option: str = "--since") -> timedelta:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.privacy import redacted_count
-from seqmlm.errors import printable
+from seqmlm.errors import number_of, printable
 from seqmlm.registry import Incident, Registry, StreamEntry
 from seqmlm.reports.streams import IncidentPart, Period, StreamPart, moment, period_page
 from seqmlm.tasks.incidents import facts, shown_rows
@@ -79,8 +79,10 @@ class StreamPeriod:
         if self.rated is False:
             found.append(f"{name} is scored without --fpr or --alarms-per-day, so it raises no alarms.")
         if self.gaps:
-            places = "1 place" if self.gaps == 1 else f"{self.gaps:,} places"
-            found.append(f"{name} has {places} where bytes were destroyed before they could be read.")
+            found.append(
+                f"{name} has {number_of(self.gaps, 'place')} where bytes were destroyed before they could be "
+                "read."
+            )
         if self.pruned_until is not None and self.pruned_until > begin:
             found.append(
                 f"{name} was pruned: of what was judged before {moment(self.pruned_until)} UTC "
@@ -159,11 +161,11 @@ class Timeline:
         over = len(self.incidents) - going
         said = []
         if going:
-            said.append(f"{_number(going, 'incident')} {'is' if going == 1 else 'are'} not over.")
+            said.append(f"{number_of(going, 'incident')} {'is' if going == 1 else 'are'} not over.")
         if over:
-            said.append(f"{_number(over, 'incident')} {'is' if over == 1 else 'are'} over.")
+            said.append(f"{number_of(over, 'incident')} {'is' if over == 1 else 'are'} over.")
         how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
-        said.append(f"{_number(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
+        said.append(f"{number_of(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
         told = self.p_told()
         return [*said, *([f"P-values: {told}."] if told else [])]
 
@@ -176,7 +178,7 @@ class Timeline:
             return ", no alarm"
         told = redacted_count(alarms) if self.sensitive else alarms
         opened = "" if self.incidents else ", which opened no incident: they were muted or ignored"
-        return f", {_number(told, 'alarm')}{opened}"
+        return f", {number_of(told, 'alarm')}{opened}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -387,8 +389,3 @@ def _row(row: Mapping[str, Any]) -> list[Any]:
     place = f"{Path(str(row['source'])).name}:{line}" + (f"-{last}" if last not in (None, line) else "")
     said = "" if row.get("sensitive") else row.get("message") or row.get("reason", "")
     return [printable(place), row.get("time"), row.get("p_value"), printable(said)]
-
-
-def _number(number: int | str, unit: str) -> str:
-    shown = f"{number:,}" if isinstance(number, int) else number
-    return f"{shown} {unit}" if number == 1 else f"{shown} {unit}s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +17,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.durable import FileLock
 from seqmlm.inference.following import Outbox
 from seqmlm.inference.grouping import Grouping
-from seqmlm.registry import Registry, tables
+from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, tables
 from seqmlm.workspace import Workspace
 
 Cli = Callable[..., Any]
@@ -47,7 +47,7 @@ def stream(
     *,
     model: str = "/models/web",
     private: bool = False,
-    **asked: Any,
+    request: Mapping[str, Any] | None = None,
 ) -> Path:
     """A stream whose rows were judged so many hours ago."""
     clock = [0.0]
@@ -56,7 +56,7 @@ def stream(
         outbox = Outbox(
             out,
             registry,
-            {"files": ["/logs/*.log"], "model file": {f"{model}/model.safetensors": "0"}, **asked},
+            {"files": ["/logs/*.log"], **(request or {"model file": {f"{model}/model.safetensors": "0"}})},
             lambda states: _Files(),  # type: ignore[arg-type, return-value]
             grouping=Grouping(model="web:1"),
             clock=lambda: clock[0],
@@ -188,7 +188,8 @@ def test_p_values_that_are_not_uniform_and_streams_without_alarms_are_said(
 
 def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: Cli, workspace: Path) -> None:
     rows = [(1.0, alarm(n, "fire")) for n in range(1, 4 * 150, 4)]
-    out = stream(workspace, rows, alarms_only=True, files=[], source="journald -u web")
+    sparse = {"alarms_only": True, "files": [], "source": "journald -u web"}
+    out = stream(workspace, rows, request=sparse)
     with FileLock(out.with_name("out.jsonl.lock")):
         done = seqmlm("report")
         found = json.loads(seqmlm("report", "--json").out)
@@ -197,7 +198,7 @@ def test_where_alarms_alone_are_kept_nothing_is_said_of_the_other_rows(seqmlm: C
     assert "P-values" not in done.out
     assert sum(found["p_values"]["rows"]) == 0
     assert found["streams"][0]["files"] == ["journald -u web"]
-    quiet = stream(workspace, [], "quiet", model="/models/other", alarms_only=True)
+    quiet = stream(workspace, [], "quiet", request={**sparse, "model file": {"/models/other/x": "0"}})
     with FileLock(quiet.with_name("quiet.jsonl.lock")):
         done = seqmlm("report", "/models/other")
     assert "nothing was judged" not in done.out
@@ -212,6 +213,28 @@ def test_only_the_streams_of_the_model(seqmlm: Cli, workspace: Path) -> None:
     assert seqmlm("report", f"{folder}").out.startswith("1 row judged")
     assert seqmlm("report").out.startswith("3 rows judged")
     assert (workspace / "report-web.html").exists()
+
+
+def test_a_stream_that_an_alias_judges_is_of_its_model(seqmlm: Cli, workspace: Path) -> None:
+    for version in (1, 2):
+        folder = workspace / f"web{version}"
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        with Registry(Workspace.locate()) as registry:
+            entry = registry.register(
+                "web",
+                str(folder),
+                domain="logs",
+                dataset=DatasetEntry(fingerprint="f", domain="logs", sources=()),
+                tokenizer=TokenizerEntry(hash="h", name="log_templates.v1", vocabulary_size=9),
+                masking={},
+            )
+            registry.set_alias(entry, "live")
+    stream(workspace, [(1.0, row(1))], request={"model": "web@live"})
+    for model in ("web", "web@live"):
+        assert "1 row judged" in seqmlm("report", model).out
+    done = seqmlm("report", "web:1")
+    assert (done.code, "no scoring of this workspace follows files with web:1" in done.err) == (4, True)
 
 
 def test_pruned_rows_are_said(seqmlm: Cli, workspace: Path) -> None:
