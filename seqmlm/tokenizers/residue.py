@@ -88,6 +88,7 @@ class ResidueTokenizer(Tokenizer):
     name: ClassVar[str] = "residue.v1"
     unit: ClassVar[str] = "residue"
     closed: ClassVar[bool] = True
+    stand_in: ClassVar[str] = "A"
 
     @property
     def space(self) -> TokenSpace:

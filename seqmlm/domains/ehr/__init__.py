@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +11,7 @@ from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
+from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.ehr.levels import FAULTS, LEVELS
 from seqmlm.domains.ehr.readers import (
     is_diabetes130,
@@ -28,7 +29,9 @@ from seqmlm.domains.ehr.readers import (
     read_synthea,
     read_wide,
 )
-from seqmlm.domains.ehr.readers.histories import is_birth
+from seqmlm.domains.ehr.readers.histories import Event, History, is_birth
+from seqmlm.domains.holes import Hole, Prompt
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
@@ -110,6 +113,25 @@ class EHRDomain(Domain):
         found = audit(records, problems)
         return {key: value for key, value in found.items() if key != "problems"}
 
+    def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
+        """An event whose code is a gap."""
+        gaps = [place for place, event in enumerate(raw.events) if event.code in forms]
+        return _with_gaps(raw, gaps)
+
+    def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
+        """A code, without value, in place of each gap."""
+        starts = [start for start, _ in prompt.raw.code_spans()]
+        events, gaps = list(prompt.raw.events), [starts.index(hole.start) for hole in prompt.holes]
+        for place, code in zip(gaps, texts, strict=True):
+            old = events[place]
+            events[place] = Event(time=old.time, code=code, visit=old.visit, kind=old.kind)
+        return _with_gaps(replace(prompt.raw, events=tuple(events)), gaps)
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
+        """Clinical events: no interval, and nothing of the frame of visits."""
+        found = (tokenizer.alone(token) for token in range(tokenizer.space.size))
+        return [text for text in found if text is not None]
+
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """Three lines of tokens in order, since a history's own lines would be pages; see `Domain.show`.
 
@@ -137,6 +159,12 @@ class EHRDomain(Domain):
         from seqmlm.domains.ehr import sample
 
         return sample.write(out, n, seed)
+
+
+def _with_gaps(raw: History, gaps: Sequence[int]) -> Prompt:
+    """A history of whose events some are gaps."""
+    spans = raw.code_spans()
+    return Prompt(raw=raw, holes=tuple(Hole(*spans[place]) for place in gaps))
 
 
 EHR = EHRDomain()

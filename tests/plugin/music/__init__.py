@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from music.formats import read_tunes
 from music.levels import BarLevel
 from seqmlm.anomaly.levels import Level, UnitLevel
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 
 if TYPE_CHECKING:
