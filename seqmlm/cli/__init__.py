@@ -24,6 +24,7 @@ from seqmlm.cli import (
     calibrate,
     data,
     evaluate,
+    fill,
     incidents,
     models,
     pairs,
@@ -38,7 +39,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill"}
 
 
 class _BrokenPipe(Exception):
@@ -74,6 +75,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
+app.command("fill")(fill.fill)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

@@ -7,8 +7,9 @@ that are equal once the gap is hidden are computed once: all candidates of one t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,9 @@ import numpy as np
 from seqmlm.domains.holes import Prompt
 from seqmlm.engine.holes import Gapped
 from seqmlm.engine.query import Query
-from seqmlm.engine.reductions import TopIds, TopLogProbs, top
+from seqmlm.engine.reductions import Rows, TopIds, TopLogProbs, top
+from seqmlm.engine.types import Bools, Longs
+from seqmlm.engine.units import Doubles
 from seqmlm.errors import UsageError
 from seqmlm.inference.session import Session
 
@@ -27,6 +30,15 @@ class Guess(NamedTuple):
     text: str
     symbol: int
     log_prob: float
+
+
+Choose = Callable[[int, int, Doubles], Longs]
+"""Number of a sequence, round, and (A, K) log-probabilities of units -> (A,) a symbol for each."""
+
+
+def most_probable(number: int, done: int, log_probs: Doubles) -> Longs:
+    """The most probable symbol of each unit."""
+    return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,24 @@ class Fit:
 
     log_prob: float
     units: int
+
+
+class _State:
+    """A sequence whose gaps are being filled.
+
+    Args:
+        prompt, gapped: as it was given.
+    """
+
+    def __init__(self, prompt: Prompt, gapped: Gapped) -> None:
+        self.prompt, self.gapped = prompt, gapped
+        self.symbols = np.zeros(len(gapped.units), dtype=np.int64)
+        self.sure = np.full(len(gapped.units), -np.inf)
+
+    def least_sure(self, done: int, rounds: int) -> Longs:
+        """The units, by their place in the gaps, that are hidden after so many of all rounds."""
+        count = -(-len(self.sure) * (rounds - done) // rounds)
+        return np.sort(np.argsort(self.sure, kind="stable")[:count])
 
 
 class Cloze:
@@ -129,6 +159,82 @@ class Cloze:
             read = self.rule.read(query, answer)
             found.append(Fit(log_prob=float(read.log_probs.sum()), units=len(one.gaps[gap])))
         return found
+
+    def refined(self, prompts: Sequence[Prompt], rounds: int, choose: Choose) -> list[list[str]]:
+        """Fill all gaps together, so that what stands in one fits what stands in the others.
+
+        Mask-predict (Ghazvininejad et al. 2019): all units are asked while all are hidden; then, in every
+        further round, those one is least sure of are hidden again, fewer each time, and asked anew.
+
+        Args:
+            prompts: sequences with gaps, each no longer than the model.
+            rounds: 1 for one pass.
+            choose: what is put at units, given their distributions.
+
+        Returns:
+            For each sequence, a text for each of its gaps.
+
+        Raises:
+            UsageError: a sequence is longer than the model.
+        """
+        states = [_State(prompt, one) for prompt, one in zip(prompts, self.opened(prompts), strict=True)]
+        for state in states:
+            if len(state.gapped.encoding) > self.session.card.max_length:
+                raise UsageError(
+                    f"a sequence of {len(state.gapped.encoding)} tokens with several gaps is longer than the "
+                    f"{self.session.card.max_length} that the model sees: shorten it"
+                )
+        for done in range(rounds):
+            asked = [state.least_sure(done, rounds) for state in states]
+            self._chosen(states, asked, done, choose)
+        return [self._texts(state) for state in states]
+
+    def _chosen(self, states: Sequence[_State], asked: Sequence[Longs], done: int, choose: Choose) -> None:
+        """Hide some units of each state, ask for them, and put there what is chosen."""
+        queries, of = [], []
+        for number, (state, units) in enumerate(zip(states, asked, strict=True)):
+            if len(units):
+                known = state.gapped if not done else self._known(state)
+                places = known.units[units]
+                queries.append(self.rule.ask(known.encoding, places, np.sort(places)))
+                of.append((number, units, places))
+        answers = self.session.conditionals().ask(queries, self.rule.needs([Rows()]))
+        for query, answer, (number, units, places) in zip(queries, answers, of, strict=True):
+            read = self.rule.read(query, answer, [Rows()])
+            row = {int(unit): place for place, unit in enumerate(read.unit)}
+            log_probs = read.values[Rows.name][[row[int(place)] for place in places]].astype(np.float64)
+            log_probs[:, ~self._possible] = -np.inf
+            log_probs -= np.logaddexp.reduce(log_probs, axis=1, keepdims=True)
+            symbols = choose(number, done, log_probs)
+            states[number].symbols[units] = symbols
+            states[number].sure[units] = log_probs[np.arange(len(units)), symbols]
+
+    @cached_property
+    def _possible(self) -> Bools:
+        """(K,) the symbols that may be put into a gap."""
+        if self.rule.names is not None:
+            return np.ones(self._symbols, dtype=np.bool_)
+        possible = ~self.tokenizer.space.is_special
+        if self._allowed is not None:
+            possible &= np.array([self.spelled(symbol) in self._allowed for symbol in range(self._symbols)])
+        return possible
+
+    def _known(self, state: _State) -> Gapped:
+        """The sequence with what was chosen for its gaps in them."""
+        if self.tokenizer.closed:
+            return self.put([state.prompt], [self._texts(state)])[0]
+        encoding = state.gapped.encoding
+        ids = encoding.ids.copy()
+        ids[self.rule.places(encoding)[state.gapped.units]] = state.symbols
+        return replace(state.gapped, encoding=replace(encoding, ids=ids))
+
+    def _texts(self, state: _State) -> list[str]:
+        """What was chosen, as the field spells it: a text for each gap."""
+        ends = np.cumsum([len(units) for units in state.gapped.gaps])
+        parts = np.split(state.symbols, ends[:-1])
+        if self.rule.names is not None:
+            return ["".join(self.spelled(symbol) for symbol in part) for part in parts]
+        return [self.tokenizer.spelling(part.tolist()) for part in parts]
 
     @property
     def _symbols(self) -> int:

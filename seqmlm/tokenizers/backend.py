@@ -134,6 +134,11 @@ class BackendTokenizer(Tokenizer):
         text: str = decoder.decode([self._tokens[token]]) if decoder is not None else self._tokens[token]
         return text.strip().removeprefix("##")
 
+    def spelling(self, tokens: Sequence[int]) -> str:
+        decoder, texts = self._backend.decoder, [self._tokens[token] for token in tokens]
+        text: str = "".join(texts) if decoder is None else decoder.decode(texts)
+        return text.strip()
+
     def alone(self, token: int) -> str | None:
         """As of the base class: behind a word, its text is encoded as this id."""
         if self._space.is_special[token]:

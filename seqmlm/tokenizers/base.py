@@ -223,6 +223,10 @@ class Tokenizer(ABC):
         """The text of id `token` in a raw sequence, without the vocabulary's markers ("##", "▁")."""
         return self.tokens[token]
 
+    def spelling(self, tokens: Sequence[int]) -> str:
+        """The text that some tokens have together, one after the other; lines, where units are lines."""
+        return "\n".join(map(self.surface, tokens))
+
     def alone(self, token: int) -> str | None:
         """The text of id `token` where it can be a unit by itself; None where it is but a piece of one."""
         return self.surface(token)

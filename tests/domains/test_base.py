@@ -15,8 +15,8 @@ from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format
-from seqmlm.domains.samples import Sample
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.samples import Sample
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.residue import ResidueTokenizer

@@ -114,8 +114,9 @@ class EHRDomain(Domain):
         return {key: value for key, value in found.items() if key != "problems"}
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
-        """An event whose code is a gap."""
-        gaps = [place for place, event in enumerate(raw.events) if event.code in forms]
+        """An event whose code is a gap, in whatever vocabulary."""
+        codes = [event.code.rpartition("//")[2] for event in raw.events]
+        gaps = [place for place, code in enumerate(codes) if code in forms]
         return _with_gaps(raw, gaps)
 
     def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
