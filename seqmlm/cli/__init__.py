@@ -34,12 +34,13 @@ from seqmlm.cli import (
     score,
     train,
     workspace,
+    zeroshot,
 )
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot"}
 
 
 class _BrokenPipe(Exception):
@@ -76,6 +77,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
 app.command("fill")(fill.fill)
+app.command("zeroshot")(zeroshot.zeroshot)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

@@ -27,7 +27,7 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.record import Record
-from seqmlm.domains.holes import MASK, Prompt, put, read_holes
+from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
 from seqmlm.domains.samples import TRUTH, Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -151,6 +151,7 @@ class Domain(ABC):
         followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
         gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
+        empty: a raw sequence of nothing.
         changes_level: level at which `changes` are scored; None where the field has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
     """
@@ -166,6 +167,7 @@ class Domain(ABC):
     followed: ClassVar[bool] = False
     hidden: ClassVar[str] = MASK
     gaps: ClassVar[tuple[str, ...]] = (MASK,)
+    empty: ClassVar[Any] = ""
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
 
@@ -419,6 +421,21 @@ class Domain(ABC):
     def respelled(self, raw: Any, text: str) -> Any:
         """A raw sequence that says another text, and is as it was in all else."""
         return text
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """A sequence within a template, gaps still written; what data say is no gap and no field.
+
+        Args:
+            raw: the sequence, or `empty` for none.
+            template: with `{text}`, and `{NAME}` for other fields of the record; `{{` is one brace.
+            fields: the others.
+            forms: how gaps may be written.
+
+        Raises:
+            UsageError: a field that is not there.
+        """
+        text = frame(template, {**fields, "text": str(raw)}, forms)
+        return self.respelled(raw, text)
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
         """A sequence in which a person has written gaps.

@@ -8,9 +8,11 @@ structured records have.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from seqmlm.errors import UsageError, nearest
 
 
 class Hole(NamedTuple):
@@ -45,6 +47,7 @@ class Prompt:
 
 
 MASK = "[MASK]"
+_FIELD = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
 def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
@@ -83,6 +86,35 @@ def escaped(text: str, forms: Sequence[str]) -> str:
     if MASK in forms:
         written += r"|\[MASK:[1-9][0-9]{0,3}\]"
     return re.sub(rf"\\*(?:{written})", lambda match: "\\" + match[0], text)
+
+
+def frame(template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> str:
+    """A template with data in the places that it has for them, and white space at its ends taken off.
+
+    >>> frame("{text} It was [MASK]. {{}}", {"text": "Not [MASK] again."}, ["[MASK]"])
+    'Not \\\\[MASK] again. It was [MASK]. {}'
+
+    Raises:
+        UsageError: a field that is not there.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0][0]
+        if match[1] not in fields:
+            raise UsageError(f"the template names {{{match[1]}}}{nearest(match[1], fields)}")
+        return escaped(str(fields[match[1]]), forms)
+
+    return _FIELD.sub(value, template).strip()
+
+
+def fields_in(template: str) -> set[str]:
+    """The names that a template has places for.
+
+    >>> fields_in("{text} by {author} {{x}}") == {"text", "author"}
+    True
+    """
+    return {match[1] for match in _FIELD.finditer(template) if match[1]}
 
 
 def put(text: str, holes: Sequence[Hole], texts: Sequence[str]) -> tuple[str, list[Hole]]:

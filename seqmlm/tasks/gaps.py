@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from seqmlm.data.files import expand
+from seqmlm.data.privacy import redact_small_counts
 from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision
@@ -21,8 +23,12 @@ from seqmlm.inference.batches import Batch, Encoded
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.runner import Counts, NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
+from seqmlm.reports.page import Page
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Fields, Schema, format_of
+from seqmlm.tasks.corpus import UNNAMED, shown_name
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
 
 Answers = TypeVar("Answers")
 
@@ -235,3 +241,40 @@ def write_rows(
             stopped=runner.stopped,
             seconds=runner.seconds,
         )
+
+
+def keep_report(
+    config: GapConfig,
+    session: Session,
+    task: str,
+    page: Page,
+    path: Path,
+    metrics: Mapping[str, float],
+    params: Mapping[str, object],
+) -> None:
+    """Write a report, and keep it with its figures in a run of MLflow: of sensitive data no small ones.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    private, entry = session.card.sensitive, session.entry
+    page.write(path, private=private)
+    name = session.card.run_name or Path(session.model.path).name
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    told = {
+        "domain": session.card.domain,
+        "model": config.model,
+        **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
+        "data": UNNAMED if private else shown_name(config.paths),
+        "precision": session.precision,
+        **params,
+    }
+    tags = {"domain": session.card.domain, "task": task}
+    tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
+    with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
+        if entry is not None:
+            run.uses(entry.name, entry.version)
+        kept = redact_small_counts(dict(metrics), private)
+        run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
+        if not private:
+            run.artifact(path)

@@ -3,123 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
+from checkpoints import checkpoint
 from tiny_fields import random_model
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    EsmConfig,
-    EsmForMaskedLM,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
 
 from seqmlm.domains.holes import Prompt
 from seqmlm.errors import UsageError
-from seqmlm.inference.cloze import Cloze
+from seqmlm.inference.cloze import Cloze, most_probable
 from seqmlm.inference.session import Session
-from seqmlm.tokenizers.fast import fast_residue_tokenizer
 from seqmlm.tokenizers.kmer import KmerTokenizer
 from seqmlm.tokenizers.nucleotide import BASES
-from seqmlm.tokenizers.residue import STANDARD, TOKENS
-
-TEXTS = (
-    "the cat sees the dog .",
-    "a dog barks loudly !",
-    "it was great , it was terrible ;",
-    "unable cats",
-) * 9
-SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-
-
-def wordpiece() -> PreTrainedTokenizerFast:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False)
-    backend.train_from_iterator(TEXTS, trainer)
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = dict(
-        zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True)
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
-
-
-def byte_level(mask: str, special: list[str]) -> PreTrainedTokenizerFast:
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=special,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(TEXTS, trainer)
-    backend.add_special_tokens([tokenizers.AddedToken(mask, lstrip=True, special=True)])
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{special[0]} $A {special[2]}", special_tokens=[(special[0], 0), (special[2], 2)]
-    )
-    roles = {"bos_token": special[0], "pad_token": special[1], "eos_token": special[2]}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, **roles, unk_token=special[3], mask_token=mask, cls_token=special[0],
-        sep_token=special[2],
-    )  # fmt: skip
-
-
-ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
-
-
-def checkpoint(kind: str, folder: Path) -> tuple[Any, Any]:
-    """A random model of an architecture, saved as transformers saves it; the model and its tokenizer."""
-    torch.manual_seed(7)
-    if kind == "esm":
-        fast = fast_residue_tokenizer(TOKENS)
-    elif kind in ("roberta", "modernbert"):
-        fast = byte_level("<mask>" if kind == "roberta" else "[MASK]", ROBERTA)
-    else:
-        fast = wordpiece()
-    size = {"vocab_size": len(fast), "pad_token_id": fast.pad_token_id}
-    if kind == "bert":
-        model = BertForMaskedLM(BertConfig(**SHAPE, **size, max_position_embeddings=64))
-    elif kind == "roberta":
-        model = RobertaForMaskedLM(RobertaConfig(**SHAPE, **size, max_position_embeddings=66))
-    elif kind == "distilbert":
-        model = DistilBertForMaskedLM(
-            DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **size, max_position_embeddings=64)
-        )
-    elif kind == "esm":
-        config = EsmConfig(
-            **SHAPE, **size, position_embedding_type="rotary", mask_token_id=fast.mask_token_id
-        )
-        model = EsmForMaskedLM(config)
-    else:
-        ids = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
-        model = ModernBertForMaskedLM(ModernBertConfig(**SHAPE, **size, **ids))
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(8)
-    model.eval()
-    model.save_pretrained(folder)
-    fast.save_pretrained(str(folder))
-    return model, fast
+from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 
 
 def written(kind: str) -> list[str]:
@@ -235,13 +133,7 @@ def test_overlapping_kmers_leak_nothing_into_a_gap():
 
 
 def test_a_long_sequence_is_asked_in_a_window_around_its_gap():
-    cloze = Cloze(
-        Session(
-            random_model(
-                "protein", __import__("seqmlm.tokenizers.residue", fromlist=["x"]).ResidueTokenizer()
-            )
-        )
-    )
+    cloze = Cloze(Session(random_model("protein", ResidueTokenizer())))
     letters = "".join(itertools.islice(itertools.cycle("MKTAYIAKQRQISFVKSHFSRQ"), 300))
     for place in (0, 150, 299):
         text = letters[:place] + "_" + letters[place + 1 :]
@@ -252,3 +144,23 @@ def test_a_long_sequence_is_asked_in_a_window_around_its_gap():
         [window] = cloze.opened(cloze.prompts([near.raw]))
         [[expected]] = cloze.guesses([window], 20)
         assert [one.text for one in guesses] == [one.text for one in expected]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7])
+def test_all_gaps_are_filled_by_mask_predict(rounds: int):
+    """The same as asking again and again about a string in which the least sure letters are gaps."""
+    cloze = Cloze(Session(random_model("protein", ResidueTokenizer())))
+    text = "MK__A_YIAKQ_Q___FVK"
+    places = [place for place, letter in enumerate(text) if letter == "_"]
+    letters, sure = list(text), {}
+    for done in range(rounds):
+        count = -(-len(places) * (rounds - done) // rounds)
+        hidden = sorted(sorted(places, key=lambda place: sure.get(place, -np.inf))[:count])
+        for place in hidden:
+            letters[place] = "_"
+        [guesses] = cloze.guesses(cloze.opened(cloze.prompts(["".join(letters)])), 20)
+        for place, own in zip(hidden, guesses, strict=True):
+            standard = np.logaddexp.reduce([one.log_prob for one in own])
+            letters[place], sure[place] = own[0].text, own[0].log_prob - standard
+    [texts] = cloze.refined(cloze.prompts([text]), rounds, most_probable)
+    assert "".join(texts) == "".join(letters[place] for place in places)

@@ -11,6 +11,7 @@ from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.data.timestamps import duration
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.ehr.levels import FAULTS, LEVELS
 from seqmlm.domains.ehr.readers import (
@@ -34,6 +35,7 @@ from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class EHRDomain(Domain):
     title: ClassVar[str] = "Patient histories: MEDS, Synthea, OMOP, FHIR, event tables"
     unit: ClassVar[str] = "event"
     sensitive: ClassVar[bool] = True
+    empty: ClassVar[History] = History(subject="", birth=None, events=())
     formats: ClassVar[Mapping[str, Format]] = {
         "meds": Format(read=read_meds, folder=is_meds),
         "synthea": Format(read=read_synthea, folder=is_synthea),
@@ -112,6 +115,30 @@ class EHRDomain(Domain):
 
         found = audit(records, problems)
         return {key: value for key, value in found.items() if key != "problems"}
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """Events behind the history, a visit a line: `+30d [MASK]` is one of an unknown code 30 days later.
+
+        Without a time a visit is a day later than what is before it. `{text}` stands for the history.
+
+        Raises:
+            UsageError: a time that is none, or lines before the history.
+        """
+        events, last = list(raw.events), [event.time for event in raw.events if event.time is not None]
+        now = last[-1] if last else 0.0
+        lines = [line.split() for line in template.splitlines() if line.strip()]
+        for number, (first, *rest) in enumerate(lines):
+            if first == "{text}" and not rest:
+                if number:
+                    raise UsageError("a template of patient histories begins with the line {text}")
+                continue
+            later = duration(first[1:]) if first.startswith("+") else 86_400.0
+            if not later:
+                raise UsageError(f"{first!r} is no time from one visit to the next: write +30d, +6h or +1w")
+            now += later
+            codes = rest if first.startswith("+") else [first, *rest]
+            events += [Event(time=now, code=code) for code in codes]
+        return replace(raw, events=tuple(events))
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
         """An event whose code is a gap, in whatever vocabulary."""

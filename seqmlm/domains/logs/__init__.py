@@ -12,7 +12,7 @@ from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
-from seqmlm.domains.holes import Hole, Prompt
+from seqmlm.domains.holes import Hole, Prompt, escaped, frame
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.samples import Sample, whole
@@ -40,6 +40,7 @@ class LogsDomain(Domain):
     title: ClassVar[str] = "Logs: sessions and windows of machines' messages"
     unit: ClassVar[str] = "line"
     followed: ClassVar[bool] = True
+    empty: ClassVar[LogLines] = LogLines(lines=())
     formats: ClassVar[Mapping[str, Format]] = {
         name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
         for name, read in READERS.items()
@@ -118,6 +119,22 @@ class LogsDomain(Domain):
     def row(self, record: Record) -> dict[str, Any]:
         """The lines of the session or window, and the time of each where times are known."""
         return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """Lines before and behind the log's own, which stand where the template has the line `{text}`."""
+        if not isinstance(raw, LogLines):
+            return super().framed(raw, template, fields, forms)
+        lines, own = list[str](), [escaped(line, forms) if line in forms else line for line in raw.lines]
+        before, after = 0, 0
+        for line in template.splitlines():
+            if line.strip() == "{text}":
+                lines += own
+                before, after = len(lines) - len(own), 0
+            else:
+                lines.append(frame(line, fields, forms))
+                after += 1
+        times = raw.times and (*[raw.times[0]] * before, *raw.times, *[raw.times[-1]] * after)
+        return replace(raw, lines=tuple(lines), times=times if times and len(times) == len(lines) else None)
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
         """A line that is nothing but a gap is a line that is missing."""
