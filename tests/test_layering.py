@@ -300,7 +300,6 @@ STAND_APART = {
     "tokenizers.lexers": "a package",
     "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",
     "tokenizers.lexers.*": "one language, or one parser",
-    "tokenizers.residue": "one vocabulary",
 }
 
 
