@@ -24,6 +24,7 @@ class Music(Domain):
     title: ClassVar[str] = "Melodies as notes"
     unit: ClassVar[str] = "note"
     hidden: ClassVar[str] = "_"
+    gaps: ClassVar[tuple[str, ...]] = ("_",)
     formats: ClassVar[Mapping[str, Format]] = {"tune": Format(read=read_tunes, suffixes=(".tune",))}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="wordpiece.v1",
