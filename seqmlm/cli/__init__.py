@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from seqmlm import __version__
 from seqmlm.cli import (
+    bias,
     calibrate,
     data,
     evaluate,
@@ -76,6 +77,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
+app.command("bias")(bias.bias)
 app.command("fill")(fill.fill)
 app.command("zeroshot")(zeroshot.zeroshot)
 app.command("sample")(data.sample)
