@@ -31,6 +31,7 @@ from seqmlm.cli import (
     pairs,
     report,
     rescore,
+    risk,
     runs,
     score,
     train,
@@ -41,7 +42,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk"}
 
 
 class _BrokenPipe(Exception):
@@ -78,6 +79,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
 app.command("bias")(bias.bias)
+app.command("risk")(risk.risk)
 app.command("fill")(fill.fill)
 app.command("zeroshot")(zeroshot.zeroshot)
 app.command("sample")(data.sample)

@@ -452,6 +452,27 @@ class Domain(ABC):
         text, holes = put(str(prompt.raw), prompt.holes, texts)
         return Prompt(raw=self.respelled(prompt.raw, text), holes=tuple(holes))
 
+    def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
+        """A sequence as it was known at a time, with one gap in what comes after it.
+
+        Args:
+            time: seconds since 1970-01-01 UTC.
+            gap: seconds after it.
+            known: False leaves out all that has a time: what is asked then is what anybody of the kind has.
+
+        Raises:
+            UsageError: the field's sequences have no such times.
+        """
+        raise UsageError(f"sequences of domain {self.name} have no times before and after which can be asked")
+
+    def ends(self, raw: Any) -> float | None:
+        """When the last thing of a sequence was, seconds since 1970-01-01 UTC; None where nobody knows."""
+        return None
+
+    def at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
+        """What a sequence had until a time, and the groups that results are told for (sex, age)."""
+        return (), {}
+
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
         """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
         return None

@@ -168,6 +168,7 @@ class Written:
 
     Args:
         records, bad: read, and left out of them.
+        notes: what was met on the way, and how often.
         out: where the rows are; None for standard output.
         stopped: the signal that ended it early, or None.
         seconds: that it took.
@@ -175,6 +176,7 @@ class Written:
 
     records: int
     bad: int
+    notes: Mapping[str, int]
     out: Path | None
     stopped: int | None
     seconds: float
@@ -237,6 +239,7 @@ def write_rows(
         return Written(
             records=runner.counts.asked,
             bad=problems.bad_count,
+            notes=dict(problems.counts),
             out=config.out,
             stopped=runner.stopped,
             seconds=runner.seconds,

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
 
 
+_SEX, _AGES = ("SEX//", "GENDER//"), (18, 40, 65)
+
+
 class EHRDomain(Domain):
     """Electronic health records: one record a subject, a `History` (`readers.histories`) its raw form.
 
@@ -134,7 +137,7 @@ class EHRDomain(Domain):
                 continue
             later = duration(first[1:]) if first.startswith("+") else 86_400.0
             if not later:
-                raise UsageError(f"{first!r} is no time from one visit to the next: write +30d, +6h or +1w")
+                raise UsageError(f"{first!r} is no time from one visit to the next: write +30d or +6h")
             now += later
             codes = rest if first.startswith("+") else [first, *rest]
             events += [Event(time=now, code=code) for code in codes]
@@ -154,6 +157,34 @@ class EHRDomain(Domain):
             old = events[place]
             events[place] = Event(time=old.time, code=code, visit=old.visit, kind=old.kind)
         return _with_gaps(replace(prompt.raw, events=tuple(events)), gaps)
+
+    def later(self, raw: Any, time: float, gap: float, *, known: bool = True) -> Prompt:
+        """The history until a time, and a visit later of which nothing is known."""
+        before = [
+            event
+            for event in raw.events
+            if event.time is None or is_birth(event.code) or (known and event.time <= time)
+        ]
+        events = (*before, Event(time=time + gap, code=self.gaps[0]))
+        return self.prompt(replace(raw, events=events), self.gaps)
+
+    def ends(self, raw: Any) -> float | None:
+        """The last event with a time."""
+        return max((event.time for event in raw.events if event.time is not None), default=None)
+
+    def at(self, raw: Any, time: float) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Codes until a time; sex where it is known, and age in bands."""
+        codes = [event.code for event in raw.events if event.time is not None and event.time <= time]
+        groups = {}
+        sex = next((e.code.partition("//")[2] for e in raw.events if e.code.startswith(_SEX)), None)
+        if sex is not None:
+            groups["sex"] = sex
+        if raw.birth is not None:
+            age = (time - raw.birth) / (365.25 * 86_400)
+            groups["age"] = next(
+                (f"below {limit}" for limit in _AGES if age < limit), f"{_AGES[-1]} and above"
+            )
+        return codes, groups
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """Clinical events: no interval, and nothing of the frame of visits."""
