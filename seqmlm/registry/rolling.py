@@ -93,12 +93,12 @@ def found(session: Session, stream: int) -> RollingEntry | None:
 
 
 def real(session: Session, stream: int) -> set[int]:
-    """Numbers of rows of incidents that a person took for real, and has not muted as normal since."""
+    """Numbers of rows of incidents that a person took for a fault, and has not muted as normal since."""
     kind, line, incident = tables.StreamStatistics, tables.StreamRow, tables.Incident
     query = (
         select(kind.number)
         .join(line, and_(line.stream_id == kind.stream_id, line.number == kind.row))
         .join(incident, and_(incident.stream_id == line.stream_id, incident.row == line.incident))
-        .where(kind.stream_id == stream, incident.is_real, incident.muted.is_(False))
+        .where(kind.stream_id == stream, incident.verdict == "fault", incident.muted.is_(False))
     )
     return set(session.scalars(query))

@@ -314,7 +314,7 @@ class Registry:
             return rolling.found(session, stream)
 
     def real_rows(self, stream: int) -> set[int]:
-        """Numbers, among a stream's statistics, of rows of incidents that a person took for real."""
+        """Numbers, among a stream's statistics, of rows of incidents that a person took for a fault."""
         with database.reachable(self._engine), self._sessions() as session:
             return rolling.real(session, stream)
 
@@ -339,9 +339,11 @@ class Registry:
         return found[0]
 
     def mark_incident(self, incident: int, **said: Any) -> Incident:
-        """Keep what a person says of an incident: `muted`, `note`, or the `state` (open or acknowledged).
+        """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
+        acknowledged, which is the verdict "fault" where none is given).
 
-        One that is resolved stays so, and it is kept all the same that somebody took it for real.
+        One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
+        its likes are heard again.
 
         Raises:
             StateError: there is none of this id.
@@ -350,7 +352,9 @@ class Registry:
         with database.reachable(self._engine), self._writing.begin() as session:
             row = session.get_one(tables.Incident, known.id)
             if "state" in said:
-                row.is_real = said["state"] == "acknowledged"
+                said = {"verdict": "fault" if said["state"] == "acknowledged" else None, **said}
+            if row.verdict == "normal" and said.get("verdict", "normal") != "normal":
+                said = {"muted": False, **said}
             for name, value in said.items():
                 if name != "state" or row.state != "resolved":
                     setattr(row, name, value)
