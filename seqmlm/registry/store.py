@@ -26,7 +26,7 @@ from seqmlm.registry.entries import (
 )
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue
-from seqmlm.registry.rolling import RollingChange, RollingEntry
+from seqmlm.registry.rolling import Owned, RollingChange, RollingEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -308,15 +308,19 @@ class Registry:
             found = {state: int(number) for state, number in session.execute(query)}
         return {state: found.get(state, 0) for state in ("open", "acknowledged")}
 
-    def rolling(self, stream: int) -> RollingEntry | None:
-        """The rolling calibration of a stream; None where it has none."""
+    def rolling(self, stream: int, since: datetime | None = None) -> RollingEntry | None:
+        """The rolling calibration of a stream, with rows kept since a time; None where it has none."""
         with database.reachable(self._engine), self._sessions() as session:
-            return rolling.found(session, stream)
+            return rolling.found(session, stream, since)
+
+    def owned_rows(self, stream: int) -> list[Owned]:
+        """Rows, among a stream's statistics, that belong to incidents, in order."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return rolling.owned(session, stream)
 
     def real_rows(self, stream: int) -> set[int]:
         """Numbers, among a stream's statistics, of rows of incidents that a person took for a fault."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return rolling.real(session, stream)
+        return {one.number for one in self.owned_rows(stream) if one.fault}
 
     def notices(self, stream: int) -> NoticeQueue:
         """What webhooks are to be told of a stream."""
