@@ -42,13 +42,16 @@ class Owned:
         number: of the row, as of `Figures`.
         incident: id.
         verdict: what a person took the incident for; None where nobody has said.
-        fault: its rows are not normal: that was said, and it was not muted as normal since.
     """
 
     number: int
     incident: int
     verdict: str | None
-    fault: bool
+
+    @property
+    def fault(self) -> bool:
+        """Whether it is not normal."""
+        return self.verdict == "fault"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +118,12 @@ def owned(session: Session, stream: int) -> list[Owned]:
     """The rows that belong to incidents, in order."""
     kind, line, incident = tables.StreamStatistics, tables.StreamRow, tables.Incident
     query = (
-        select(kind.number, incident.id, incident.verdict, incident.muted)
+        select(kind.number, incident.id, incident.verdict)
         .join(line, and_(line.stream_id == kind.stream_id, line.number == kind.row))
         .join(incident, and_(incident.stream_id == line.stream_id, incident.row == line.incident))
         .where(kind.stream_id == stream)
         .order_by(kind.number)
     )
     return [
-        Owned(number=number, incident=id_, verdict=verdict, fault=verdict == "fault" and not muted)
-        for number, id_, verdict, muted in session.execute(query)
+        Owned(number=number, incident=own, verdict=verdict) for number, own, verdict in session.execute(query)
     ]

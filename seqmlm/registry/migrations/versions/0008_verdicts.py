@@ -15,6 +15,8 @@ def upgrade() -> None:
     verdict: sa.Column[str] = sa.Column("verdict", sa.String(20), nullable=True)
     op.add_column("seqmlm_incidents", verdict)
     op.execute(sa.text("UPDATE seqmlm_incidents SET verdict = 'fault' WHERE is_real"))
+    # To mute what was acknowledged was the way to say that it was normal.
+    op.execute(sa.text("UPDATE seqmlm_incidents SET verdict = 'normal' WHERE is_real AND muted"))
     op.drop_column("seqmlm_incidents", "is_real")
     op.add_column("seqmlm_stream_statistics", sa.Column("created", sa.DateTime(timezone=True), nullable=True))
 
