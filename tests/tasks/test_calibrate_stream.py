@@ -199,6 +199,35 @@ def test_it_is_that_of_the_same_rows_scores_and_keeps_the_rate(
     assert before.keys() == stored_calibrations(model).keys()
 
 
+def test_a_rolling_calibration_rests_on_false_alarms_and_not_on_faults(model: Path, workspace: Path) -> None:
+    """Marked while the stream goes on: its next move takes exactly the newest 200 rows without a fault."""
+    rng = np.random.default_rng(6)
+    log = workspace / "r.log"
+    lines = [*_mixed(range(99), rng), *_lines(400, _FAULT), *_mixed(range(800, 809), rng)]
+    lines += [*_lines(1200, _BACKUP), *_mixed(range(1600, 1610), rng)]
+    log.write_text("\n".join(lines) + "\n")
+    config = _config(model, log, calibration="rolling", fpr=0.02)
+    _follow(config, 120, lambda: sum("never seen" in one.what for one in list_incidents()) == 2)
+    for one in list_incidents():
+        if "disk" in one.what:
+            mark_incident(one.id, acknowledged=True)
+        elif "backup" in one.what:
+            mark_incident(one.id, normal=True)
+    with log.open("a") as file:
+        file.write("\n".join(_mixed(range(2000, 2185), rng)) + "\n")
+    _follow(config, 305)
+    with Registry(Workspace.locate()) as registry:
+        stream = registry.stream(str(config.out))
+        assert stream is not None
+        kept = registry.rolling(stream.id)
+        faults = sorted(registry.real_rows(stream.id))
+    assert kept is not None
+    assert (100 in faults, 110 in faults) == (True, False)
+    assert kept.state["moved"] == 300
+    window = [n for first, last in kept.state["window"] for n in range(first, last + 1)]
+    assert window == [n for n in range(1, 251) if n not in faults][-200:]
+
+
 def _stored(config: ScoreConfig) -> Calibration:
     session = opened(config)
     found = stored_calibration(session.model, session.domain.level("session"), "exact")
