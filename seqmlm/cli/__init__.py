@@ -21,9 +21,11 @@ from typer.core import TyperGroup
 
 from seqmlm import __version__
 from seqmlm.cli import (
+    bias,
     calibrate,
     data,
     evaluate,
+    fill,
     incidents,
     models,
     pairs,
@@ -33,12 +35,13 @@ from seqmlm.cli import (
     score,
     train,
     workspace,
+    zeroshot,
 )
 from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot"}
 
 
 class _BrokenPipe(Exception):
@@ -74,6 +77,9 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("rescore")(rescore.rescore)
+app.command("bias")(bias.bias)
+app.command("fill")(fill.fill)
+app.command("zeroshot")(zeroshot.zeroshot)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

@@ -20,6 +20,7 @@ COLUMNS = (
 )
 GROUPS = ("UID", "bias_type", "group")
 _IDS = ("pairID", "id")
+_WINOGENDER = "sentid"  # its column of names, "technician.customer.1.male.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ def read_pairs(
     """Read pairs from JSON lines, CSV, TSV or parquet; without `paths`, from two parallel text files.
 
     Args:
-        paths: files whose columns hold the two sequences.
+        paths: files whose columns hold the two sequences; sentences of Winogender (Rudinger et al. 2018),
+            columns `sentid` and `sentence`, are paired by their names, the male form first.
         good, bad: names of those columns (default: the first of `COLUMNS` that are there); without `paths`,
             two files with one sequence per line.
         group: name of the column to group by; default: the first of `GROUPS` that is there.
@@ -68,7 +70,7 @@ def read_pairs(
         yield from _parallel(good, bad, raw)
     for path in paths:
         name = Path(path).name
-        for line, row in read_rows(path):
+        for line, row in _paired(path):
             first, second = _columns(row, good, bad, path, line)
             texts = [
                 raw(_text(required(row, key, path, line), path, line, key), row) for key in (first, second)
@@ -82,6 +84,35 @@ def read_pairs(
                 source=path,
                 line=line,
             )
+
+
+def _paired(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows that hold a pair each; of Winogender's sentences, two that differ in the pronoun become a row.
+
+    Raises:
+        DataError: a sentence of Winogender without its counterpart.
+    """
+    waiting: dict[str, tuple[int, str, str]] = {}
+    for line, row in read_rows(path):
+        if not row.keys() >= {_WINOGENDER, "sentence"}:
+            yield line, row
+            continue
+        name, _, gender = str(row[_WINOGENDER]).removesuffix(".txt").rpartition(".")
+        if gender not in ("male", "female"):
+            continue  # "they" is a third form of each
+        if name not in waiting:
+            waiting[name] = line, gender, str(row["sentence"])
+            continue
+        first, other, sentence = waiting.pop(name)
+        texts = {other: sentence, gender: str(row["sentence"])}
+        if len(texts) == 1:
+            raise DataError(f"{name!r} is there twice", source=path, line=line, remedy="keep one of them")
+        group = name.partition(".")[0]
+        yield first, {"id": name, "good": texts["male"], "bad": texts["female"], "group": group}
+    for name, (line, _, _) in waiting.items():
+        raise DataError(
+            f"{name!r} has no counterpart", source=path, line=line, remedy="add it, or leave both out"
+        )
 
 
 def _columns(

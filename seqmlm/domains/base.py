@@ -14,7 +14,6 @@ the engine or in tasks asks which domain it is serving. What differs between fie
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,8 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.record import Record
+from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
+from seqmlm.domains.samples import TRUTH, Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.errors import DataError, UsageError, nearest
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 DATASET = "huggingface"
 """Name of the format of data sets, which every field has."""
+
+_BESIDE = (TRUTH, "README.md", "README", "README.txt", "LICENSE")
 
 # (path, problems, **options) -> records; streams, and hands what it cannot read to `problems`.
 Reader = Callable[..., Iterator[Record]]
@@ -116,19 +119,6 @@ class DomainDefaults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """A drawn sample.
-
-    Args:
-        files: the data, in the domain's ordinary format.
-        truth: the JSON file with what was planted (docs/SAMPLES.md).
-    """
-
-    files: tuple[Path, ...]
-    truth: Path
-
-
-@dataclass(frozen=True, kw_only=True)
 class Changed:
     """A record before and after a change of its file.
 
@@ -160,6 +150,8 @@ class Domain(ABC):
         sensitive: records concern people: no values in errors, samples or artifacts.
         followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
+        gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
+        empty: a raw sequence of nothing.
         changes_level: level at which `changes` are scored; None where the field has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
     """
@@ -173,7 +165,9 @@ class Domain(ABC):
     defaults: ClassVar[DomainDefaults]
     sensitive: ClassVar[bool] = False
     followed: ClassVar[bool] = False
-    hidden: ClassVar[str] = "[MASK]"
+    hidden: ClassVar[str] = MASK
+    gaps: ClassVar[tuple[str, ...]] = (MASK,)
+    empty: ClassVar[Any] = ""
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
 
@@ -424,6 +418,44 @@ class Domain(ABC):
         """
         return text
 
+    def respelled(self, raw: Any, text: str) -> Any:
+        """A raw sequence that says another text, and is as it was in all else."""
+        return text
+
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """A sequence within a template, gaps still written; what data say is no gap and no field.
+
+        Args:
+            raw: the sequence, or `empty` for none.
+            template: with `{text}`, and `{NAME}` for other fields of the record; `{{` is one brace.
+            fields: the others.
+            forms: how gaps may be written.
+
+        Raises:
+            UsageError: a field that is not there.
+        """
+        text = frame(template, {**fields, "text": str(raw)}, forms)
+        return self.respelled(raw, text)
+
+    def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
+        """A sequence in which a person has written gaps.
+
+        Args:
+            raw: the sequence.
+            forms: how gaps may be written.
+        """
+        text, holes = read_holes(str(raw), forms)
+        return Prompt(raw=self.respelled(raw, text), holes=tuple(holes))
+
+    def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
+        """The sequence with something in each of its gaps, spelled as in the field's data."""
+        text, holes = put(str(prompt.raw), prompt.holes, texts)
+        return Prompt(raw=self.respelled(prompt.raw, text), holes=tuple(holes))
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
+        """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
+        return None
+
     def changes(
         self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None
     ) -> Iterator[Changed]:
@@ -516,80 +548,3 @@ class Domain(ABC):
                 pieces += [raw[done:start], text]
                 done = end
         return "".join(pieces) + raw[done:]
-
-
-# Samples: the same seed writes the same bytes
-
-TRUTH = "truth.json"
-
-_BESIDE = (TRUTH, "README.md", "README", "README.txt", "LICENSE")
-
-
-def write_sample(
-    out: Path, name: str, lines: Iterable[str] | Mapping[str, Iterable[str]], truth: Mapping[str, Any]
-) -> Sample:
-    """Write the data `name` and `truth.json` into the folder `out`, made if missing.
-
-    Args:
-        out: the folder.
-        name: of the data file; of the folder of data files, where there are several.
-        lines: of the file; or of each file, by its path below the folder.
-        truth: see `write_truth`.
-    """
-    files = (
-        {f"{name}/{inner}": own for inner, own in lines.items()}
-        if isinstance(lines, Mapping)
-        else {name: lines}
-    )
-    for file, own in files.items():
-        path = out / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8", newline="\n") as handle:
-            handle.writelines(line + "\n" for line in own)
-    return Sample(files=(out / name,), truth=write_truth(out, truth))
-
-
-def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
-    """Write `truth.json` alone, for a sample whose data is not made of lines.
-
-    Every top-level key has its line, and so has every item of a top-level list of objects, so that people can
-    read it and `diff` can compare it.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
-    (out / TRUTH).write_text("{\n" + body + "\n}\n", encoding="utf-8", newline="\n")
-    return out / TRUTH
-
-
-def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
-    """Whether a stretch and an anomaly share at least half of the shorter one.
-
-    Args:
-        start, end: half-open, as a table may have them: "1.0" where its column has gaps.
-        anomaly: with `start` and `end`.
-    """
-    first, last = whole(start), whole(end)
-    shared = min(last, int(anomaly["end"])) - max(first, int(anomaly["start"]))
-    return shared > 0 and 2 * shared >= min(last - first, int(anomaly["end"]) - int(anomaly["start"]))
-
-
-def whole(value: Any) -> int:
-    """A number of a scored row, which tables may have as text; -1 where it is not there."""
-    return int(float(value)) if value not in (None, "") else -1
-
-
-def checked_count(n: int | None, default: int) -> int:
-    """`n`, or the default; at least 1.
-
-    Raises:
-        UsageError: n is below 1.
-    """
-    if n is not None and n < 1:
-        raise UsageError(f"a sample has at least one record; got {n}")
-    return default if n is None else n
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
-    return json.dumps(value, ensure_ascii=False)

@@ -19,10 +19,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.holes import Gapped, apart, stretched, tokens_at
 from seqmlm.engine.masking.base import number_units, uniform_units
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, TargetLogProb, union
 from seqmlm.engine.types import Bools, Encoding, Ids, Longs, TokenSpace
+from seqmlm.engine.windows import window_around
 from seqmlm.errors import UsageError
 
 Doubles = NDArray[np.float64]
@@ -236,6 +238,64 @@ class Units:
             asked=read.astype(np.int32),
             masked_in=None if hidden_in is None else masked_in.astype(np.int32),
             asked_in=None if asked_in is None else read_in.astype(np.int32),
+        )
+
+    def open(
+        self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
+    ) -> Gapped:
+        """A sequence with gaps.
+
+        Args:
+            encoding: the sequence, with spans; something stands in every gap.
+            spans: where each gap is in the raw text: (start, end) characters, in order, without overlap.
+            counts: tokens that each gap shall have, in place of those that stand there; None to keep these.
+
+        Raises:
+            UsageError: no token stands in a gap, or one that is not in the vocabulary.
+        """
+        gaps = [tokens_at(encoding, start, end) for start, end in spans]
+        if (empty := next((number for number, one in enumerate(gaps, 1) if not len(one)), None)) is not None:
+            raise UsageError(f"gap {empty} holds nothing that the model sees as a unit of its own")
+        if counts is not None:
+            encoding, gaps = stretched(encoding, gaps, counts, self.space)
+        elif self.space.is_special[encoding.ids[np.concatenate(gaps)]].any():
+            raise UsageError("what stands in a gap is not in the model's vocabulary")
+        encoding = apart(encoding, np.unique(np.concatenate(gaps)))
+        numbers = unit_numbers(encoding)
+        return Gapped(encoding=encoding, gaps=tuple(numbers[one] for one in gaps))
+
+    def narrowed(self, gapped: Gapped, gap: int, max_length: int) -> Gapped:
+        """The window of a sequence in whose middle one of its gaps stands; others may lie outside."""
+        encoding = gapped.encoding
+        if len(encoding) <= max_length:
+            return gapped
+        own, numbers = self.places(encoding)[gapped.gaps[gap]], self.numbers(encoding)
+        window = window_around(encoding, self.space, max_length, int(own.min()), int(own.max()) + 1)
+        there = {number: place for place, number in enumerate(self.numbers(window).tolist())}
+        found = [[there[one] for one in numbers[units].tolist() if one in there] for units in gapped.gaps]
+        return Gapped(encoding=window, gaps=tuple(np.array(one, dtype=np.int64) for one in found))
+
+    def ask_gaps(self, gapped: Gapped) -> Query:
+        """The question what stands in all gaps, each unit asked while all of them are hidden."""
+        return self.ask(gapped.encoding, gapped.units, np.unique(gapped.units))
+
+    def ask_chain(self, gapped: Gapped, gap: int) -> Query:
+        """The question how probable what stands in a gap is, while nothing is known of the other gaps.
+
+        Its units are asked from left to right, each with itself and the later ones hidden: the sum of the
+        answers is a log-probability (the chain rule), within words as of Kauf and Ivanova (2023).
+        """
+        own = gapped.gaps[gap]
+        others = np.concatenate([units for number, units in enumerate(gapped.gaps) if number != gap] or [own])
+        others = np.setdiff1d(others, own)
+        variants = np.arange(len(own))
+        hidden = [np.concatenate([own[first:], others]) for first in variants]
+        return self.ask(
+            gapped.encoding,
+            np.concatenate(hidden),
+            own,
+            hidden_in=np.repeat(variants, [len(one) for one in hidden]),
+            asked_in=variants,
         )
 
     def hide(self, encoding: Encoding, rate: float, rng: np.random.Generator) -> Query | None:

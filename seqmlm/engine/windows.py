@@ -198,6 +198,26 @@ def central_windows(
     return found
 
 
+def window_around(encoding: Encoding, space: TokenSpace, max_length: int, start: int, end: int) -> Encoding:
+    """The window of a sequence in whose middle tokens start..end-1 stand, or that begins with them.
+
+    Units are treated as by `windows`.
+
+    Raises:
+        UsageError: `max_length` leaves no room besides the start and end token.
+    """
+    if len(encoding) <= max_length:
+        return encoding
+    first, stop = _inner(encoding, space)
+    room = _room(encoding, first, stop, max_length)
+    cuts = _cuts(encoding, first, stop)
+    left = max(first, min(start - max(0, room - (end - start)) // 2, stop - room))
+    right = min(left + room, stop)
+    left = min(start, int(cuts[np.searchsorted(cuts, left)]))
+    right = max(min(end, right), int(cuts[np.searchsorted(cuts, right, side="right") - 1]))
+    return _window(encoding, first, stop, left, right)
+
+
 def join(encodings: Sequence[Encoding], space: TokenSpace, max_length: int) -> list[Encoding]:
     """Join consecutive sequences of one document in windows of up to `max_length` tokens.
 

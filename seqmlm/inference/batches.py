@@ -37,7 +37,7 @@ from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError, StateError
 from seqmlm.inference.model_folder import LoadedModel
-from seqmlm.inference.session import Session
+from seqmlm.inference.session import NO_ENCODING, Session
 from seqmlm.streams.cursor import Position
 from seqmlm.streams.sources import LiveInput, ReadAhead
 from seqmlm.tokenizers.base import Tokenizer, UnknownUnit
@@ -58,6 +58,7 @@ _LEAST = {False: 4096, True: 1 << 17}  # forward tokens of a batch: less would l
 
 Item = TypeVar("Item")
 Read = Callable[[Problems], Iterable[Record]]
+Through = Callable[[Iterable[Record], Problems], Iterable[Record]]
 
 
 # How much is done at a time
@@ -226,13 +227,16 @@ def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
 
 
 def _tokenized(
-    domain: Domain, tokenizer: Tokenizer, records: Sequence[Record], problems: Problems
+    domain: Domain, tokenizer: Tokenizer | None, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded | None]:
     """Tokenize records one after another; None for one that cannot be spelled, which goes to `problems`.
 
     Raises:
         DataError: a record that cannot be spelled, where `problems` raises, after those before it.
     """
+    if tokenizer is None:
+        yield from (Encoded(record, NO_ENCODING) for record in records)
+        return
     try:
         encodings = tokenizer.encode_batch([record.raw for record in records])
     except DataError:
@@ -257,9 +261,9 @@ def _singly(
         yield found
 
 
-def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer) -> int:
+def _unfamiliar(batch: Sequence[Encoded], tokenizer: Tokenizer | None) -> int:
     """Records more than half of which is unknown."""
-    if not batch or not len(tokenizer.unfamiliar):
+    if tokenizer is None or not batch or not len(tokenizer.unfamiliar):
         return 0
     unknown = np.zeros(max(tokenizer.space.size, max(tokenizer.unfamiliar) + 1), dtype=np.bool_)
     unknown[list(tokenizer.unfamiliar)] = True
@@ -286,12 +290,12 @@ class Input(NamedTuple):
 
     Args:
         read: begins to read them, handing what cannot be read to the `Problems` it is called with.
-        domain, tokenizer: theirs.
+        domain, tokenizer: theirs; without a tokenizer they are handed on as they are.
     """
 
     read: Read
     domain: Domain
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
 
 
 class Batch(list[Item]):
@@ -493,6 +497,7 @@ def input_batches(
     latency: float | None,
     budget: Budget,
     stopping: Callable[[], bool],
+    through: Through | None = None,
 ) -> Iterator[Iterator[Batch[Encoded]]]:
     """The batches of a run's input, until the context ends.
 
@@ -505,10 +510,14 @@ def input_batches(
         budget: of a batch.
         stopping: asked again and again while input is awaited; once it is true nothing more is read, and what
             was read is handed on.
+        through: makes other records of those that are read, which are not tokenized then.
     """
 
     def given(named: Sequence[str]) -> Input:
-        return Input(session.reader(named, format=format, options=options), session.domain, session.tokenizer)
+        read = session.reader(named, format=format, options=options)
+        if through is None:
+            return Input(read, session.domain, session.tokenizer)
+        return Input(lambda told: through(read(told), told), session.domain, None)
 
     if latency is None:
         size = input_bytes(sources)

@@ -30,7 +30,8 @@ from seqmlm.data.problems import OnError, Problems
 from seqmlm.data.record import Record
 from seqmlm.data.splits import TRAIN, ByKey, Chronological, Parts, Split, evenly, neighbours
 from seqmlm.data.store import Prepared
-from seqmlm.domains.base import Domain, Sample, plural
+from seqmlm.domains.base import Domain, plural
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular
 from seqmlm.engine.types import MovingWindows, Sequences, Windows
 from seqmlm.errors import DataError, StateError, UsageError, number_of

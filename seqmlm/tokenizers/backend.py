@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tokenizers
 
+from seqmlm.engine.holes import Gapped
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
 from seqmlm.errors import StateError
 from seqmlm.tokenizers.base import Tokenizer, Unknown
@@ -23,10 +25,15 @@ class BackendTokenizer(Tokenizer):
         backend: the trained tokenizer, its post-processor adding the special tokens.
         space: its vocabulary.
 
+    Class attributes:
+        divided: a text is divided where it has a gap, as the library does at a special token in it, and the
+            parts are read as texts of their own; else the gap is read as a word that nobody knows.
+
     Special tokens spelled out in a raw text ("[MASK]") are text like any other: data cannot inject them.
     """
 
     unit: ClassVar[str] = "word"
+    divided: ClassVar[bool] = False
 
     def __init__(self, backend: tokenizers.Tokenizer, space: TokenSpace) -> None:
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
@@ -59,10 +66,31 @@ class BackendTokenizer(Tokenizer):
         """
         return self._encoded(raws)[0]
 
-    def _encoded(self, raws: Sequence[str]) -> tuple[list[Encoding], list[Any]]:
-        """Our encodings, and those of the library."""
-        found = self._backend.encode_batch(list(raws))
+    def gapped(
+        self, raws: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]], counts: Sequence[Sequence[int]]
+    ) -> list[Gapped]:
+        if not self.divided:
+            return super().gapped(raws, spans, counts)
+        made, rule = self._encoded(raws, self._with_gaps)[0], self.units
+        return [rule.open(*one) for one in zip(made, spans, counts, strict=True)]
+
+    @cached_property
+    def _with_gaps(self) -> tokenizers.Tokenizer:
+        """The backend with a further token for a gap, which takes spaces as the mask token does."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        backend.encode_special_tokens = True
+        known = backend.get_added_tokens_decoder().get(self._space.mask)
+        sides = {"lstrip": known.lstrip, "rstrip": known.rstrip} if known is not None else {}
+        backend.add_tokens([tokenizers.AddedToken(self.stand_in, normalized=False, **sides)])
+        return backend
+
+    def _encoded(
+        self, raws: Sequence[str], backend: tokenizers.Tokenizer | None = None
+    ) -> tuple[list[Encoding], list[Any]]:
+        """Our encodings, and those of the library; where a backend has further tokens, they are [MASK]."""
+        found = (backend or self._backend).encode_batch(list(raws))
         ids, starts = _concatenate([one.ids for one in found])
+        ids[ids >= self._space.size] = self._space.mask
         offsets = chain.from_iterable(chain.from_iterable(one.offsets for one in found))
         spans = np.fromiter(offsets, dtype=np.int32, count=2 * len(ids)).reshape(-1, 2)
         _trim(spans, raws, starts)
@@ -105,6 +133,11 @@ class BackendTokenizer(Tokenizer):
         decoder = self._backend.decoder
         text: str = decoder.decode([self._tokens[token]]) if decoder is not None else self._tokens[token]
         return text.strip().removeprefix("##")
+
+    def spelling(self, tokens: Sequence[int]) -> str:
+        decoder, texts = self._backend.decoder, [self._tokens[token] for token in tokens]
+        text: str = "".join(texts) if decoder is None else decoder.decode(texts)
+        return text.strip()
 
     def alone(self, token: int) -> str | None:
         """As of the base class: behind a word, its text is encoded as this id."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.holes import Gapped
 from seqmlm.engine.types import Encoding, TokenSpace
 from seqmlm.engine.units import Units
 from seqmlm.engine.windows import Moving, moving_windows, windows
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 CARD = "seqmlm_tokenizer.json"
+
+
+STAND_IN = "\ue000"
+"""A character for private use, which texts do not have: it stands where nobody knows what belongs there."""
 
 
 class Unknown(NamedTuple):
@@ -75,9 +80,10 @@ class Tokenizer(ABC):
     A subclass sets `name` and `unit`; `trainable` if its vocabulary is learnt, `closed` if a symbol outside
     the alphabet is an error rather than an unknown token; `augments` if a sequence has equivalent forms for
     training (the other strand of a genome); `grows` if it can get ids for what later data have (`grown`);
-    `sensitive_options`, options of `train` that keep rare items out of the vocabulary. A tokenizer of
-    structured records overrides `reads`. `cls()` (not trainable) and `cls.train(texts, **options)` construct
-    one. It is registered by an entry point in `seqmlm.tokenizers`.
+    `stand_in`, what is written where a gap is (a unit of a closed alphabet); `sensitive_options`, options of
+    `train` that keep rare items out of the vocabulary. A tokenizer of structured records overrides `reads`.
+    `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry point
+    in `seqmlm.tokenizers`.
 
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
     and then `str(raw)` is the text that spans point into.
@@ -89,6 +95,7 @@ class Tokenizer(ABC):
     closed: ClassVar[bool] = False
     augments: ClassVar[bool] = False
     grows: ClassVar[bool] = False
+    stand_in: ClassVar[str] = STAND_IN
     sensitive_options: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
@@ -190,6 +197,22 @@ class Tokenizer(ABC):
         """Encode one sequence; see `encode_batch`."""
         return self.encode_batch([raw])[0]
 
+    def gapped(
+        self, raws: Sequence[Any], spans: Sequence[Sequence[tuple[int, int]]], counts: Sequence[Sequence[int]]
+    ) -> list[Gapped]:
+        """Encode sequences with gaps.
+
+        Args:
+            raws: with `stand_in` in every gap.
+            spans: of each sequence, where its gaps are, as spans of encodings are: (start, end), in order.
+            counts: of each sequence, how many tokens are hidden in each gap.
+
+        Raises:
+            UsageError: a gap that cannot be one, such as one inside a unit.
+        """
+        rule = self.units
+        return [rule.open(*one) for one in zip(self.encode_batch(raws), spans, counts, strict=True)]
+
     def unknown(self, raw: Any) -> list[Unknown]:
         """Everything in `raw` that `encode` would refuse or replace by the unknown token, in order."""
         return []
@@ -201,6 +224,10 @@ class Tokenizer(ABC):
     def surface(self, token: int) -> str:
         """The text of id `token` in a raw sequence, without the vocabulary's markers ("##", "▁")."""
         return self.tokens[token]
+
+    def spelling(self, tokens: Sequence[int]) -> str:
+        """The text that some tokens have together, one after the other; lines, where units are lines."""
+        return "\n".join(map(self.surface, tokens))
 
     def alone(self, token: int) -> str | None:
         """The text of id `token` where it can be a unit by itself; None where it is but a piece of one."""

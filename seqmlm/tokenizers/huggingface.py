@@ -38,6 +38,7 @@ class HuggingFaceTokenizer(BackendTokenizer):
     """
 
     name: ClassVar[str] = "huggingface.v1"
+    divided: ClassVar[bool] = True  # as Hugging Face divides it
 
     def __init__(self, fast: PreTrainedTokenizerFast) -> None:
         backend = getattr(fast, "backend_tokenizer", None)

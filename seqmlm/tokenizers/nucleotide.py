@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.holes import Gapped
 from seqmlm.engine.packing import ranges
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows, TargetLogProb, of_shares, union
@@ -79,6 +80,7 @@ class NucleotideTokenizer(Tokenizer):
 
     unit: ClassVar[str] = "base"
     closed: ClassVar[bool] = True
+    stand_in: ClassVar[str] = "A"
     augments: ClassVar[bool] = True
 
     def __init__(self, *, soft_mask_weight: float = 0.1) -> None:
@@ -270,6 +272,22 @@ class Bases(Units, ABC):
     def symbols_of(self, encoding: Encoding) -> tuple[Longs, Longs]:
         codes = self._codes(encoding)
         return np.arange(len(codes) + 1), codes.astype(np.int64)
+
+    def open(
+        self, encoding: Encoding, spans: Sequence[tuple[int, int]], counts: Sequence[int] | None = None
+    ) -> Gapped:
+        """As `Units.open`; a gap is the bases that stand there, whatever their tokens.
+
+        Raises:
+            UsageError: a gap without a base, or of another number of bases than `counts` asks for.
+        """
+        starts = self.spans(encoding)[:, 0]
+        gaps = tuple(np.flatnonzero((starts >= start) & (starts < end)) for start, end in spans)
+        for number, (units, (start, end)) in enumerate(zip(gaps, spans, strict=True)):
+            wanted = end - start if counts is None else counts[number]
+            if len(units) != wanted:
+                raise UsageError(f"gap {number + 1} has {len(units)} bases that can be asked, not {wanted}")
+        return Gapped(encoding=encoding, gaps=gaps)
 
     @abstractmethod
     def _codes(self, encoding: Encoding) -> Longs:

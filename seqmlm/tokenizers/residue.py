@@ -88,6 +88,7 @@ class ResidueTokenizer(Tokenizer):
     name: ClassVar[str] = "residue.v1"
     unit: ClassVar[str] = "residue"
     closed: ClassVar[bool] = True
+    stand_in: ClassVar[str] = "A"
 
     @property
     def space(self) -> TokenSpace:
@@ -137,6 +138,9 @@ class ResidueTokenizer(Tokenizer):
 
     def unknown(self, raw: str) -> list[Unknown]:
         return [Unknown(i, raw[i]) for i in np.flatnonzero(_TABLE[_letters(raw)] < 0).tolist()]
+
+    def spelling(self, tokens: Sequence[int]) -> str:
+        return "".join(map(self.surface, tokens))
 
     def hf(self) -> PreTrainedTokenizerFast:
         from seqmlm.tokenizers.fast import fast_residue_tokenizer

@@ -331,6 +331,7 @@ class WordPieceTokenizer(SubwordTokenizer):
     """
 
     name: ClassVar[str] = "wordpiece.v1"
+    divided: ClassVar[bool] = True  # a word with a letter it does not know would be [UNK]
 
     @classmethod
     def _normalizer(cls, lowercase: bool) -> Any:

@@ -14,8 +14,9 @@ import pytest
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format
 from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.samples import Sample
 from seqmlm.domains.text import TEXT
 from seqmlm.errors import DataError, UsageError
 from seqmlm.tokenizers.residue import ResidueTokenizer

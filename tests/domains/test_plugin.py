@@ -67,7 +67,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_field_with_a_level_and_a_picture_of_its_own(site: Path, tmp_path: Path) -> None:
     tunes, out, report = tmp_path / "tunes.tune", tmp_path / "rows.jsonl", tmp_path / "report.html"
-    _, inspected, *_, evaluated = seqmlm(
+    classes = ["--label", "home=C4", "--label", "away=F4,B4"]
+    _, inspected, _, _, evaluated, filled, classified = seqmlm(
         site,
         tmp_path,
         ["sample", "--domain", "music", "--out", tmp_path, "--n", 25],
@@ -75,8 +76,13 @@ def test_a_field_with_a_level_and_a_picture_of_its_own(site: Path, tmp_path: Pat
         ["train", "--domain", "music", tunes, "--name", "m", "--max-steps", 3],
         ["score", "m", tunes, "--per-unit", "--out", out, "--report", report],
         ["evaluate", out, "--labels", tmp_path / "truth.json", "--json"],
+        ["fill", "m", "C4 _ E4 _", "--json", "--top", 2],
+        ["zeroshot", "m", tunes, "--template", "{text} _", *classes],
     )
     assert json.loads(inspected)["records"] == 25
+    assert json.loads(filled)["filled"].startswith("C4 ")
+    assert [len(mask["candidates"]) for mask in json.loads(filled)["masks"]] == [2, 2]
+    assert [json.loads(line)["id"] for line in classified.splitlines()] == [f"tune-{n}" for n in range(25)]
     found = rows(out)
     assert [row["id"] for row in found[:9]] == [f"tune-0#{bar}" for bar in range(1, 9)] + ["tune-1#1"]
     assert len(found) == 25 * 8

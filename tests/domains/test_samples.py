@@ -10,7 +10,7 @@ import pytest
 
 from seqmlm import plugins
 from seqmlm.data.problems import Problems
-from seqmlm.domains.base import Sample
+from seqmlm.domains.samples import Sample
 from seqmlm.errors import UsageError
 
 DOMAINS = ("dna", "ehr", "logs", "protein", "text")

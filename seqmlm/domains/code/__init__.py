@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from seqmlm.anomaly.faults import Fault, edits, substituted, swapped
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, Sample, dataset_format
+from seqmlm.domains.base import Changed, Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.code.collections import read_code_json, read_notebook
 from seqmlm.domains.code.levels import LEVELS
 from seqmlm.domains.code.source import read_source
 from seqmlm.domains.code.worktree import JSON, NOTEBOOK, read_worktree, worktree_files
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.tokenizers.lexers.classes import IDENTIFIERS, KEYWORD, OPERATOR
 from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
@@ -88,6 +89,10 @@ class CodeDomain(Domain):
         """Source text of the language that the row, or an option, names; else text alone."""
         language = str(fields.get("language") or "")
         return SourceText(text, language) if language else text
+
+    def respelled(self, raw: Any, text: str) -> Any:
+        """Another text in the same language."""
+        return SourceText(text, raw.language) if isinstance(raw, SourceText) else text
 
     def changes(
         self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None

@@ -15,12 +15,13 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format, overlap
+from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.dna.bed import read_bed
 from seqmlm.domains.dna.fastq import read_fastq
 from seqmlm.domains.dna.genbank import read_embl, read_genbank, read_rna_families
 from seqmlm.domains.dna.levels import WINDOW, BaseLevel, RecordLevel, WindowLevel
 from seqmlm.domains.dna.nucleotides import BLOCK, CONTEXT, Contig, own, read_genome
+from seqmlm.domains.samples import Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 from seqmlm.tokenizers.base import Tokenizer
@@ -57,6 +58,7 @@ class DNADomain(Domain):
     title: ClassVar[str] = "DNA and RNA: genomes, reads, windows"
     unit: ClassVar[str] = "base"
     hidden: ClassVar[str] = "_"
+    gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
     formats: ClassVar[Mapping[str, Format]] = {
         "fasta": Format(
             read=read_genome,

@@ -45,10 +45,14 @@ _KNOWN = _PLAIN + b"Uu" + _AMBIGUOUS
 FOREIGN = "a letter that stands for no nucleotide"
 
 
-def spelled(letters: bytes, problems: Problems) -> bytes | None:
-    """The letters in `ACGTNacgtn`, white space and gaps removed; None where one stands for no nucleotide."""
+def spelled(letters: bytes, problems: Problems, *, holes: bool = False) -> bytes | None:
+    """The letters in `ACGTNacgtn`, white space and gaps removed; None where one stands for no nucleotide.
+
+    Args:
+        holes: `_`, a base that is to be filled in, stays.
+    """
     plain = letters.translate(None, _DROPPED)
-    others = plain.translate(None, _PLAIN)
+    others = plain.translate(None, _PLAIN + b"_" if holes else _PLAIN)
     if not others:
         return plain
     if others.translate(None, _KNOWN):
@@ -84,6 +88,7 @@ class Contig:
         meta: goes into every record.
         genes: of the contig; None where they are not known.
         context: bases on either side that a record of a longer contig has beside its own, up to the next N.
+        holes: `_` stays, for a base that is to be filled in.
     """
 
     def __init__(
@@ -98,11 +103,12 @@ class Contig:
         meta: Mapping[str, Any] | None = None,
         genes: Genes | None = None,
         context: int = 0,
+        holes: bool = False,
     ) -> None:
         self._name, self._source, self._line, self._problems = name, source, line, problems
         self._block, self._meta, self._genes = block, dict(meta or {}), genes
         self._gap = re.compile(rb"[Nn]{%d,}" % (max_n + 1))  # the module keeps what it compiled
-        self._context = context
+        self._context, self._holes = context, holes
         self._held = b""
         self._done = 0  # bases held that have been handed on, and are kept for their neighbours
         self._at = 0  # of the first base held
@@ -112,7 +118,7 @@ class Contig:
         """Add letters as they stand in the file; yield the blocks that are complete."""
         if self._refused:
             return
-        plain = spelled(letters, self._problems)
+        plain = spelled(letters, self._problems, holes=self._holes)
         if plain is None:
             shown = (self._held + letters).decode("utf-8", "backslashreplace")
             self._refused, self._held = True, b""
@@ -216,6 +222,7 @@ def read_genome(
     max_n: int = LONGEST_GAP,
     genes: str | None = None,
     context: int = 0,
+    holes: bool = False,
 ) -> Iterator[Record]:
     """Read DNA or RNA in FASTA (also .gz, .bgz, .zst, "-"); case stays, see `nucleotides`.
 
@@ -226,6 +233,7 @@ def read_genome(
         max_n: longest run of N that stays in a record.
         genes: a GFF3 file (also .gz, .zst) of the same contigs: rows of scores name its genes.
         context: bases of its neighbours that a block comes with; to be scored, 256.
+        holes: `_` is a base that is to be filled in.
 
     Raises:
         DataError: a file of genes that cannot be read.
@@ -250,6 +258,7 @@ def read_genome(
                 meta={"description": description} if description else None,
                 genes=None if genes is None else genes_of(genes, label, problems),
                 context=context,
+                holes=holes,
             )
         yield from contig.add(body)
         if last:

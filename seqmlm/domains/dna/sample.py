@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 DEFAULT_COUNT = 1500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +11,8 @@ from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
+from seqmlm.data.timestamps import duration
+from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.ehr.levels import FAULTS, LEVELS
 from seqmlm.domains.ehr.readers import (
     is_diabetes130,
@@ -28,9 +30,12 @@ from seqmlm.domains.ehr.readers import (
     read_synthea,
     read_wide,
 )
-from seqmlm.domains.ehr.readers.histories import is_birth
+from seqmlm.domains.ehr.readers.histories import Event, History, is_birth
+from seqmlm.domains.holes import Hole, Prompt
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
+from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
@@ -50,6 +55,7 @@ class EHRDomain(Domain):
     title: ClassVar[str] = "Patient histories: MEDS, Synthea, OMOP, FHIR, event tables"
     unit: ClassVar[str] = "event"
     sensitive: ClassVar[bool] = True
+    empty: ClassVar[History] = History(subject="", birth=None, events=())
     formats: ClassVar[Mapping[str, Format]] = {
         "meds": Format(read=read_meds, folder=is_meds),
         "synthea": Format(read=read_synthea, folder=is_synthea),
@@ -110,6 +116,50 @@ class EHRDomain(Domain):
         found = audit(records, problems)
         return {key: value for key, value in found.items() if key != "problems"}
 
+    def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
+        """Events behind the history, a visit a line: `+30d [MASK]` is one of an unknown code 30 days later.
+
+        Without a time a visit is a day later than what is before it. `{text}` stands for the history.
+
+        Raises:
+            UsageError: a time that is none, or lines before the history.
+        """
+        events, last = list(raw.events), [event.time for event in raw.events if event.time is not None]
+        now = last[-1] if last else 0.0
+        lines = [line.split() for line in template.splitlines() if line.strip()]
+        for number, (first, *rest) in enumerate(lines):
+            if first == "{text}" and not rest:
+                if number:
+                    raise UsageError("a template of patient histories begins with the line {text}")
+                continue
+            later = duration(first[1:]) if first.startswith("+") else 86_400.0
+            if not later:
+                raise UsageError(f"{first!r} is no time from one visit to the next: write +30d, +6h or +1w")
+            now += later
+            codes = rest if first.startswith("+") else [first, *rest]
+            events += [Event(time=now, code=code) for code in codes]
+        return replace(raw, events=tuple(events))
+
+    def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
+        """An event whose code is a gap, in whatever vocabulary."""
+        codes = [event.code.rpartition("//")[2] for event in raw.events]
+        gaps = [place for place, code in enumerate(codes) if code in forms]
+        return _with_gaps(raw, gaps)
+
+    def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
+        """A code, without value, in place of each gap."""
+        starts = [start for start, _ in prompt.raw.code_spans()]
+        events, gaps = list(prompt.raw.events), [starts.index(hole.start) for hole in prompt.holes]
+        for place, code in zip(gaps, texts, strict=True):
+            old = events[place]
+            events[place] = Event(time=old.time, code=code, visit=old.visit, kind=old.kind)
+        return _with_gaps(replace(prompt.raw, events=tuple(events)), gaps)
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
+        """Clinical events: no interval, and nothing of the frame of visits."""
+        found = (tokenizer.alone(token) for token in range(tokenizer.space.size))
+        return [text for text in found if text is not None]
+
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """Three lines of tokens in order, since a history's own lines would be pages; see `Domain.show`.
 
@@ -137,6 +187,12 @@ class EHRDomain(Domain):
         from seqmlm.domains.ehr import sample
 
         return sample.write(out, n, seed)
+
+
+def _with_gaps(raw: History, gaps: Sequence[int]) -> Prompt:
+    """A history of whose events some are gaps."""
+    spans = raw.code_spans()
+    return Prompt(raw=raw, holes=tuple(Hole(*spans[place]) for place in gaps))
 
 
 EHR = EHRDomain()

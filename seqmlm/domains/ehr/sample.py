@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.domains.base import Sample, checked_count, write_truth
 from seqmlm.domains.ehr.readers.histories import BIRTH, iso
+from seqmlm.domains.samples import Sample, checked_count, write_truth
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 START, END = "start", "end"
 

@@ -15,10 +15,13 @@ from seqmlm.data.readers.biopython import read_stockholm
 from seqmlm.data.readers.fasta import read_a3m, read_fasta
 from seqmlm.data.readers.huggingface import read_dataset
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample, dataset_format
+from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
 from seqmlm.domains.protein.levels import SEGMENT, ProteinLevel, ResidueLevel
 from seqmlm.domains.protein.readers import read_clustal, read_mmcif, read_pdb, read_swissprot
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.residue import STANDARD
 
 if TYPE_CHECKING:
     from seqmlm.reports.pictures import Picture
@@ -46,6 +49,7 @@ class ProteinDomain(Domain):
     title: ClassVar[str] = "Proteins: amino acid sequences"
     unit: ClassVar[str] = "residue"
     hidden: ClassVar[str] = "_"
+    gaps: ClassVar[tuple[str, ...]] = ("_", "<mask>", "<MASK>")
     formats: ClassVar[Mapping[str, Format]] = {
         "fasta": Format(
             read=read_fasta,
@@ -81,6 +85,10 @@ class ProteinDomain(Domain):
         from seqmlm.reports.pictures import Coloured, UnitTrack
 
         return Coloured(), UnitTrack()
+
+    def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
+        """The 20 standard residues."""
+        return STANDARD
 
     def clusters(self) -> Callable[[Record], str]:
         """Clusters of proteins with half of their residues equal."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 Doubles = NDArray[np.float64]
 

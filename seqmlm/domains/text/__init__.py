@@ -10,7 +10,8 @@ from seqmlm.anomaly.levels import Level
 from seqmlm.data.readers.huggingface import read_parquet
 from seqmlm.data.readers.tables import read_csv, read_jsonl, read_tsv
 from seqmlm.data.readers.text import read_txt
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format
+from seqmlm.domains.samples import Sample
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.masking.base import MaskingConfig

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 NOUNS: dict[str, tuple[str, ...]] = {
     "person": ("teacher", "king", "farmer", "pilot", "girl", "doctor", "boy", "queen"),

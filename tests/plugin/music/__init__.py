@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from music.formats import read_tunes
 from music.levels import BarLevel
 from seqmlm.anomaly.levels import Level, UnitLevel
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Music(Domain):
     title: ClassVar[str] = "Melodies as notes"
     unit: ClassVar[str] = "note"
     hidden: ClassVar[str] = "_"
+    gaps: ClassVar[tuple[str, ...]] = ("_",)
     formats: ClassVar[Mapping[str, Format]] = {"tune": Format(read=read_tunes, suffixes=(".tune",))}
     defaults: ClassVar[DomainDefaults] = DomainDefaults(
         tokenizer="wordpiece.v1",

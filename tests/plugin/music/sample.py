@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 DEFAULT_COUNT, NOTES, EVERY = 300, 32, 5
 _SCALE = [f"{name}{octave}" for octave in (4, 5) for name in "CDEFGAB"]

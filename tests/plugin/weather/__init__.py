@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
-from seqmlm.domains.base import Domain, DomainDefaults, Format, Sample
+from seqmlm.domains.base import Domain, DomainDefaults, Format
+from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
 from weather.formats import is_stations, read_stations, station_files
 from weather.levels import MonthLevel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqmlm.domains.base import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 DEFAULT_COUNT, YEARS, DAYS = 20, (2019, 2020, 2021), 28
 _WORDS = np.array(["sun", "cloud", "rain", "storm", "snow"])

@@ -1,0 +1,133 @@
+r"""Gaps in raw sequences: how people write them, and how something is put there.
+
+In a text a gap is written [MASK], or as the model's own mask token; [MASK:3] is one of three tokens, and
+`\[MASK]` is the text "[MASK]" itself. A closed alphabet has a letter of its own for a gap, as fields with
+structured records have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from seqmlm.errors import UsageError, nearest
+
+
+class Hole(NamedTuple):
+    """A gap: where it is in the text of a sequence, and the tokens it is meant to have."""
+
+    start: int
+    end: int
+    tokens: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A sequence with gaps.
+
+    Args:
+        raw: the sequence, with anything in its gaps.
+        holes: its gaps, in order; their places are those that spans of its encoding have.
+    """
+
+    raw: Any
+    holes: tuple[Hole, ...]
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the gaps are."""
+        return [(hole.start, hole.end) for hole in self.holes]
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens of each gap."""
+        return [hole.tokens for hole in self.holes]
+
+
+MASK = "[MASK]"
+_FIELD = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+
+
+def read_holes(text: str, forms: Sequence[str]) -> tuple[str, list[Hole]]:
+    r"""A text as it is meant, and the gaps written in it.
+
+    Args:
+        text: what a person wrote.
+        forms: how a gap may be written; `[MASK]` can have a number of tokens.
+
+    >>> read_holes(r"a [MASK] in \[MASK], [MASK:2]", ["[MASK]"])
+    ('a [MASK] in [MASK], [MASK:2]', [Hole(start=2, end=8, tokens=1), Hole(start=20, end=28, tokens=2)])
+    """
+    written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    if MASK in forms:
+        written += r"|\[MASK:(?P<tokens>[1-9][0-9]{0,3})\]"
+    pieces, holes, done, size = [], list[Hole](), 0, 0
+    for match in re.finditer(rf"(?P<literal>\\)?(?:{written})", text):
+        between = text[done : match.start()]
+        found = match[0] if match["literal"] is None else match[0][1:]
+        size += len(between)
+        if match["literal"] is None:
+            tokens = match.groupdict().get("tokens")
+            holes.append(Hole(size, size + len(found), int(tokens or 1)))
+        pieces += [between, found]
+        size, done = size + len(found), match.end()
+    return "".join([*pieces, text[done:]]), holes
+
+
+def escaped(text: str, forms: Sequence[str]) -> str:
+    r"""A text of data, in which nothing is a gap: read by `read_holes` it is this text again.
+
+    >>> escaped("[MASK] is a word", ["[MASK]"])
+    '\\[MASK] is a word'
+    """
+    written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    if MASK in forms:
+        written += r"|\[MASK:[1-9][0-9]{0,3}\]"
+    return re.sub(rf"\\*(?:{written})", lambda match: "\\" + match[0], text)
+
+
+def frame(template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> str:
+    """A template with data in the places that it has for them, and white space at its ends taken off.
+
+    >>> frame("{text} It was [MASK]. {{}}", {"text": "Not [MASK] again."}, ["[MASK]"])
+    'Not \\\\[MASK] again. It was [MASK]. {}'
+
+    Raises:
+        UsageError: a field that is not there.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0][0]
+        if match[1] not in fields:
+            raise UsageError(f"the template names {{{match[1]}}}{nearest(match[1], fields)}")
+        return escaped(str(fields[match[1]]), forms)
+
+    return _FIELD.sub(value, template).strip()
+
+
+def fields_in(template: str) -> set[str]:
+    """The names that a template has places for.
+
+    >>> fields_in("{text} by {author} {{x}}") == {"text", "author"}
+    True
+    """
+    return {match[1] for match in _FIELD.finditer(template) if match[1]}
+
+
+def put(text: str, holes: Sequence[Hole], texts: Sequence[str]) -> tuple[str, list[Hole]]:
+    """The text with something in each of its gaps, and where the gaps are then.
+
+    >>> put("a _ b _", [Hole(2, 3), Hole(6, 7)], ["xx", "y"])
+    ('a xx b y', [Hole(start=2, end=4, tokens=1), Hole(start=7, end=8, tokens=1)])
+    """
+    pieces, found, done, size = [], list[Hole](), 0, 0
+    for hole, new in zip(holes, texts, strict=True):
+        between = text[done : hole.start]
+        size += len(between)
+        found.append(Hole(size, size + len(new), hole.tokens))
+        pieces += [between, new]
+        size, done = size + len(new), hole.end
+    return "".join([*pieces, text[done:]]), found

@@ -1,0 +1,97 @@
+"""What the samples of all fields share: the same seed writes the same bytes, with the truth beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seqmlm.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A drawn sample.
+
+    Args:
+        files: the data, in the domain's ordinary format.
+        truth: the JSON file with what was planted (docs/SAMPLES.md).
+    """
+
+    files: tuple[Path, ...]
+    truth: Path
+
+
+TRUTH = "truth.json"
+
+
+def write_sample(
+    out: Path, name: str, lines: Iterable[str] | Mapping[str, Iterable[str]], truth: Mapping[str, Any]
+) -> Sample:
+    """Write the data `name` and `truth.json` into the folder `out`, made if missing.
+
+    Args:
+        out: the folder.
+        name: of the data file; of the folder of data files, where there are several.
+        lines: of the file; or of each file, by its path below the folder.
+        truth: see `write_truth`.
+    """
+    files = (
+        {f"{name}/{inner}": own for inner, own in lines.items()}
+        if isinstance(lines, Mapping)
+        else {name: lines}
+    )
+    for file, own in files.items():
+        path = out / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="\n") as handle:
+            handle.writelines(line + "\n" for line in own)
+    return Sample(files=(out / name,), truth=write_truth(out, truth))
+
+
+def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
+    """Write `truth.json` alone, for a sample whose data is not made of lines.
+
+    Every top-level key has its line, and so has every item of a top-level list of objects, so that people can
+    read it and `diff` can compare it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
+    (out / TRUTH).write_text("{\n" + body + "\n}\n", encoding="utf-8", newline="\n")
+    return out / TRUTH
+
+
+def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:
+    """Whether a stretch and an anomaly share at least half of the shorter one.
+
+    Args:
+        start, end: half-open, as a table may have them: "1.0" where its column has gaps.
+        anomaly: with `start` and `end`.
+    """
+    first, last = whole(start), whole(end)
+    shared = min(last, int(anomaly["end"])) - max(first, int(anomaly["start"]))
+    return shared > 0 and 2 * shared >= min(last - first, int(anomaly["end"]) - int(anomaly["start"]))
+
+
+def whole(value: Any) -> int:
+    """A number of a scored row, which tables may have as text; -1 where it is not there."""
+    return int(float(value)) if value not in (None, "") else -1
+
+
+def checked_count(n: int | None, default: int) -> int:
+    """`n`, or the default; at least 1.
+
+    Raises:
+        UsageError: n is below 1.
+    """
+    if n is not None and n < 1:
+        raise UsageError(f"a sample has at least one record; got {n}")
+    return default if n is None else n
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,282 @@
+"""What fits into a gap: the most probable units of a gap, and how probable given candidates are in it.
+
+A candidate is put into the sequence as its field writes it, and encoded there; then its tokens are hidden and
+asked from left to right, so that candidates of several tokens have a log-probability like any other. Copies
+that are equal once the gap is hidden are computed once: all candidates of one token take one pass together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from seqmlm.domains.holes import Prompt
+from seqmlm.engine.holes import Gapped
+from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import Rows, TopIds, TopLogProbs, top
+from seqmlm.engine.types import Bools, Longs
+from seqmlm.engine.units import Doubles
+from seqmlm.errors import UsageError
+from seqmlm.inference.session import Session
+
+
+class Guess(NamedTuple):
+    """What may stand at a place: how it is spelled, its symbol, and its natural log-probability."""
+
+    text: str
+    symbol: int
+    log_prob: float
+
+
+Choose = Callable[[int, int, Doubles], Longs]
+"""Number of a sequence, round, and (A, K) log-probabilities of units -> (A,) a symbol for each."""
+
+
+def most_probable(number: int, done: int, log_probs: Doubles) -> Longs:
+    """The most probable symbol of each unit."""
+    return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How well a candidate fits.
+
+    Args:
+        log_prob: natural log-probability of all its units.
+        units: how many these are.
+    """
+
+    log_prob: float
+    units: int
+
+
+class _State:
+    """A sequence whose gaps are being filled.
+
+    Args:
+        prompt, gapped: as it was given.
+    """
+
+    def __init__(self, prompt: Prompt, gapped: Gapped) -> None:
+        self.prompt, self.gapped = prompt, gapped
+        self.symbols = np.zeros(len(gapped.units), dtype=np.int64)
+        self.sure = np.full(len(gapped.units), -np.inf)
+
+    def least_sure(self, done: int, rounds: int) -> Longs:
+        """The units, by their place in the gaps, that are hidden after so many of all rounds."""
+        count = -(-len(self.sure) * (rounds - done) // rounds)
+        return np.sort(np.argsort(self.sure, kind="stable")[:count])
+
+
+class Cloze:
+    """Asks one model about gaps.
+
+    Args:
+        session: the model. Counts are not mixed in: they know sequences, and no gaps.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.tokenizer, self.domain = session.tokenizer, session.domain
+        self.rule = session.tokenizer.units
+        allowed = self.domain.candidates(self.tokenizer)
+        self._allowed = None if allowed is None else frozenset(allowed)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """How gaps may be written."""
+        own = self.tokenizer.tokens[self.tokenizer.space.mask]
+        return tuple(dict.fromkeys((*self.domain.gaps, own)))
+
+    def opened(self, prompts: Sequence[Prompt]) -> list[Gapped]:
+        """Encode sequences with gaps in which nothing is known.
+
+        Raises:
+            UsageError: a gap that cannot be one.
+        """
+        filled = [self.domain.filled(one, [self.tokenizer.stand_in] * len(one.holes)) for one in prompts]
+        return self.tokenizer.gapped(
+            [one.raw for one in filled], [one.spans for one in filled], [one.tokens for one in filled]
+        )
+
+    def put(self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]) -> list[Gapped]:
+        """Encode sequences with a candidate in each gap.
+
+        Args:
+            texts: for each sequence, a text for each of its gaps.
+
+        Raises:
+            UsageError: a text that is not there once it is encoded, or that the vocabulary does not have.
+            DataError: one that the alphabet does not have.
+        """
+        filled = [self.domain.filled(one, own) for one, own in zip(prompts, texts, strict=True)]
+        encodings = self.tokenizer.encode_batch([one.raw for one in filled])
+        return [self.rule.open(own, one.spans) for own, one in zip(encodings, filled, strict=True)]
+
+    def guesses(self, gapped: Sequence[Gapped], k: int) -> list[list[list[Guess]]]:
+        """The most probable units of all gaps, while all of them are hidden.
+
+        Args:
+            k: how many of each.
+
+        Returns:
+            For each sequence, for each unit of its gaps in order: guesses, the most probable first.
+        """
+        width = k if self._allowed is None else self._symbols
+        want = top(width)
+        found = []
+        queries, of = self._windows(gapped)
+        parts: dict[tuple[int, int], list[list[Guess]]] = {}
+        answers = self.session.conditionals().ask(queries, self.rule.needs(want))
+        for query, answer, (number, gap, window) in zip(queries, answers, of, strict=True):
+            read = self.rule.read(query, answer, want)
+            place = {int(unit): row for row, unit in enumerate(read.unit)}
+            rows = [place[int(unit)] for unit in window.gaps[gap]]
+            ids, log_probs = read.values[TopIds.name][rows], read.values[TopLogProbs.name][rows]
+            parts[number, gap] = [
+                self._named(one, own, k) for one, own in zip(ids.tolist(), log_probs.tolist(), strict=True)
+            ]
+        for number, one in enumerate(gapped):
+            found.append([units for gap in range(len(one.gaps)) for units in parts[number, gap]])
+        return found
+
+    def fits(self, gapped: Sequence[Gapped], gap: int = 0) -> list[Fit]:
+        """How probable what stands in a gap is, while nothing is known of the other gaps.
+
+        Args:
+            gapped: as `put` gives them.
+            gap: which of their gaps.
+        """
+        longest = self.session.card.max_length
+        queries = [self.rule.ask_chain(self.rule.narrowed(one, gap, longest), gap) for one in gapped]
+        answers = self.session.conditionals().ask(queries, self.rule.needs())
+        found = []
+        for query, answer, one in zip(queries, answers, gapped, strict=True):
+            read = self.rule.read(query, answer)
+            found.append(Fit(log_prob=float(read.log_probs.sum()), units=len(one.gaps[gap])))
+        return found
+
+    def refined(self, prompts: Sequence[Prompt], rounds: int, choose: Choose) -> list[list[str]]:
+        """Fill all gaps together, so that what stands in one fits what stands in the others.
+
+        Mask-predict (Ghazvininejad et al. 2019): all units are asked while all are hidden; then, in every
+        further round, those one is least sure of are hidden again, fewer each time, and asked anew.
+
+        Args:
+            prompts: sequences with gaps, each no longer than the model.
+            rounds: 1 for one pass.
+            choose: what is put at units, given their distributions.
+
+        Returns:
+            For each sequence, a text for each of its gaps.
+
+        Raises:
+            UsageError: a sequence is longer than the model.
+        """
+        states = [_State(prompt, one) for prompt, one in zip(prompts, self.opened(prompts), strict=True)]
+        for state in states:
+            if len(state.gapped.encoding) > self.session.card.max_length:
+                raise UsageError(
+                    f"a sequence of {len(state.gapped.encoding)} tokens with several gaps is longer than the "
+                    f"{self.session.card.max_length} that the model sees: shorten it"
+                )
+        for done in range(rounds):
+            asked = [state.least_sure(done, rounds) for state in states]
+            self._chosen(states, asked, done, choose)
+        return [self._texts(state) for state in states]
+
+    def _chosen(self, states: Sequence[_State], asked: Sequence[Longs], done: int, choose: Choose) -> None:
+        """Hide some units of each state, ask for them, and put there what is chosen."""
+        queries, of = [], []
+        for number, (state, units) in enumerate(zip(states, asked, strict=True)):
+            if len(units):
+                known = state.gapped if not done else self._known(state)
+                places = known.units[units]
+                queries.append(self.rule.ask(known.encoding, places, np.sort(places)))
+                of.append((number, units, places))
+        answers = self.session.conditionals().ask(queries, self.rule.needs([Rows()]))
+        for query, answer, (number, units, places) in zip(queries, answers, of, strict=True):
+            read = self.rule.read(query, answer, [Rows()])
+            row = {int(unit): place for place, unit in enumerate(read.unit)}
+            log_probs = read.values[Rows.name][[row[int(place)] for place in places]].astype(np.float64)
+            log_probs[:, ~self._possible] = -np.inf
+            log_probs -= np.logaddexp.reduce(log_probs, axis=1, keepdims=True)
+            symbols = choose(number, done, log_probs)
+            states[number].symbols[units] = symbols
+            states[number].sure[units] = log_probs[np.arange(len(units)), symbols]
+
+    @cached_property
+    def _possible(self) -> Bools:
+        """(K,) the symbols that may be put into a gap."""
+        if self.rule.names is not None:
+            return np.ones(self._symbols, dtype=np.bool_)
+        possible = ~self.tokenizer.space.is_special
+        if self._allowed is not None:
+            possible &= np.array([self.spelled(symbol) in self._allowed for symbol in range(self._symbols)])
+        return possible
+
+    def _known(self, state: _State) -> Gapped:
+        """The sequence with what was chosen for its gaps in them."""
+        if self.tokenizer.closed:
+            return self.put([state.prompt], [self._texts(state)])[0]
+        encoding = state.gapped.encoding
+        ids = encoding.ids.copy()
+        ids[self.rule.places(encoding)[state.gapped.units]] = state.symbols
+        return replace(state.gapped, encoding=replace(encoding, ids=ids))
+
+    def _texts(self, state: _State) -> list[str]:
+        """What was chosen, as the field spells it: a text for each gap."""
+        ends = np.cumsum([len(units) for units in state.gapped.gaps])
+        parts = np.split(state.symbols, ends[:-1])
+        if self.rule.names is not None:
+            return ["".join(self.spelled(symbol) for symbol in part) for part in parts]
+        return [self.tokenizer.spelling(part.tolist()) for part in parts]
+
+    @property
+    def _symbols(self) -> int:
+        return self.rule.symbols if self.rule.names is None else len(self.rule.names)
+
+    def _windows(self, gapped: Sequence[Gapped]) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
+        """The questions about all gaps; where all of a sequence fit one window they share its answer."""
+        longest = self.session.card.max_length
+        queries, of = [], []
+        for number, one in enumerate(gapped):
+            for gap in range(len(one.gaps)):
+                window = self.rule.narrowed(one, gap, longest)
+                queries.append(self.rule.ask_gaps(window))
+                of.append((number, gap, window))
+        return queries, of
+
+    def _named(self, ids: Sequence[int], log_probs: Sequence[float], k: int) -> list[Guess]:
+        found: Iterator[Guess] = (
+            Guess(self.spelled(symbol), symbol, log_prob)
+            for symbol, log_prob in zip(ids, log_probs, strict=True)
+            if symbol >= 0 and np.isfinite(log_prob)
+        )
+        kept = (one for one in found if self._allowed is None or one.text in self._allowed)
+        return [one for one, _ in zip(kept, range(k), strict=False)]
+
+    def spelled(self, symbol: int) -> str:
+        """How a symbol of the units' alphabet is written in the field's data."""
+        return self.tokenizer.surface(symbol) if self.rule.names is None else self.rule.names[symbol]
+
+    def prompts(self, raws: Sequence[object], written: Sequence[str] = ()) -> list[Prompt]:
+        """Sequences in which gaps are written.
+
+        Args:
+            raws: the sequences.
+            written: what each is called in a message.
+
+        Raises:
+            UsageError: one has no gap.
+        """
+        found = [self.domain.prompt(raw, self.forms) for raw in raws]
+        for number, one in enumerate(found):
+            if not one.holes:
+                name = written[number] if written else "this sequence"
+                raise UsageError(f"{name} has no gap; write {' or '.join(self.forms)} where one is")
+        return found

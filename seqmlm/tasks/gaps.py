@@ -1,0 +1,280 @@
+"""What commands about gaps share: records become sequences with gaps, and answers become rows.
+
+Reading, bad records, commits, resuming and the formats of rows are those of `seqmlm score`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from seqmlm.data.files import expand
+from seqmlm.data.privacy import redact_small_counts
+from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.device import Precision
+from seqmlm.engine.signals import StopSignals
+from seqmlm.errors import DataError, SeqmlmError, UsageError
+from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.cloze import Cloze
+from seqmlm.inference.runner import Counts, NoProgress, Output, Progress, Runner
+from seqmlm.inference.session import Session
+from seqmlm.reports.page import Page
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.sinks import Fields, Schema, format_of
+from seqmlm.tasks.corpus import UNNAMED, shown_name
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+Answers = TypeVar("Answers")
+
+PRIVATE = "name a file with --out, which only you can read"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapConfig:
+    """What every command about gaps can be told.
+
+    Args:
+        model: a reference.
+        paths: files, folders, or "-".
+        out: where rows go; None for standard output.
+        format_out: "jsonl", "csv" or "parquet"; None: what the name of `out` says.
+        resume: continue the unfinished rows of `out`.
+        domain, format, options, on_error: as reading data takes them.
+        tokens_per_batch: budget of a forward pass; None for what suits the device.
+        precision: of the matrix products.
+    """
+
+    model: str
+    paths: tuple[str, ...] = ()
+    out: Path | None = None
+    format_out: str | None = None
+    resume: bool = False
+    domain: str | None = None
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_error: OnError = "raise"
+    tokens_per_batch: int | None = None
+    precision: Precision = "fp32"
+
+    def check(self) -> None:
+        """Refuse what makes no sense, before anything is read.
+
+        Raises:
+            UsageError: what and why.
+        """
+        if not self.paths:
+            raise UsageError("nothing to read: name files, folders, or - for standard input")
+        if self.resume and (self.out is None or "-" in self.paths):
+            raise UsageError("--resume continues a file named with --out, from files that can be read again")
+        check_outputs({"--out": self.out}, inputs=expand(self.paths), streams=True)
+
+    def open(self) -> Session:
+        """The model.
+
+        Raises:
+            UsageError, StateError: as `Session.open`; an output in the model's folder.
+        """
+        session = Session.open(
+            self.model,
+            domain=self.domain,
+            tokens_per_batch=self.tokens_per_batch,
+            precision=self.precision,
+            expert="none",
+            shown=self.out is None,
+            remedy=PRIVATE,
+        )
+        check_outputs({"--out": self.out}, folder=session.model.path)
+        return session
+
+    def request(self, session: Session) -> dict[str, Any]:
+        """What decides the rows, for the cursor of an output that is resumed."""
+        left_out = ("model", "paths", "out", "on_error", "resume", "tokens_per_batch")
+        told = {key: value for key, value in asdict(self).items() if key not in left_out}
+        return {**told, "model": session.model.path, "sources": list(self.paths)}
+
+
+def with_gaps(cloze: Cloze, spell: Callable[[Record], Any]) -> Callable[..., Iterator[Record]]:
+    """What makes records with gaps of records, for `Runner.run`; those without one are passed over.
+
+    It raises a `DataError` where none of them has any.
+
+    Args:
+        cloze: of the model.
+        spell: a raw sequence of the field in which gaps are written.
+    """
+
+    def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        met = found = 0
+        source = ""
+        for record in records:
+            prompt = cloze.domain.prompt(spell(record), cloze.forms)
+            met, source = met + 1, record.source
+            if prompt.holes:
+                found += 1
+                yield replace(record, raw=prompt)
+            else:
+                problems.note("a sequence without a gap, passed over")
+        if met and not found:
+            forms = " or ".join(cloze.forms)
+            raise DataError("no sequence has a gap", source=source, remedy=f"write {forms} where one is")
+
+    return through
+
+
+def reading_holes(session: Session, format: str | None) -> dict[str, Any]:
+    """The option that makes readers keep gaps in sequences, where some reader of the field has it."""
+    formats = session.domain.all_formats
+    asked = [formats[format]] if format in formats else list(formats.values())
+    return {"holes": True} if any("holes" in one.options() for one in asked) else {}
+
+
+def placed(error: SeqmlmError, record: Record, problems: Problems) -> DataError:
+    """An error about a record, with its file and line; of sensitive data without any letter of it."""
+    letters = problems.sensitive and isinstance(error, DataError)
+    reason = "a sequence that cannot be asked about" if letters else str(error)
+    return DataError(reason, source=record.source, line=record.line, remedy="correct it, or leave it out")
+
+
+def one_by_one(
+    batch: Sequence[Encoded], problems: Problems, ask: Callable[[list[Record]], list[Answers]]
+) -> list[tuple[Record, Answers]]:
+    """Answers about a batch; where one record cannot be asked about, the others still are.
+
+    Args:
+        ask: answers about some records, in order.
+    """
+    records = [record for record, _ in batch]
+    try:
+        return list(zip(records, ask(records), strict=True))
+    except (DataError, UsageError):
+        found = list[tuple[Record, Answers]]()
+        for record in records:
+            try:
+                found += [(record, own) for own in ask([record])]
+            except (DataError, UsageError) as error:
+                problems.bad(placed(error, record, problems), None)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """How a run over records ended.
+
+    Args:
+        records, bad: read, and left out of them.
+        out: where the rows are; None for standard output.
+        stopped: the signal that ended it early, or None.
+        seconds: that it took.
+    """
+
+    records: int
+    bad: int
+    out: Path | None
+    stopped: int | None
+    seconds: float
+
+
+def write_rows(
+    config: GapConfig,
+    session: Session,
+    columns: Schema,
+    through: Callable[..., Iterator[Record]],
+    answers: Callable[[Batch[Encoded], Problems], Answers],
+    rows: Callable[[Answers], Sequence[Fields]],
+    stdout: TextIO,
+    *,
+    counts: Counts | None = None,
+    progress: Progress | None = None,
+) -> Written:
+    """Run over records and write their rows.
+
+    Args:
+        config, session, columns: of the run and its rows.
+        through: makes records with gaps of records that are read.
+        answers: asks about a batch; hands what it cannot ask about to the problems.
+        rows: of what was answered.
+        stdout: where rows go without a file.
+        counts: what is remembered for a run that is resumed.
+
+    Raises:
+        DataError: a bad record, where problems raise; or nothing could be read.
+        StateError: rows that cannot be written.
+    """
+    told, private = progress or NoProgress(), session.card.sensitive
+    quarantine = Path(f"{config.out or 'rows'}.quarantine.jsonl")
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        output = Output(
+            config.out,
+            columns,
+            format=format_of(config.out, config.format_out),
+            request=None if config.out is None else config.request(session),
+            resume=config.resume,
+            private=private,
+            stdout=stdout,
+        )
+        stack.callback(output.close)
+        output.claim()
+        problems = stack.enter_context(Problems(config.on_error, quarantine=quarantine, sensitive=private))
+        runner: Runner[Encoded, Answers] = Runner(
+            session,
+            lambda batch: answers(batch, problems),
+            rows,
+            output,
+            problems,
+            counts=counts,
+            progress=told,
+            signals=signals,
+        )
+        options = {**reading_holes(session, config.format), **config.options}
+        runner.run(config.paths, format=config.format, options=options, through=through)
+        return Written(
+            records=runner.counts.asked,
+            bad=problems.bad_count,
+            out=config.out,
+            stopped=runner.stopped,
+            seconds=runner.seconds,
+        )
+
+
+def keep_report(
+    config: GapConfig,
+    session: Session,
+    task: str,
+    page: Page,
+    path: Path,
+    metrics: Mapping[str, float],
+    params: Mapping[str, object],
+) -> None:
+    """Write a report, and keep it with its figures in a run of MLflow: of sensitive data no small ones.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    private, entry = session.card.sensitive, session.entry
+    page.write(path, private=private)
+    name = session.card.run_name or Path(session.model.path).name
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    told = {
+        "domain": session.card.domain,
+        "model": config.model,
+        **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
+        "data": UNNAMED if private else shown_name(config.paths),
+        "precision": session.precision,
+        **params,
+    }
+    tags = {"domain": session.card.domain, "task": task}
+    tracker, experiment = Tracker(Workspace.locate()), f"seqmlm-{session.card.domain}"
+    with tracker.start(f"{task}-{name}-{moment}"[:100], experiment=experiment, params=told, tags=tags) as run:
+        if entry is not None:
+            run.uses(entry.name, entry.version)
+        kept = redact_small_counts(dict(metrics), private)
+        run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
+        if not private:
+            run.artifact(path)

@@ -1,0 +1,112 @@
+"""Random checkpoints of the architectures that users bring, saved as transformers saves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    EsmConfig,
+    EsmForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from seqmlm.tokenizers.fast import fast_residue_tokenizer
+from seqmlm.tokenizers.residue import TOKENS
+
+TEXTS = (
+    "the cat sees the dog .",
+    "a dog barks loudly !",
+    "it was great , it was terrible ;",
+    "unable cats",
+) * 9
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+def wordpiece() -> PreTrainedTokenizerFast:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False)
+    backend.train_from_iterator(TEXTS, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = dict(
+        zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True)
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def byte_level(mask: str, special: list[str]) -> PreTrainedTokenizerFast:
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXTS, trainer)
+    backend.add_special_tokens([tokenizers.AddedToken(mask, lstrip=True, special=True)])
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{special[0]} $A {special[2]}", special_tokens=[(special[0], 0), (special[2], 2)]
+    )
+    roles = {"bos_token": special[0], "pad_token": special[1], "eos_token": special[2]}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **roles, unk_token=special[3], mask_token=mask, cls_token=special[0],
+        sep_token=special[2],
+    )  # fmt: skip
+
+
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def checkpoint(kind: str, folder: Path) -> tuple[Any, Any]:
+    """A random model of an architecture, saved as transformers saves it; the model and its tokenizer."""
+    torch.manual_seed(7)
+    if kind == "esm":
+        fast = fast_residue_tokenizer(TOKENS)
+    elif kind in ("roberta", "modernbert"):
+        fast = byte_level("<mask>" if kind == "roberta" else "[MASK]", ROBERTA)
+    else:
+        fast = wordpiece()
+    size = {"vocab_size": len(fast), "pad_token_id": fast.pad_token_id}
+    if kind == "bert":
+        model = BertForMaskedLM(BertConfig(**SHAPE, **size, max_position_embeddings=64))
+    elif kind == "roberta":
+        model = RobertaForMaskedLM(RobertaConfig(**SHAPE, **size, max_position_embeddings=66))
+    elif kind == "distilbert":
+        model = DistilBertForMaskedLM(
+            DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, **size, max_position_embeddings=64)
+        )
+    elif kind == "esm":
+        config = EsmConfig(
+            **SHAPE, **size, position_embedding_type="rotary", mask_token_id=fast.mask_token_id
+        )
+        model = EsmForMaskedLM(config)
+    else:
+        ids = {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+        model = ModernBertForMaskedLM(ModernBertConfig(**SHAPE, **size, **ids))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(8)
+    model.eval()
+    model.save_pretrained(folder)
+    fast.save_pretrained(str(folder))
+    return model, fast

@@ -1,0 +1,91 @@
+"""Bias: associations against transformers, pairs of Winogender, and requests without sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import checkpoint
+from text_models import text_model
+
+TEMPLATE = (
+    "--template",
+    "{group} sees the {attribute}.",
+    "--group",
+    "cat,dog",
+    "--attribute",
+    "cats,terribly",
+)
+
+
+def test_associations_are_those_of_transformers(tmp_path: Path, seqmlm: Callable[..., Any]):
+    model, fast = checkpoint("bert", tmp_path / "bert")
+    done = seqmlm("bias", tmp_path / "bert", "--domain", "text", *TEMPLATE, "--json")
+    assert done.code == 0, done.err
+    mask = fast.mask_token_id
+
+    def group(word: str, attribute: str, hidden: bool) -> float:
+        """Log-probability of a group's word of one token, its attribute hidden or seen."""
+        ids = fast(f"{word} sees the {attribute}.")["input_ids"]
+        first, last = len(fast("cat sees the")["input_ids"]) - 1, len(ids) - 2
+        asked = [mask if at == 1 or (hidden and first <= at < last) else one for at, one in enumerate(ids)]
+        with torch.no_grad():
+            return float(torch.log_softmax(model(torch.tensor([asked])).logits[0, 1].double(), -1)[ids[1]])
+
+    expected = {
+        attribute: sum(
+            sign * (group(word, attribute, False) - group(word, attribute, True))
+            for word, sign in (("cat", 1), ("dog", -1))
+        )
+        for attribute in ("cats", "terribly")
+    }
+    found = {one["attribute"]: one["gap"] for one in done.json["associations"]}
+    assert found == pytest.approx(expected, abs=1e-5)
+    mean = done.json["means"]["cat - dog"]
+    assert mean["gap"] == pytest.approx(np.mean(list(expected.values())), abs=1e-5)
+    assert mean["low"] <= mean["gap"] <= mean["high"]
+
+
+def test_sentences_of_winogender_are_paired_by_their_names(tmp_path: Path, seqmlm: Callable[..., Any]):
+    table = tmp_path / "sentences.tsv"
+    rows = [
+        ("a.b.0.male.txt", "the cat sees"),
+        ("a.b.0.neutral.txt", "they see"),
+        ("a.b.1.male.txt", "a dog"),
+    ]
+    rows += [("a.b.1.female.txt", "no dog"), ("a.b.0.female.txt", "the dog sees")]
+    table.write_text("sentid\tsentence\n" + "".join(f"{name}\t{text}\n" for name, text in rows))
+    model, own = text_model(tmp_path), tmp_path / "own.csv"
+    own.write_text("good,bad,group\na dog,no dog,a\nthe cat sees,the dog sees,a\n")
+    report = tmp_path / "bias.html"
+    done = seqmlm("bias", model, table, "--json", "--report", report)
+    assert done.code == 0, done.err
+    expected = seqmlm("pairs", model, own, "--metric", "shared", "--json").json
+    for name in ("pairs", "accuracy", "ties", "margin"):
+        assert done.json["pairs"][name] == pytest.approx(expected[name], abs=1e-5)
+    assert "50 % is ideal" in report.read_text()
+    table.write_text("sentid\tsentence\na.b.0.male.txt\tthe cat\n")
+    alone = seqmlm("bias", model, table)
+    assert alone.code == 3
+    assert "sentences.tsv:2: 'a.b.0' has no counterpart" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing to compare"),
+        (TEMPLATE[:4], "associations need"),
+        (("--template", "{group} sees", *TEMPLATE[2:]), "has no {group} and {attribute}"),
+        ((*TEMPLATE[:2], "--group", "cat", *TEMPLATE[4:]), "at least two different words"),
+    ],
+)
+def test_requests_without_sense(
+    tmp_path: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
+):
+    done = seqmlm("bias", text_model(tmp_path), *arguments)
+    assert done.code == 2
+    assert said in done.err

@@ -1,0 +1,151 @@
+"""`seqmlm fill` in every field, on the command line and in files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from histories import histories
+from tiny_fields import random_model
+
+from seqmlm.domains.logs.readers.events import LogLines
+from seqmlm.inference import model_folder
+from seqmlm.tokenizers.base import Tokenizer
+from seqmlm.tokenizers.code import CodeTokenizer
+from seqmlm.tokenizers.dna_bpe import DnaBpeTokenizer
+from seqmlm.tokenizers.events import EventsTokenizer
+from seqmlm.tokenizers.kmer import BaseTokenizer, KmerTokenizer
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
+from seqmlm.tokenizers.residue import ResidueTokenizer
+
+CODE = "def depth(stack):\n    return len(stack) + 1\n"
+LOG = ("started", "ready in 5 ms", "request 7 done", "request 8 done", "stopped")
+
+
+def saved(folder: Path, domain: str, tokenizer: Tokenizer) -> Path:
+    model = random_model(domain, tokenizer)
+    card = replace(model.card, sensitive=model.domain.sensitive)
+    model_folder.write(folder / "model", model.rows, model.tokenizer, card)
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("domain", "make", "sequence", "filled"),
+    [
+        ("protein", ResidueTokenizer, "MKT_YIA_Q", r"MKT[A-Y]YIA[A-Y]Q"),
+        ("dna", BaseTokenizer, "ACGT_ACGG<mask>T", r"ACGT[ACGT]ACGG[ACGT]T"),
+        ("dna", lambda: KmerTokenizer(k=3), "ACGT_ACGG_T", r"ACGT[ACGT]ACGG[ACGT]T"),
+        ("dna", lambda: DnaBpeTokenizer.train(["ACGTACGGT" * 9]), "ACGTACG_TAC", r"ACGTACG[ACGT]TAC"),
+        ("code", lambda: CodeTokenizer.train([CODE] * 9), "x = [MASK](y)", r"(?s)x = .+\(y\)"),
+        (
+            "logs",
+            lambda: TemplateTokenizer.train([LogLines(lines=LOG)] * 3),
+            "started\n[MASK]\nstopped",
+            r"started\n.+\nstopped",
+        ),
+    ],
+    ids=["protein", "bases", "k-mers", "pairs", "code", "logs"],
+)
+def test_a_sequence_on_the_command_line(
+    tmp_path: Path,
+    seqmlm: Callable[..., Any],
+    domain: str,
+    make: Callable[[], Tokenizer],
+    sequence: str,
+    filled: str,
+):
+    model = saved(tmp_path, domain, make())
+    done = seqmlm("fill", model, sequence, "--json", "--top", 3)
+    assert done.code == 0, done.err
+    assert re.fullmatch(filled, done.json["filled"])
+    for mask in done.json["masks"]:
+        assert len(mask["candidates"]) == 3
+        shares = [one["p"] for one in mask["candidates"]]
+        assert shares == sorted(shares, reverse=True)
+        assert 0 < sum(shares) <= 1 + 1e-6
+    shown = seqmlm("fill", model, sequence)
+    assert shown.out.startswith(done.json["filled"].split("\n")[0])
+
+
+def test_patients_go_to_a_file_that_is_private(tmp_path: Path, seqmlm: Callable[..., Any]):
+    model = saved(tmp_path, "ehr", EventsTokenizer.train(histories(40), min_subjects=1))
+    table = tmp_path / "events.csv"
+    table.write_text(
+        "subject_id,time,code\np1,2020-01-01,DRUG//metformin\np1,2021-01-01,[MASK]\n"
+        "p2,2020-01-01,DRUG//metformin\n"
+    )
+    refused = seqmlm("fill", model, table)
+    assert refused.code == 2
+    assert "not shown on the console" in refused.err
+    done = seqmlm("fill", model, table, "--out", tmp_path / "filled.jsonl")
+    assert done.code == 0, done.err
+    assert "metformin" not in done.out + done.err
+    assert (tmp_path / "filled.jsonl").stat().st_mode & 0o777 == 0o600
+    [row] = map(json.loads, (tmp_path / "filled.jsonl").read_text().splitlines())
+    assert row["id"] == "p1"
+    assert not any(one["text"].startswith("[") for one in row["masks"][0]["candidates"])
+
+
+def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):
+    model = saved(tmp_path, "protein", ResidueTokenizer())
+    fasta = tmp_path / "p.fasta"
+    fasta.write_text(">a\nMKT_Y\n>b\nMKTAY\n>c\nM<mask>TAY_\n")
+    done = seqmlm("fill", model, fasta)
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["id"] for row in rows] == ["a", "c"]
+    assert [len(row["masks"]) for row in rows] == [1, 2]
+    assert [len(row["filled"]) for row in rows] == [5, 6]
+    alone = seqmlm("fill", model, "MKT_Y", "--json").json
+    [mask], [other] = rows[0]["masks"], alone["masks"]
+    assert [one["text"] for one in mask["candidates"]] == [one["text"] for one in other["candidates"]]
+    fasta.write_text(">b\nMKTAY\n")
+    nothing = seqmlm("fill", model, fasta)
+    assert nothing.code == 3
+    assert "no sequence has a gap (write _ or <mask>" in nothing.err
+
+
+def test_dna_in_files(tmp_path: Path, seqmlm: Callable[..., Any]):
+    model = saved(tmp_path, "dna", BaseTokenizer())
+    (tmp_path / "d.fa").write_text(">a\nACGTTG_ACG\n")
+    done = seqmlm("fill", model, tmp_path / "d.fa", "--top", 4)
+    assert done.code == 0, done.err
+    row = json.loads(done.out)
+    assert sorted(one["text"] for one in row["masks"][0]["candidates"]) == list("ACGT")
+
+
+def test_a_record_that_cannot_be_asked_about_takes_no_other_with_it(
+    tmp_path: Path, seqmlm: Callable[..., Any]
+):
+    model = saved(tmp_path, "protein", ResidueTokenizer())
+    fasta, out = tmp_path / "p.fasta", tmp_path / "out.jsonl"
+    records = "".join(f">{n}\nMKT_Y{'AC'[n % 2] * (n % 7)}\n" for n in range(40))
+    fasta.write_text(records)
+    whole = [json.loads(line) for line in seqmlm("fill", model, fasta).out.splitlines()]
+    fasta.write_text(records + ">bad\nMK_1\n")
+    failed = seqmlm("fill", model, fasta, "--out", out)
+    assert failed.code == 3
+    assert "'1'" in failed.err
+    assert "p.fasta:81" in failed.err
+    skipped = seqmlm("fill", model, fasta, "--out", out, "--on-error", "skip", "--resume")
+    assert skipped.code == 0, skipped.err
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["id"], row["filled"]) for row in rows] == [(row["id"], row["filled"]) for row in whole]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "code", "said"),
+    [
+        ("MKT1_", 3, "'1' is not in the alphabet"),
+        ("MKTA", 3, "no such file"),
+        ("missing_file.fasta", 3, "no such file"),
+    ],
+)
+def test_what_is_no_sequence(tmp_path: Path, seqmlm: Callable[..., Any], sequence: str, code: int, said: str):
+    done = seqmlm("fill", saved(tmp_path, "protein", ResidueTokenizer()), sequence)
+    assert done.code == code
+    assert said in done.err

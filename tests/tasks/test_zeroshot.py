@@ -1,0 +1,217 @@
+"""Zero-shot classification: its formulas against transformers, its figures against a count by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import checkpoint
+from text_models import text_model
+
+from seqmlm.errors import UsageError
+from seqmlm.tasks.zeroshot import Verbalizer
+
+REVIEWS = ("the cat sees", "a dog barks loudly", "it was terrible", "great cats", "unable dog") * 5
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    path = tmp_path / "reviews.csv"
+    rows = [f"{text},{'good' if number % 3 else 'bad'}" for number, text in enumerate(REVIEWS)]
+    path.write_text("text,stars\n" + "\n".join(rows) + "\n")
+    return path
+
+
+ARGUMENTS = ("--template", "{text} it was [MASK].", "--label", "good=great,cat", "--label", "bad=terrible")
+
+
+def test_scores_are_those_of_transformers(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
+    model, fast = checkpoint("bert", tmp_path / "bert")
+    done = seqmlm(
+        "zeroshot", tmp_path / "bert", reviews, "--domain", "text", *ARGUMENTS, "--calibration", "none",
+        "--template", "[MASK] ! {text}", "--out", tmp_path / "p.jsonl",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [row["line"] for row in rows] == list(range(2, 27))
+
+    def log_prob(before: str, word: str, after: str) -> float:
+        """Of a word in a template, by the chain rule, per token."""
+        whole = fast(f"{before}{word}{after}")["input_ids"]
+        first = len(fast(before.strip())["input_ids"]) - 1 if before.strip() else 1
+        last = len(whole) - (len(fast(after.strip())["input_ids"]) - 1)
+        total = 0.0
+        for place in range(first, last):
+            hidden = [fast.mask_token_id if place <= at < last else one for at, one in enumerate(whole)]
+            with torch.no_grad():
+                logits = model(torch.tensor([hidden])).logits[0, place].double()
+            total += float(torch.log_softmax(logits, -1)[whole[place]])
+        return total / (last - first)
+
+    for row, text in zip(rows, REVIEWS, strict=True):
+        shares = []
+        for before, after in ((f"{text} it was ", "."), ("", f" ! {text}")):
+            words = np.array([log_prob(before, word, after) for word in ("great", "cat", "terrible")])
+            words -= np.logaddexp.reduce(words)
+            means = np.exp([words[:2].mean(), words[2]])
+            shares.append(means / means.sum())
+        assert list(row["scores"].values()) == pytest.approx(np.mean(shares, axis=0).tolist(), abs=1e-5)
+        assert row["prediction"] == ("good", "bad")[int(np.mean(shares, axis=0).argmax())]
+
+
+def test_figures_are_those_of_a_count_by_hand(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
+    model = text_model(tmp_path)
+    done = seqmlm(
+        "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
+        tmp_path / "p.jsonl", "--json", "--sensitivity", "--report", tmp_path / "r.html",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    pairs = [(row["truth"], row["prediction"]) for row in rows]
+    found = done.json
+    assert found["n"] == len(rows) == 25
+    assert found["accuracy"] == pytest.approx(sum(a == b for a, b in pairs) / 25)
+    assert found["interval"][0] <= found["accuracy"] <= found["interval"][1]
+    assert found["majority"] == pytest.approx(16 / 25)
+    guessed = {name: sum(b == name for _, b in pairs) / 25 for name in ("good", "bad")}
+    assert found["calibrated_random"] == pytest.approx(16 / 25 * guessed["good"] + 9 / 25 * guessed["bad"])
+    f1 = []
+    for name in ("good", "bad"):
+        hits = sum(a == b == name for a, b in pairs)
+        f1.append(2 * hits / max(1, sum(a == name for a, _ in pairs) + sum(b == name for _, b in pairs)))
+    assert found["macro_f1"] == pytest.approx(np.mean(f1))
+    assert found["calibration"] == "contextual"  # 25 inputs are enough
+    spread = found["sensitivity"]
+    assert set(spread["wordings"]) == {
+        "{text} it was [MASK].",
+        "[MASK] {text}",
+        "great, terrible",
+        "cat, terrible",
+    }
+    assert spread["min"] == min(spread["wordings"].values()) <= spread["max"]
+    page = (tmp_path / "r.html").read_text()
+    assert "Each wording alone" in page
+    assert "terrible" in page
+
+
+def test_one_wording_of_several_is_what_it_is_alone(
+    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]
+):
+    model, accuracy = text_model(tmp_path), {}
+    for template in ("{text} it was [MASK].", "[MASK] {text}"):
+        done = seqmlm(
+            "zeroshot", model, reviews, "--template", template, *ARGUMENTS[2:], "--truth", "stars", "--out",
+            tmp_path / "one.jsonl", "--json",
+        )  # fmt: skip
+        accuracy[template] = done.json["accuracy"]
+    both = seqmlm(
+        "zeroshot", model, reviews, *ARGUMENTS, "--template", "[MASK] {text}", "--truth", "stars", "--out",
+        tmp_path / "both.jsonl", "--json", "--sensitivity",
+    )  # fmt: skip
+    wordings = both.json["sensitivity"]["wordings"]
+    assert {name: wordings[name] for name in accuracy} == pytest.approx(accuracy)
+
+
+def test_calibration_takes_off_what_words_have_anyway(
+    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]
+):
+    """Over the inputs it was calibrated on, each word is as probable as any other."""
+    model = text_model(tmp_path)
+    shares = {}
+    for how in ("none", "contextual"):
+        seqmlm(
+            "zeroshot", model, reviews, "--template", "{text} it was [MASK].", "--label", "a=cat", "--label",
+            "b=dog", "--calibration", how, "--out", tmp_path / "p.jsonl",
+        )  # fmt: skip
+        rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+        odds = [np.log(row["scores"]["a"] / row["scores"]["b"]) for row in rows]
+        shares[how] = abs(float(np.mean(odds)))
+    assert shares["contextual"] < shares["none"] / 2
+
+
+def test_a_template_without_a_place_for_the_text_stands_behind_it(
+    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]
+):
+    model, rows = text_model(tmp_path), []
+    for template in ("The review is [MASK].", "{text} The review is [MASK]."):
+        seqmlm(
+            "zeroshot", model, reviews, "--template", template, *ARGUMENTS[2:], "--out", tmp_path / "p.jsonl"
+        )
+        rows.append((tmp_path / "p.jsonl").read_text())
+    assert rows[0] == rows[1]
+
+
+def test_data_cannot_write_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):
+    model = text_model(tmp_path)
+    (tmp_path / "t.txt").write_text("the [MASK] sees \\[MASK] {x}\n")
+    done = seqmlm("zeroshot", model, tmp_path / "t.txt", *ARGUMENTS)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["prediction"] in ("good", "bad")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--template", "no gap", *ARGUMENTS[2:]), "has 0 gaps"),
+        (("--template", "[MASK] and [MASK]", *ARGUMENTS[2:]), "has 2 gaps"),
+        ((*ARGUMENTS[:4], "--label", "bad="), "has no words"),
+        ((*ARGUMENTS[:4],), "at least two classes"),
+        ((*ARGUMENTS[:4], "--label", "bad=[SEP]"), "is no word of the data"),
+        ((*ARGUMENTS[:4], "--label", "bad=cat"), "stands for two classes"),
+        ((*ARGUMENTS[:4], "--label", "bad"), "write CLASS=WORD"),
+        ((*ARGUMENTS, "--label", "good=x"), "names the class 'good' twice"),
+        ((*ARGUMENTS, "--sensitivity"), "--truth"),
+        ((*ARGUMENTS[2:],), "a template is needed"),
+        ((*ARGUMENTS, "--resume"), "--resume continues a file"),
+    ],
+)
+def test_requests_without_sense(
+    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
+):
+    done = seqmlm("zeroshot", text_model(tmp_path), reviews, *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--template", "{stars} {writer} [MASK]", *ARGUMENTS[2:]), "field 'writer'"),
+        ((*ARGUMENTS, "--truth", "rating"), "field 'rating'"),
+        ((*ARGUMENTS[:4], "--label", "meh=dog", "--truth", "stars"), "the class 'bad' has no words"),
+    ],
+)
+def test_records_that_lack_something(
+    tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any], arguments: tuple[str, ...], said: str
+):
+    done = seqmlm("zeroshot", text_model(tmp_path), reviews, *arguments)
+    assert done.code == 3
+    assert said in done.err
+    assert "reviews.csv" in done.err
+
+
+def test_a_task_in_a_file(tmp_path: Path, reviews: Path, seqmlm: Callable[..., Any]):
+    model, task = text_model(tmp_path), tmp_path / "task.yaml"
+    task.write_text(
+        'templates: ["{text} it was [MASK]."]\nlabels:\n  good: [great, cat]\n  bad: [terrible]\n'
+    )
+    first = seqmlm("zeroshot", model, reviews, "--task", task)
+    assert first.out == seqmlm("zeroshot", model, reviews, *ARGUMENTS).out
+    task.write_text("template: x\n")
+    wrong = seqmlm("zeroshot", model, reviews, "--task", task)
+    assert wrong.code == 2
+    assert "did you mean 'templates'" in wrong.err
+
+
+def test_words_of_a_class_count_by_their_mean():
+    spoken = Verbalizer.of({"a": ["x", "y"], "b": ["z"]})
+    found = spoken.probabilities(np.log([[0.2, 0.4, 0.4]]))
+    assert found[0] == pytest.approx(np.array([0.08**0.5, 0.4]) / (0.08**0.5 + 0.4))
+    assert [own.tolist() for own in spoken.alone()] == [[0, 2], [1, 2]]
+    with pytest.raises(UsageError, match="two classes"):
+        Verbalizer.of({"a": ["x"], "b": ["x"]})
