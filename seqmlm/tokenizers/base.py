@@ -82,8 +82,8 @@ class Tokenizer(ABC):
     training (the other strand of a genome); `grows` if it can get ids for what later data have (`grown`);
     `stand_in`, what is written where a gap is (a unit of a closed alphabet); `sensitive_options`, options of
     `train` that keep rare items out of the vocabulary. A tokenizer of structured records overrides `reads`.
-    `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry point
-    in `seqmlm.tokenizers`.
+    `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry
+    point in `seqmlm.tokenizers`.
 
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
     and then `str(raw)` is the text that spans point into.

@@ -57,8 +57,14 @@ def _mixed(windows: Iterable[int], rng: np.random.Generator) -> list[str]:
     return [line for w in windows for line in _lines(w, rng.choice(NORMAL, size=LINES))]
 
 
+@pytest.fixture
+def model(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may calibrate."""
+    return Path(shutil.copytree(made, tmp_path / "model"))
+
+
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     write_log_model(folder)
     normal = folder.with_name("normal.log")
