@@ -136,24 +136,43 @@ def show(
 @app.command("ack")
 def ack(
     incident: Id,
+    normal: Annotated[
+        bool,
+        typer.Option(
+            "--normal", help="It is a false alarm: mute what is like it, and count its rows as normal."
+        ),
+    ] = False,
     note: Annotated[str | None, typer.Option(help="Keep a note with it, for others.")] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Open it again.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take back what was said of it; open it again if it is not over.")
+    ] = False,
     json_output: Json = False,
 ) -> None:
-    """Acknowledge an incident: while it goes on, alarms like its own join it and open no other.
+    """Acknowledge an incident as a fault: while it goes on, alarms like its own join it and open no other.
 
-    A rolling calibration leaves its rows out, also when it is over.
+    Calibrations that are made of the stream's rows leave its rows out, also when it is over. With --normal it
+    is a false alarm: its rows count as normal, and what is like it opens no incident any more.
 
     Example: seqmlm incidents ack 7 --note "backend restarts, Ann is on it"
+
+    Example: seqmlm incidents ack 8 --normal --note "nightly backup"
     """
     from seqmlm.tasks.incidents import mark_incident
 
-    one = mark_incident(incident, acknowledged=not undo, note=note)
-    if one.state == "resolved":
-        real = "" if undo else ", and is kept as a real one"
-        _told(one, f"is over{real}; to silence what is like it: seqmlm incidents mute {one.id}", json_output)
+    if normal:
+        one = mark_incident(incident, normal=not undo, note=note)
     else:
-        _told(one, "is open again" if undo else "is acknowledged until it is over", json_output)
+        one = mark_incident(incident, acknowledged=not undo, note=note)
+    over = one.state == "resolved"
+    if undo:
+        what = "is over, and nobody has said what it was" if over else "is open again"
+    elif normal:
+        what = "was a false alarm: its rows count as normal, and alarms like it open no incident"
+    elif over:
+        what = f"is over, and is kept as a fault; to silence what is like it: seqmlm incidents mute {one.id}"
+    else:
+        what = "is acknowledged as a fault until it is over (a false alarm: --normal)"
+    _told(one, what, json_output)
 
 
 @app.command("mute")
@@ -227,9 +246,7 @@ def _told(one: Incident, what: str, json_output: bool) -> None:
 def _state(one: Incident, of: Standing | None = None) -> str:
     """With how its stream stands, where it is not over and nobody looks at it."""
     stopped = of is not None and not of.running and one.state != "resolved"
-    return ", ".join(
-        [one.state, *(["muted"] if one.muted else []), *(["scoring stopped"] if stopped else [])]
-    )
+    return f"{one.told_state}, scoring stopped" if stopped else one.told_state
 
 
 def _when(moment: datetime) -> str:

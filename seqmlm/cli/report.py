@@ -46,7 +46,7 @@ def report(
         print_json(found.to_dict())
         return
     for one in found.incidents[:_LISTED]:
-        say(f"incident {one.id} ({one.state}): {one.title}")
+        say(f"incident {one.id} ({one.told_state}): {one.title}")
     for sentence in found.verdict():
         say(sentence)
     for sentence in found.warnings():

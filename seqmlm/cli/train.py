@@ -64,7 +64,10 @@ def train(
     ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="Start from this model's weights: a name, NAME@ALIAS, folder or hub id."),
+        typer.Option(
+            help="Start from this model's weights and vocabulary: a name, NAME@ALIAS, folder or hub id. Log "
+            "templates that are new in the data get new ids."
+        ),
     ] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many optimizer steps.")

@@ -6,6 +6,7 @@ architecture that is not in it is refused, because packing it would give wrong n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +175,32 @@ def build(
         occurring = np.flatnonzero(frequencies)
         with torch.no_grad():
             bias[torch.from_numpy(occurring)] = torch.from_numpy(np.log(frequencies[occurring])).float()
+    return model
+
+
+def widened(model: PreTrainedModel, size: int, *, known: int, like: int) -> PreTrainedModel:
+    """The model with room for more ids; all weights that it has stay.
+
+    An id that it does not know begins as another one, of whose probability all new ones together get as much
+    again: so of a known id the log-probability changes by that of `like` at most.
+
+    Args:
+        model: changed in place.
+        size: of the vocabulary.
+        known: ids below this are those it was trained with.
+        like: the id that new ones begin as.
+    """
+    if size <= known:
+        return model
+    if size > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(padded_vocabulary(size), mean_resizing=False)
+    weights = [one.weight for one in (model.get_input_embeddings(), model.get_output_embeddings())]
+    bias = getattr(model.get_output_embeddings(), "bias", None)
+    with torch.no_grad():
+        for one in weights:
+            one[known:size] = one[like].clone()
+        if bias is not None:
+            bias[known:size] = bias[like].clone() - math.log(size - known)
     return model
 
 

@@ -81,7 +81,7 @@ class Detector:
         cascade: of this level, where a first stage screens; then `mode` is that stage's.
         alpha: share of normal rows that may raise an alarm.
         want: what is read of every unit, beside what the level reads.
-        rolling: takes the place of calibration or cascade, and moves on with the rows.
+        rolling: takes the place of calibration or cascade, and is given the statistics of all rows.
     """
 
     def __init__(

@@ -57,7 +57,8 @@ class Outbox(Output):
         tell: takes what happened to incidents, after it was committed.
         clock: seconds since 1970-01-01 UTC.
         notify: what webhooks are to be told of changes of incidents.
-        rolling: the calibration that moves on with the rows, kept with them; None for a fixed one.
+        rolling: keeps statistics of the rows with them, for a calibration that moves on or a new one; None
+            where none are kept.
 
     Attributes:
         number: of the last row that was taken.

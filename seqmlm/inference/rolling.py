@@ -11,6 +11,9 @@ the share a of what is left, so that 1 - (1 - a)^2 of normal rows alarm, after k
 The trade-off: what nobody acknowledged is normal after a while. b rows of an incident in a window of n make
 the calibration blind to what is less unusual than they are as soon as b / n exceeds the rate.
 
+Of a stream whose calibration is fixed the same rows are kept, for a new calibration that somebody asks for
+(`tasks.calibrate_stream`); they move nothing.
+
 Moves depend on the number of a row in its stream, and on nothing that is not in the database; so how rows
 were batched, and where a scorer was killed, changes no p-value.
 """
@@ -18,8 +21,9 @@ were batched, and where a scorer was killed, changes no p-value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +43,7 @@ from seqmlm.registry import Figures, RollingChange, RollingEntry
 
 _STEPS = 4  # moves while a window of rows passes: each takes up to a second where statistics are many
 _HELD = 2  # windows of rows that are held: some may turn out to be of a real incident
+_ENOUGH = 1000  # rows that a window has at least where nothing moves, for a calibration of rates of .002
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +80,43 @@ def size_of(own: Calibration | CascadeCalibration, rate: float | None) -> int:
     return max(own.rows, needed, FEW)
 
 
+def refitted(
+    own: Calibration | CascadeCalibration, table: Doubles, *, seed: int
+) -> Calibration | CascadeCalibration | FirstStage:
+    """A calibration of other rows, whose statistics judge as they do in one that there is.
+
+    Args:
+        own: says which statistics there are, and how they are fused.
+        table: (N, K) a row's length, whether it was asked about exactly, its screening statistics and, of a
+            cascade, the exact ones; as `Rolling` keeps them.
+        seed: of the half that is ranked.
+
+    Returns:
+        Of a cascade its first stage alone, where fewer than half the share it aims at were asked exactly.
+    """
+    lengths, asked = table[:, 0].astype(np.int64), table[:, 1] > 0
+    screen_names, exact_names = names_of(own)
+    columns = iter(table.T[2:])
+    screen = {name: next(columns) for name in screen_names}
+    exact = {name: next(columns) for name in exact_names}
+    if isinstance(own, CascadeCalibration):
+        share, choice = own.screening.escalate, own.screening.calibration.choice
+        screening = Screening.fit(screen, lengths, escalate=share, seed=seed, choice=choice)
+        if np.mean(asked) < share / 2:
+            return FirstStage(screening)
+        return CascadeCalibration.fit(
+            screening, screen, exact, lengths, seed=seed, choice=own.choice, escalated=asked
+        )
+    return Calibration.fit(screen, lengths, seed=seed, choice=own.choice, fuse=own.fused is not None)
+
+
+def names_of(own: Calibration | CascadeCalibration) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Statistics of a calibration or of a first stage, and the exact ones of a cascade."""
+    if isinstance(own, CascadeCalibration):
+        return own.screening.calibration.statistics, tuple(own.exact.by_statistic)
+    return own.statistics, ()
+
+
 class Rolling:
     """The calibration of a stream.
 
@@ -82,6 +124,8 @@ class Rolling:
         own: the model's calibration.
         of: names the model, level, mode and calibration; the rows of another one are not taken over.
         rate: share of normal rows that may raise an alarm; None where none is asked.
+        fixed: the model's own calibration judges for good; rows are kept all the same.
+        judged_by: what the statistics of rows are of, to be kept with them.
 
     Attributes:
         fitted: judges rows now.
@@ -89,15 +133,23 @@ class Rolling:
         moves: how many there were.
     """
 
-    def __init__(self, own: Calibration | CascadeCalibration, of: str, *, rate: float | None = None) -> None:
-        self.own, self._of, self._rate = own, of, rate
+    def __init__(
+        self,
+        own: Calibration | CascadeCalibration,
+        of: str,
+        *,
+        rate: float | None = None,
+        fixed: bool = False,
+        judged_by: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.own, self._of, self._rate, self.fixed = own, of, rate, fixed
+        self._judged_by = dict(judged_by or {})
         self._real: Callable[[], Collection[int]] = frozenset
         self.fitted: Calibration | Stages = own
         self.size = size_of(own, rate)
         self.step = -(-self.size // _STEPS)
         self.moves = 0
-        self._screen = own.screening.calibration if isinstance(own, CascadeCalibration) else own
-        self._exact = tuple(own.exact.by_statistic) if isinstance(own, CascadeCalibration) else ()
+        self._screen, self._exact = names_of(own)
         self._guarantees = rate is not None and rate >= own.smallest_rate
         self._number = self._moved = 0
         self._held: dict[int, Doubles] = {}
@@ -122,6 +174,10 @@ class Rolling:
         Args:
             scored: of each record, which of its rows have a score.
         """
+        if self.fixed:
+            self._forget(self._number)
+            yield self._part(scored, 0, len(scored))
+            return
         begin = ahead = 0
         for place, own in enumerate(scored):
             if self._number + ahead >= self._moved + self.step:  # a record is judged as a whole
@@ -146,7 +202,7 @@ class Rolling:
     ) -> None:
         """Take the (M,) statistics of the rows that were just judged, as `Stages.judge` does."""
         asked = np.zeros(len(lengths)) if near is None else near
-        columns = [lengths, asked, *(screen[name] for name in self._screen.statistics)]
+        columns = [lengths, asked, *(screen[name] for name in self._screen)]
         columns += [(exact or {})[name] for name in self._exact]
         for figures in np.stack(columns, axis=1).astype("<f8")[self._known]:
             self._number += 1
@@ -175,15 +231,23 @@ class Rolling:
         left_out = self._real()
         usual = [number for number in self._held if number <= last and number not in left_out]
         self._window = usual[-self.size :] if len(usual) >= self.size else []
-        kept = set(self._window)
-        oldest = last - _HELD * self.size
-        old = [number for number in self._held if number <= oldest and number not in kept]
-        for number in old:
-            del self._held[number]
-        self._dropped += old
+        self._forget(last)
         before = self.fitted
         self._fit()
         self.moves += before is not self.fitted
+
+    def _forget(self, last: int) -> None:
+        """Hold no more than is needed once rows up to a number count."""
+        window = max(self.size, _ENOUGH) if self.fixed else self.size
+        kept, oldest, old = set(self._window), last - _HELD * window, list[int]()
+        for number in self._held:  # in order
+            if number > oldest:
+                break
+            if number not in kept:
+                old.append(number)
+        for number in old:
+            del self._held[number]
+        self._dropped += old
 
     def _fit(self) -> None:
         """Make the calibration of the window; that is the model's own where rows are too few."""
@@ -191,23 +255,8 @@ class Rolling:
         if not self._window:
             return
         table = np.stack([self._held[number] for number in self._window])
-        lengths, asked = table[:, 0].astype(np.int64), table[:, 1] > 0
-        columns = iter(table.T[2:])
-        screen = {name: next(columns) for name in self._screen.statistics}
-        exact = {name: next(columns) for name in self._exact}
-        seed, own = self._moved, self.own  # another half is ranked each time
-        if isinstance(own, CascadeCalibration):
-            share = own.screening.escalate
-            screening = Screening.fit(screen, lengths, escalate=share, seed=seed, choice=self._screen.choice)
-            if np.mean(asked) < share / 2:
-                self.fitted = FirstStage(screening)
-                return
-            made: Calibration | CascadeCalibration = CascadeCalibration.fit(
-                screening, screen, exact, lengths, seed=seed, choice=own.choice, escalated=asked
-            )
-        else:
-            made = Calibration.fit(screen, lengths, seed=seed, choice=own.choice, fuse=own.fused is not None)
-        if not self._guarantees or (self._rate or 0) >= made.smallest_rate:
+        made = refitted(self.own, table, seed=self._moved)  # another half is ranked each time
+        if isinstance(made, FirstStage) or not self._guarantees or (self._rate or 0) >= made.smallest_rate:
             self.fitted = made
 
     # What is kept
@@ -222,6 +271,7 @@ class Rolling:
             "moved": self._moved,
             "moves": self.moves,
             "window": _ranges(self._window),
+            "judged_by": self._judged_by,
         }
         return RollingChange(state=state, rows=given, dropped=tuple(self._dropped), anew=self._anew)
 
@@ -246,7 +296,7 @@ class Rolling:
         try:
             held = {one.number: np.frombuffer(one.figures, dtype="<f8") for one in entry.rows}
             window = [n for first, last in entry.state["window"] for n in range(first, last + 1)]
-            width = 2 + len(self._screen.statistics) + len(self._exact)
+            width = 2 + len(self._screen) + len(self._exact)
             if not held.keys() >= set(window) or any(len(one) != width for one in held.values()):
                 raise ValueError("rows are missing")
             self._number, self._moved = int(entry.state["number"]), int(entry.state["moved"])

@@ -205,6 +205,7 @@ def told(incident: Incident, origin: Origin) -> dict[str, Any]:
         "model": incident.model,
         "place": incident.place,
         "state": incident.state,
+        "verdict": incident.verdict,
         "title": incident.title,
         "reason": incident.reason,
         "template": incident.template,
@@ -255,7 +256,7 @@ def _alertmanager(key: str, kind: str, incident: Mapping[str, Any], origin: Orig
         "description": incident["reason"],
         **{name: ", ".join(incident[name]) for name in ("new", "expected")},
         **{name: incident[name] for name in ("template", "first_line", "last_line")},
-        **{name: incident[name] for name in ("severity", "host", "service")},
+        **{name: incident[name] for name in ("severity", "host", "service", "verdict")},
         **{name: incident[name] for name in ("first_time", "last_time", "rows", "lines", "p_value", "state")},
         "idempotency_key": key,
     }

@@ -16,7 +16,7 @@ from seqmlm.registry.entries import (
 )
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue, Waiting
-from seqmlm.registry.rolling import Figures, RollingChange, RollingEntry
+from seqmlm.registry.rolling import Figures, Owned, RollingChange, RollingEntry
 from seqmlm.registry.store import ModelRef, Registry, resolve
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "ModelRef",
     "Notice",
     "NoticeQueue",
+    "Owned",
     "Pruned",
     "Registry",
     "RollingChange",

@@ -21,6 +21,8 @@ from seqmlm.registry.streams import utc
 
 State = Literal["open", "acknowledged", "resolved"]
 
+Verdict = Literal["fault", "normal"]
+
 STATES: tuple[State, ...] = ("open", "acknowledged", "resolved")
 
 
@@ -36,6 +38,8 @@ class Incident:
         place: alarms of one place may join; the file.
         state: "open", "acknowledged" by a person, or "resolved": over by the clock.
         muted: its likes make no incident.
+        verdict: what the person took it for: a "fault", or a false alarm: what it shows is "normal"; None
+            where nobody has said. It stays when the incident is over.
         note: of the person.
         title: a sentence that says what broke.
         what: the same without counts and place.
@@ -64,6 +68,7 @@ class Incident:
     place: str
     state: State = "open"
     muted: bool = False
+    verdict: Verdict | None = None
     note: str = ""
     title: str
     what: str
@@ -90,6 +95,12 @@ class Incident:
     resolved: datetime | None = None
 
     @property
+    def told_state(self) -> str:
+        """The state for people, with what a person has said: "resolved, normal", "open, muted"."""
+        said = "normal" if self.verdict == "normal" else "muted" if self.muted else ""
+        return f"{self.state}, {said}" if said else self.state
+
+    @property
     def silences(self) -> bool:
         """Whether alarms like its own make no noise: for good, or while it goes on and somebody knows."""
         return self.muted or self.state == "acknowledged"
@@ -109,8 +120,8 @@ class Change:
     incident: Incident
 
 
-# Columns that a person decides, beside `state` and `is_real`; a stream never writes them.
-_PERSONS = ("muted", "note")
+# Columns that a person decides, beside `state`; a stream never writes them.
+_PERSONS = ("muted", "verdict", "note")
 _KEYS = ("id", "stream_id", "output", "row")
 _TUPLES = ("new", "expected", "likes")
 
@@ -127,7 +138,7 @@ def keep(session: Session, stream: tables.Stream, changes: Sequence[Change]) -> 
         query = select(kind).where(kind.stream_id == stream.id, kind.row == given.row)
         row = session.scalars(query).one_or_none()
         if row is None:
-            row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, is_real=False, note="")
+            row = kind(stream_id=stream.id, row=given.row, state="open", muted=False, note="")
             session.add(row)
         if change.kind == "resolved":
             row.state = "resolved"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, delete, insert, select
@@ -31,6 +32,26 @@ class Figures:
     number: int
     row: int | None
     figures: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owned:
+    """A row whose statistics are kept, and the incident that it belongs to.
+
+    Args:
+        number: of the row, as of `Figures`.
+        incident: id.
+        verdict: what a person took the incident for; None where nobody has said.
+    """
+
+    number: int
+    incident: int
+    verdict: str | None
+
+    @property
+    def fault(self) -> bool:
+        """Whether it is not normal."""
+        return self.verdict == "fault"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,26 +100,30 @@ def keep(session: Session, stream: int, change: RollingChange) -> None:
         session.execute(delete(kind).where(own, kind.number.in_(some)))
 
 
-def found(session: Session, stream: int) -> RollingEntry | None:
-    """The rolling calibration of a stream; None where it has none."""
+def found(session: Session, stream: int, since: datetime | None = None) -> RollingEntry | None:
+    """The rolling calibration of a stream, with rows kept since a time; None where it has none."""
     row, kind = session.get(tables.StreamCalibration, stream), tables.StreamStatistics
     if row is None:
         return None
-    rows = session.execute(
-        select(kind.number, kind.row, kind.figures).where(kind.stream_id == stream).order_by(kind.number)
-    )
+    query = select(kind.number, kind.row, kind.figures).where(kind.stream_id == stream)
+    if since is not None:
+        query = query.where(kind.created >= since)
+    rows = session.execute(query.order_by(kind.number))
     return RollingEntry(
         state=row.state, rows=[Figures(number=n, row=own, figures=given) for n, own, given in rows]
     )
 
 
-def real(session: Session, stream: int) -> set[int]:
-    """Numbers of rows of incidents that a person took for real, and has not muted as normal since."""
+def owned(session: Session, stream: int) -> list[Owned]:
+    """The rows that belong to incidents, in order."""
     kind, line, incident = tables.StreamStatistics, tables.StreamRow, tables.Incident
     query = (
-        select(kind.number)
+        select(kind.number, incident.id, incident.verdict)
         .join(line, and_(line.stream_id == kind.stream_id, line.number == kind.row))
         .join(incident, and_(incident.stream_id == line.stream_id, incident.row == line.incident))
-        .where(kind.stream_id == stream, incident.is_real, incident.muted.is_(False))
+        .where(kind.stream_id == stream)
+        .order_by(kind.number)
     )
-    return set(session.scalars(query))
+    return [
+        Owned(number=number, incident=own, verdict=verdict) for number, own, verdict in session.execute(query)
+    ]

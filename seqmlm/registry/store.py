@@ -26,7 +26,7 @@ from seqmlm.registry.entries import (
 )
 from seqmlm.registry.incidents import Change, Incident
 from seqmlm.registry.notices import Notice, NoticeQueue
-from seqmlm.registry.rolling import RollingChange, RollingEntry
+from seqmlm.registry.rolling import Owned, RollingChange, RollingEntry
 from seqmlm.workspace import NAME, Workspace, check_name
 
 Entry = TypeVar("Entry")
@@ -308,15 +308,19 @@ class Registry:
             found = {state: int(number) for state, number in session.execute(query)}
         return {state: found.get(state, 0) for state in ("open", "acknowledged")}
 
-    def rolling(self, stream: int) -> RollingEntry | None:
-        """The rolling calibration of a stream; None where it has none."""
+    def rolling(self, stream: int, since: datetime | None = None) -> RollingEntry | None:
+        """The rolling calibration of a stream, with rows kept since a time; None where it has none."""
         with database.reachable(self._engine), self._sessions() as session:
-            return rolling.found(session, stream)
+            return rolling.found(session, stream, since)
+
+    def owned_rows(self, stream: int) -> list[Owned]:
+        """Rows, among a stream's statistics, that belong to incidents, in order."""
+        with database.reachable(self._engine), self._sessions() as session:
+            return rolling.owned(session, stream)
 
     def real_rows(self, stream: int) -> set[int]:
-        """Numbers, among a stream's statistics, of rows of incidents that a person took for real."""
-        with database.reachable(self._engine), self._sessions() as session:
-            return rolling.real(session, stream)
+        """Numbers, among a stream's statistics, of rows of incidents that a person took for a fault."""
+        return {one.number for one in self.owned_rows(stream) if one.fault}
 
     def notices(self, stream: int) -> NoticeQueue:
         """What webhooks are to be told of a stream."""
@@ -339,9 +343,11 @@ class Registry:
         return found[0]
 
     def mark_incident(self, incident: int, **said: Any) -> Incident:
-        """Keep what a person says of an incident: `muted`, `note`, or the `state` (open or acknowledged).
+        """Keep what a person says of an incident: `muted`, `note`, `verdict`, or the `state` (open or
+        acknowledged, which is the verdict "fault" where none is given).
 
-        One that is resolved stays so, and it is kept all the same that somebody took it for real.
+        One that is resolved stays so, and its verdict is kept all the same. Where "normal" is taken back,
+        its likes are heard again.
 
         Raises:
             StateError: there is none of this id.
@@ -350,7 +356,9 @@ class Registry:
         with database.reachable(self._engine), self._writing.begin() as session:
             row = session.get_one(tables.Incident, known.id)
             if "state" in said:
-                row.is_real = said["state"] == "acknowledged"
+                said = {"verdict": "fault" if said["state"] == "acknowledged" else None, **said}
+            if row.verdict == "normal" and said.get("verdict", "normal") != "normal":
+                said = {"muted": False, **said}
             for name, value in said.items():
                 if name != "state" or row.state != "resolved":
                     setattr(row, name, value)

@@ -2,7 +2,8 @@
 
 Rows are kept for the output to be filled again; of a stream that goes on for years they would be most of the
 database. What is pruned are rows that are in the output (`written`), were judged before a time and belong to
-no incident that stays. The last row always stays, because the numbers of the next ones go on from it.
+no incident that stays: of a fault, as long as statistics of its rows are kept. The last row always stays,
+because the numbers of the next ones go on from it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from seqmlm.registry import tables
 from seqmlm.registry.entries import Pruned, StreamEntry
@@ -73,10 +74,23 @@ def rows_since(session: Session, stream: int, since: datetime) -> Iterator[tuple
         number = some[-1].number + 1 if len(some) == STEP else None
 
 
+def _counts_as_fault(stream: int) -> ColumnElement[bool]:
+    """Incidents of faults with rows whose statistics are kept: what is calibrated with them leaves these
+    out."""
+    kind, line, kept = tables.Incident, aliased(tables.StreamRow), tables.StreamStatistics
+    rows = (
+        select(line.incident)
+        .join(kept, and_(kept.stream_id == line.stream_id, kept.row == line.number))
+        .where(line.stream_id == stream, line.incident.is_not(None))
+    )
+    return and_(kind.verdict == "fault", kind.row.in_(rows))
+
+
 def _old_rows(stream: tables.Stream, last: int, before: datetime) -> ColumnElement[bool]:
     kind, incident = tables.StreamRow, tables.Incident
     staying = select(incident.row).where(
-        incident.stream_id == stream.id, or_(incident.state != "resolved", incident.updated >= before)
+        incident.stream_id == stream.id,
+        or_(incident.state != "resolved", incident.updated >= before, _counts_as_fault(stream.id)),
     )
     return and_(
         kind.stream_id == stream.id,
@@ -96,6 +110,7 @@ def _old_incidents(stream: int, before: datetime) -> ColumnElement[bool]:
         kind.updated < before,
         kind.resolved < before,
         ~kind.muted,  # else what is like it would be silent no more
+        or_(kind.verdict.is_(None), ~_counts_as_fault(stream)),
         kind.id.not_in(waiting),  # of these somebody is still to be told
     )
 

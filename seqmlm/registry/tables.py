@@ -18,7 +18,6 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
@@ -213,6 +212,8 @@ class StreamStatistics(Base):
     """Of an alarm, the number of its row of results."""
     figures: Mapped[bytes] = mapped_column(LargeBinary)
     """64-bit floating-point numbers, little-endian."""
+    created: Mapped[datetime | None] = mapped_column(default=_now)
+    """When it was kept; None: by an earlier version."""
 
 
 class Incident(Base):
@@ -228,8 +229,8 @@ class Incident(Base):
     place: Mapped[str] = mapped_column(String(4096))
     state: Mapped[str] = mapped_column(String(20), index=True)
     muted: Mapped[bool] = mapped_column(Boolean)
-    is_real: Mapped[bool] = mapped_column(Boolean, server_default=false(), default=False)
-    """A person acknowledged it; it stays so when the incident is over."""
+    verdict: Mapped[str | None] = mapped_column(String(20))
+    """What a person took it for, "fault" or "normal"; it stays so when the incident is over."""
     note: Mapped[str] = mapped_column(Text)
     title: Mapped[str] = mapped_column(Text)
     what: Mapped[str] = mapped_column(Text)

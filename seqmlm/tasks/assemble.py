@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
-from seqmlm.engine.backbones import build
+from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.durable import replace_file
@@ -34,7 +34,7 @@ from seqmlm.engine.units import Units
 from seqmlm.errors import StateError
 from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
-from seqmlm.inference.model_folder import make_masker
+from seqmlm.inference.model_folder import load_tokenizer, make_masker
 from seqmlm.tasks.config import (
     LEARNING_RATES,
     SECOND_STAGE_LEARNING_RATE,
@@ -43,6 +43,11 @@ from seqmlm.tasks.config import (
     seconds,
 )
 from seqmlm.tasks.corpus import Corpus, sequence_indices
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from seqmlm.tokenizers.base import Tokenizer
 
 FINAL_FACTOR = 4
 """The evaluation after a training reads so many times the sequences of one on the way."""
@@ -115,13 +120,24 @@ def new_model(config: PretrainConfig, corpus: Corpus) -> MaskedRows:
     init, tokenizer = config.model.init, corpus.tokenizer
     space = tokenizer.space
     if init is not None:
-        model = model_folder.load_weights(init, space)
+        model = _initial(init, tokenizer)
         channels = model_folder.load_channels(init, model)
     else:
         model = build(config.model, space, unigram(corpus.token_counts, space))
         wanted = channels_of(tokenizer.channels)
         channels = InputChannels(wanted, model.get_input_embeddings().embedding_dim) if wanted else None
     return MaskedRows(model, space, probability=_probability(init), channels=channels)
+
+
+def _initial(init: str, tokenizer: Tokenizer) -> PreTrainedModel:
+    """The initial model; where its tokenizer has grown, with weights for the new ids, which begin as those
+    of what it did not know."""
+    if not tokenizer.grows:
+        return model_folder.load_weights(init, tokenizer.space)
+    before = load_tokenizer(init)
+    model = model_folder.load_weights(init, before.space)
+    known = len(before.tokens)
+    return widened(model, tokenizer.space.size, known=known, like=tokenizer.unfamiliar[0])
 
 
 def _probability(init: str | None) -> Literal["ordinary", "full"]:

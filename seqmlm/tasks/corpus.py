@@ -34,7 +34,7 @@ from seqmlm.domains.base import Domain, plural
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.durable import FileLock, irregular
 from seqmlm.engine.types import MovingWindows, Sequences, Windows
-from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError, number_of
 from seqmlm.inference.model_folder import load_tokenizer
 from seqmlm.tasks.config import DataConfig, PretrainConfig
 from seqmlm.tokenizers.base import CARD as TOKENIZER_CARD
@@ -379,7 +379,7 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     config = reader.config
     kind = plugins.tokenizer_class(config.tokenizer.name)
     if (config.tokenizer.path or config.model.init) is not None or not kind.trainable:
-        return load_or_train(config, reader.texts)
+        return load_or_train(config, reader.texts, say)
     key = combined(
         tokenizer=to_dict(config.tokenizer),
         corpora=[reader.fingerprint(name) for name in reader.sources],
@@ -405,16 +405,30 @@ def _tokenizer(reader: CorpusReader, say: Callable[[str], None]) -> Tokenizer:
     return kind.load(folder)
 
 
-def load_or_train(config: PretrainConfig, texts: Callable[[], Iterator[Any]]) -> Tokenizer:
-    """The tokenizer of a config.
+def load_or_train(
+    config: PretrainConfig, texts: Callable[[], Iterator[Any]], say: Callable[[str], None] = lambda text: None
+) -> Tokenizer:
+    """The tokenizer of a config; that of an initial model with ids for what is new in the data, if it grows.
 
     Args:
         config: names a saved one, one whose vocabulary is fixed, or one to train.
-        texts: training text, for the last case alone.
+        texts: training text, for one to train, and one that grows.
+        say: told how many ids are new.
     """
     saved = config.tokenizer.path or config.model.init
     if saved is not None:
-        return load_tokenizer(saved)
+        made = load_tokenizer(saved)
+        if config.tokenizer.path is not None or not made.grows:
+            return made
+        if config.data.sensitive and any(
+            (made.options.get(name) or 0) < least for name, least in made.sensitive_options.items()
+        ):
+            say("nothing is added to what the initial model knows: it would keep what is rare in these data")
+            return made
+        grown = made.grown(texts())
+        more = number_of(len(grown.tokens) - len(made.tokens), "new template")
+        say(f"{more}; all those that the initial model knows keep their ids")
+        return grown
     kind, options = plugins.tokenizer_class(config.tokenizer.name), config.tokenizer.options
     if not kind.trainable:
         return kind(**options)

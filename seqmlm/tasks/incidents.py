@@ -111,22 +111,38 @@ def shown_rows(registry: Registry, incident: Incident, most: int) -> tuple[int, 
 
 
 def mark_incident(
-    incident: int, *, acknowledged: bool | None = None, muted: bool | None = None, note: str | None = None
+    incident: int,
+    *,
+    acknowledged: bool | None = None,
+    normal: bool | None = None,
+    muted: bool | None = None,
+    note: str | None = None,
 ) -> Incident:
     """Say what an incident is to a person; what is None stays as it is.
 
     Args:
         incident: id.
-        acknowledged: somebody knows of it: its likes are silenced while it goes on.
+        acknowledged: somebody knows of it, and it is a fault: its likes are silenced while it goes on. False
+            takes back whatever was said of it.
+        normal: it was a false alarm: that is acknowledged, and its likes are silenced for good. False takes
+            that back, and nothing else.
         muted: its likes are silenced for good.
         note: for others.
 
     Raises:
-        StateError: there is none of this id.
+        StateError: there is none of this id, or what is to be taken back was not said.
     """
-    state = None if acknowledged is None else "acknowledged" if acknowledged else "open"
+    decided = acknowledged if normal is None else normal
+    state = None if decided is None else "acknowledged" if decided else "open"
     said = {"state": state, "muted": muted, "note": None if note is None else printable(note)}
+    if normal:
+        said |= {"verdict": "normal", "muted": True}
     with Registry(Workspace.locate()) as registry:
+        if normal is False and registry.incident(incident).verdict != "normal":
+            raise StateError(
+                f"incident {incident} is not marked as normal; that it was acknowledged as a fault is taken "
+                f"back by 'seqmlm incidents ack {incident} --undo'"
+            )
         return registry.mark_incident(incident, **{k: v for k, v in said.items() if v is not None})
 
 

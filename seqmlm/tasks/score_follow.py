@@ -37,6 +37,7 @@ from seqmlm.streams.follow import PATIENCE, Follower, absolute
 from seqmlm.streams.generations import FileState
 from seqmlm.streams.journal import JournalFollower
 from seqmlm.streams.metrics import Lag, MetricsServer, Values
+from seqmlm.tasks.calibrate_stream import judged_by
 from seqmlm.tasks.score import opened, problems_of
 from seqmlm.tasks.score_config import ROLLING, ScoreConfig
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
@@ -157,7 +158,8 @@ class _Judging:
         clock: seconds since 1970-01-01 UTC.
 
     Attributes:
-        rolling: its calibration, where that moves on with the rows; else None.
+        rolling: its calibration, which may move on with the rows; None of sensitive data where it may not, or
+            where there is none.
     """
 
     plan: ScoringPlan
@@ -178,14 +180,20 @@ class _Judging:
         Raises:
             StateError: the model has no calibration that could move on.
         """
-        rolling = None
-        if self._config.calibration == ROLLING:
-            if plan.stored is None:
-                raise StateError(
-                    f"--calibration {ROLLING} moves on from the calibration of the model, which has none of "
-                    f"level {plan.level.name} in mode {plan.mode_name}: make one ('seqmlm calibrate')"
-                )
-            rolling = Rolling(plan.stored.fitted, _identity(plan), rate=plan.alpha)
+        rolling, rolls = None, self._config.calibration == ROLLING
+        if rolls and plan.stored is None:
+            raise StateError(
+                f"--calibration {ROLLING} moves on from the calibration of the model, which has none of "
+                f"level {plan.level.name} in mode {plan.mode_name}: make one ('seqmlm calibrate')"
+            )
+        if plan.stored is not None and (rolls or not plan.sensitive):
+            rolling = Rolling(
+                plan.stored.fitted,
+                _identity(plan),
+                rate=plan.alpha,
+                fixed=not rolls,
+                judged_by=judged_by(plan.session, plan.stored.fitted, plan.level.name, plan.mode_name),
+            )
         detector, made = plan.detector(rolling), lines(self._config, plan, self._counts, lambda row: True)
         self.plan, self.rolling, self._detector, self._lines = plan, rolling, detector, made
         self._counts.recent.clear()  # the p-values of another model
@@ -213,7 +221,7 @@ class _Judging:
         return shifted(
             **{"low_p": None, "lowest_p": None, **self._counts.recent_shares(self.plan)},
             rows=f"the last {RECENT} rows",
-            instead=instead if self.rolling is None else moves_on,
+            instead=moves_on if self._config.calibration == ROLLING else instead,
         )
 
     def _tell_shift(self) -> None:
@@ -386,7 +394,8 @@ def counters(
     p-values. What only the database knows is None while that cannot be used.
     """
 
-    plan, rolling = judging.plan, judging.rolling
+    plan = judging.plan
+    rolling = judging.rolling if config.calibration == ROLLING else None
 
     def content(number: int) -> int | None:
         return number if not plan.sensitive or redacted_count(number) == number else None

@@ -164,10 +164,28 @@ class Timeline:
             said.append(f"{number_of(going, 'incident')} {'is' if going == 1 else 'are'} not over.")
         if over:
             said.append(f"{number_of(over, 'incident')} {'is' if over == 1 else 'are'} over.")
+        said += self._verdicts()
         how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
         said.append(f"{number_of(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
         told = self.p_told()
         return [*said, *([f"P-values: {told}."] if told else [])]
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Incidents by what people took them for; "none" where nobody has said."""
+        told = [one.verdict or "none" for one in self.incidents]
+        return {name: told.count(name) for name in ("fault", "normal", "none")}
+
+    def _verdicts(self) -> list[str]:
+        """What people said of the incidents, where they said something; of the others nothing is known."""
+        found = self.verdicts
+        judged = found["fault"] + found["normal"]
+        if not judged:
+            return []
+        what = f"{found['normal']:,} of {number_of(judged, 'incident')} that people judged"
+        share = f"{what} ({found['normal'] / judged:.0%}) "
+        share += "was a false alarm" if found["normal"] == 1 else "were false alarms"
+        return [f"{share}; of {found['none']:,} more nobody has said it." if found["none"] else f"{share}."]
 
     def _alarmed(self) -> str:
         """How many of the rows alarmed, where that was asked for."""
@@ -216,6 +234,7 @@ class Timeline:
             "p_values": None
             if hidden
             else {"upper": [(n + 1) / P_BINS for n in range(P_BINS)], "rows": self.p_counts.tolist()},
+            "verdicts": self.verdicts,
             "incidents": [
                 {**facts(one, of[one.output]), "first_rows": self.first_rows[one.id]}
                 for one in self.incidents
@@ -349,7 +368,7 @@ def _stream(one: StreamPeriod) -> StreamPart:
 def _incident(one: Incident, of: Standing, end: datetime, rows: Sequence[Mapping[str, Any]]) -> IncidentPart:
     over = one.state == "resolved"
     seen = end if of.running else one.updated  # of a scoring that stopped nobody knows what came later
-    state = one.state + (", muted" if one.muted else "")
+    state = one.told_state
     if not over and not of.running:
         state += f", but its scoring is not running (nothing judged since {moment(of.judged)})"
     return IncidentPart(

@@ -79,10 +79,11 @@ class Tokenizer(ABC):
 
     A subclass sets `name` and `unit`; `trainable` if its vocabulary is learnt, `closed` if a symbol outside
     the alphabet is an error rather than an unknown token; `augments` if a sequence has equivalent forms for
-    training (the other strand of a genome); `stand_in`, what is written where a gap is (a unit of a closed
-    alphabet); `sensitive_options`, options of `train` that keep rare items out
-    of the vocabulary. A tokenizer of structured records overrides `reads`. `cls()` (not trainable) and
-    `cls.train(texts, **options)` construct one. It is registered by an entry point in `seqmlm.tokenizers`.
+    training (the other strand of a genome); `grows` if it can get ids for what later data have (`grown`);
+    `stand_in`, what is written where a gap is (a unit of a closed alphabet); `sensitive_options`, options of
+    `train` that keep rare items out of the vocabulary. A tokenizer of structured records overrides `reads`.
+    `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry
+    point in `seqmlm.tokenizers`.
 
     Raw is a `str` wherever the field has text; a field with structured records (visits, events) takes those,
     and then `str(raw)` is the text that spans point into.
@@ -93,6 +94,7 @@ class Tokenizer(ABC):
     trainable: ClassVar[bool] = False
     closed: ClassVar[bool] = False
     augments: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
     stand_in: ClassVar[str] = STAND_IN
     sensitive_options: ClassVar[Mapping[str, Any]] = {}
 
@@ -248,6 +250,16 @@ class Tokenizer(ABC):
             UsageError: this tokenizer's vocabulary is fixed (`trainable` is False).
         """
         raise UsageError(f"{cls.name} has a fixed vocabulary and is not trained; omit vocabulary_size")
+
+    def grown(self, texts: Iterable[Any]) -> Self:
+        """This tokenizer with ids for what these texts have and it does not know, behind all ids it has.
+
+        What it knows keeps its id; here nothing is added.
+
+        Args:
+            texts: training text, read once.
+        """
+        return self
 
     @abstractmethod
     def hf(self) -> PreTrainedTokenizerFast:

@@ -1,7 +1,9 @@
 """Logs with one token per line (`templates.v1`): its template, that is the line without its values.
 
 Templates come from our own Drain, run over the training stream and frozen: ids are those of the order of
-first appearance, are saved as JSON with the model, and never change afterwards. A line that fits no template
+first appearance, are saved as JSON with the model, and never change afterwards. Lines of a later training
+that fit none of them get templates of their own with further ids (`grown`), which are only asked where no
+earlier one fits. A line that fits no template
 is `<NEW>`: an ordinary id, so that it has a probability like any other line (a small one, since in training
 only lines too rare to be kept have it), and its span points to its text. Session files have event ids instead
 of messages; these are the vocabulary.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -20,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.engine.types import SPECIAL_GROUP, Encoding, Ids, TokenSpace
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.parsing import read_json
 from seqmlm.tokenizers.base import Tokenizer, Unknown, options_of, read_card
 from seqmlm.tokenizers.drain import Drain, DrainOptions, Templates
@@ -54,7 +56,7 @@ GAPS = {  # seconds since the line before, from which each is used
 }
 Counts = NDArray[np.int64]
 FILE = "log_templates.json"
-_FORMAT = 1
+_FORMAT, _GROWN = 1, 2  # earlier versions do not read one that has grown
 _MANY = 1000  # lines from which few templates are worth a warning
 _LATER = ("mask_secrets", "values", "fields", "keep", "mask")
 _PAD, _CLS, _SEP, _MASK, _NEW = range(len(SPECIAL) + 1)
@@ -126,12 +128,14 @@ class TemplateTokenizer(Tokenizer):
         templates: words of each template, in id order.
         keys: event ids, in id order.
         options: how they were made, and how lines are read.
-        fields: templates of lines that are fields, whose ids come last; None where there are none.
+        fields: templates of lines that are fields, whose ids come behind; None where there are none.
+        later: knows lines that fit none of these, its ids behind all of them; None where it did not grow.
     """
 
     name: ClassVar[str] = "templates.v1"
     unit: ClassVar[str] = "line"
     trainable: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
     sensitive_options: ClassVar[Mapping[str, Any]] = {"min_sessions": 10, "mask_secrets": True}
 
     def __init__(
@@ -140,6 +144,7 @@ class TemplateTokenizer(Tokenizer):
         keys: Sequence[str] = (),
         options: TemplateOptions | None = None,
         fields: Fields | None = None,
+        later: Self | None = None,
     ) -> None:
         self._options = options or TemplateOptions()
         self._values = LogValues(self._options.patterns, secrets=self._options.mask_secrets)
@@ -153,6 +158,9 @@ class TemplateTokenizer(Tokenizer):
         first_key = self._first + len(templates)
         self._first_told = first_key + len(self._keys)
         self._key_ids = {key: first_key + number for number, key in enumerate(self._keys)}
+        self._later, self._shift = later, len(self._tokens) - self._first
+        if later is not None:
+            self._tokens = (*self._tokens, *later._tokens[later._first :])
         self._space = TokenSpace(
             size=len(self._tokens),
             pad=_PAD,
@@ -196,7 +204,18 @@ class TemplateTokenizer(Tokenizer):
         gaps = self._gaps(raws, counts)
         return _laid_out(ids, gaps, lines, counts)
 
-    def _ids(self, raw: Any, lines: Sequence[str]) -> Iterator[int]:
+    def _ids(self, raw: Any, lines: Sequence[str]) -> Iterable[int]:
+        own = self._own_ids(raw, lines)
+        if self._later is None:
+            return own
+        found = list(own)
+        others = [at for at, one in enumerate(found) if one == _NEW]
+        for at, one in zip(others, self._later._ids(raw, [lines[at] for at in others]), strict=True):
+            if one != _NEW:
+                found[at] = one + self._shift
+        return found
+
+    def _own_ids(self, raw: Any, lines: Sequence[str]) -> Iterator[int]:
         if getattr(raw, "keys", False):
             find = self._key_ids.get
             return (find(line, _NEW) for line in lines)
@@ -223,8 +242,21 @@ class TemplateTokenizer(Tokenizer):
         number = self._fields.find(_hidden(pairs, self._values), head)
         return self._first_told + number if number >= 0 else _NEW
 
+    def _knowing(self, line: str) -> Self:
+        """Whose templates are to be asked about a line."""
+        later = self._later
+        if (
+            later is None
+            or next(self._own_ids(None, [line])) != _NEW
+            or [*later._ids(None, [line])] == [_NEW]
+        ):
+            return self
+        return later._knowing(line)
+
     def template(self, line: str) -> str:
         """The template of a line; of one that has none, what it would be: the line without its values."""
+        if (other := self._knowing(line)) is not self:
+            return other.template(line)
         told = fields_of(line) if self._fields is not None else None
         if told is None or self._fields is None:
             return self._likeness(line)
@@ -241,6 +273,8 @@ class TemplateTokenizer(Tokenizer):
 
     def never_seen(self, line: str) -> list[str]:
         """What of a line no training line had where only known words and values stand: status=502."""
+        if (other := self._knowing(line)) is not self:
+            return other.never_seen(line)
         told = fields_of(line) if self._fields is not None else None
         if told is None or self._fields is None:
             return list(self._templates.unseen(self._values.words(line)))
@@ -249,7 +283,8 @@ class TemplateTokenizer(Tokenizer):
     @property
     def facts(self) -> Mapping[str, str]:
         """What was decided of each field of the training lines, in words."""
-        return {} if self._fields is None else self._fields.facts
+        own = {} if self._fields is None else self._fields.facts
+        return own if self._later is None else {**self._later.facts, **own}
 
     def advice(self, counts: Sequence[int]) -> str | None:
         """A warning where three templates or fewer cover nearly all of many lines."""
@@ -319,11 +354,48 @@ class TemplateTokenizer(Tokenizer):
                 raise UsageError(
                     f"{cls.name} needs a vocabulary_size above {reserved}; got {vocabulary_size}"
                 )
+        return cls._learnt(texts, chosen, most)
+
+    def grown(self, texts: Iterable[Any]) -> Self:
+        """This tokenizer with ids for lines that fit none of its templates, behind all ids it has.
+
+        Every line that has a template keeps its id: later templates are only asked about other lines. The
+        options are those it was trained with; `max_templates` counts all.
+
+        Args:
+            texts: windows and sessions, read once.
+        """
+        most = self._options.max_templates - (len(self._tokens) - self._first)
+        if most < 1:
+            return self
+        try:
+            later = self._learnt(texts, replace(self._options, keep=(), mask=()), most, known=self)
+        except DataError:  # no line is new, or none often enough
+            return self
+        return self._followed_by(later)
+
+    def _followed_by(self, later: Self) -> Self:
+        last = later if self._later is None else self._later._followed_by(later)
+        return type(self)(self._templates, self._keys, self._options, self._fields, last)
+
+    @classmethod
+    def _learnt(
+        cls, texts: Iterable[Any], chosen: TemplateOptions, most: int, known: Self | None = None
+    ) -> Self:
+        """Learn at most so many templates; of lines that are `known` none.
+
+        Raises:
+            UsageError: options name a field that no line has.
+            DataError: no lines, or none frequent enough.
+        """
         values, least = LogValues(chosen.patterns, secrets=chosen.mask_secrets), chosen.min_sessions
         drain, keys = Drain(chosen.drain, most, least, most_values=chosen.values), Keys(most, least)
         counts = FieldCounts(least, chosen.keep, chosen.mask) if chosen.fields == "auto" else None
         for number, (raw, lines) in enumerate(fresh_lines(texts)):
             subject = subject_of(raw, number)
+            if known is not None:
+                ids = known._ids(raw, lines)
+                lines = [line for line, one in zip(lines, ids, strict=True) if one == _NEW]
             if getattr(raw, "keys", False):
                 keys.add(lines, subject)
                 continue
@@ -371,14 +443,15 @@ class TemplateTokenizer(Tokenizer):
         content = {"templates": [list(one) for one in self._all_templates()], "keys": list(self._keys)}
         closed = {str(number): list(places) for number, places in self._templates.closed.items()}
         content |= {"closed": closed} if closed else {}
-        return content if self._fields is None else {**content, "fields": self._fields.content()}
+        content |= {} if self._fields is None else {"fields": self._fields.content()}
+        return content if self._later is None else {**content, "later": self._later._content()}
 
     def _all_templates(self) -> Iterator[tuple[str, ...]]:
         return (self._templates[number] for number in range(len(self._templates)))
 
     def save(self, directory: Path) -> None:
         super().save(directory)
-        content = {"format": _FORMAT, **self._content()}
+        content = {"format": _FORMAT if self._later is None else _GROWN, **self._content()}
         (directory / FILE).write_text(
             json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
@@ -388,18 +461,29 @@ class TemplateTokenizer(Tokenizer):
         card = read_card(directory, expected=cls.name)
         try:
             content = read_json(directory / FILE)
-            if content["format"] != _FORMAT:
+            if content["format"] not in (_FORMAT, _GROWN):
                 raise ValueError(f"format {content['format']!r} is not known")
             options = options_of(TemplateOptions, card["options"], cls.name)
-            words = [tuple(words) for words in content["templates"]]
-            closed = {int(one): tuple(map(int, at)) for one, at in content.get("closed", {}).items()}
-            if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
-                raise ValueError("a closed place is in no template")
-            templates = Templates(words, options.drain, options.match_similarity, closed)
-            told = content.get("fields")
-            return cls(templates, content["keys"], options, None if told is None else Fields.of(told))
+            return cls._of(content, options)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise StateError(f"{directory / FILE} cannot be read: {error}") from None
+
+    @classmethod
+    def _of(cls, content: Mapping[str, Any], options: TemplateOptions) -> Self:
+        """Back from `_content`."""
+        words = [tuple(words) for words in content["templates"]]
+        closed = {int(one): tuple(map(int, at)) for one, at in content.get("closed", {}).items()}
+        if any(not 0 <= at < len(words[one]) for one, places in closed.items() for at in places):
+            raise ValueError("a closed place is in no template")
+        templates = Templates(words, options.drain, options.match_similarity, closed)
+        told, later = content.get("fields"), content.get("later")
+        return cls(
+            templates,
+            content["keys"],
+            options,
+            None if told is None else Fields.of(told),
+            None if later is None else cls._of(later, options),
+        )
 
 
 def _hidden(pairs: Pairs, values: LogValues) -> Pairs:

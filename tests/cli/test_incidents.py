@@ -134,7 +134,9 @@ def test_show(incidents: Path, seqmlm: Cli) -> None:
 
 def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
     done = seqmlm("incidents", "ack", 2, "--note", "Ann is on it")
-    assert done.out.startswith("incident 2 is acknowledged until it is over: x\\x1b[2J")
+    assert done.out.startswith(
+        "incident 2 is acknowledged as a fault until it is over (a false alarm: --normal): x\\x1b[2J"
+    )
     assert "acknowledged" in seqmlm("incidents", "list").out
     assert seqmlm("incidents", "ack", 2, "--note", "\udcff", "--json").json["note"] == r"\udcff"
     assert seqmlm("incidents", "ack", 2, "--note", "Ann is on it").code == 0
@@ -151,6 +153,43 @@ def test_ack_and_mute(incidents: Path, seqmlm: Cli) -> None:
     assert "resolved, muted" in seqmlm("incidents", "list").out
     assert "no longer muted" in seqmlm("incidents", "mute", 1, "--undo").out
     assert not seqmlm("incidents", "show", 1, "--json").json["muted"]
+
+
+def test_a_false_alarm_is_silent_and_counted(incidents: Path, seqmlm: Cli) -> None:
+    """What is like it opens nothing more, the report says how many there were; and it can be taken back."""
+    assert "alse alarm" not in seqmlm("report", "--since", "3d").out  # nobody has said anything
+    done = seqmlm("incidents", "ack", 1, "--normal", "--note", "backup")
+    assert done.out.startswith(
+        "incident 1 was a false alarm: its rows count as normal, and alarms like it open"
+    )
+    found = seqmlm("incidents", "show", 1, "--json").json
+    assert (found["state"], found["verdict"], found["muted"], found["note"]) == (
+        *("resolved", "normal", True, "backup"),
+    )
+    assert "resolved, normal" in seqmlm("incidents", "list").out
+    _later(incidents, _alarm(5, "'close' is missing"))
+    assert [one["id"] for one in seqmlm("incidents", "list", "--json").json] == [2, 1]
+    told = "1 of 1 incident that people judged (100%) was a false alarm; of 1 more nobody has said it."
+    page = incidents / "page.html"
+    done = seqmlm("report", "--since", "3d", "--html", page)
+    assert told in done.out
+    assert "incident 1 (resolved, normal): " in done.out
+    assert told in page.read_text()
+    assert "resolved, normal" in page.read_text()
+    assert seqmlm("incidents", "ack", 2).code == 0
+    told = "1 of 2 incidents that people judged (50%) was a false alarm."
+    assert told in seqmlm("report", "--since", "3d").out
+    assert seqmlm("report", "--since", "3d", "--json").json["verdicts"] == {
+        "fault": 1,
+        "normal": 1,
+        "none": 0,
+    }
+    refused = seqmlm("incidents", "ack", 2, "--normal", "--undo")
+    assert (refused.code, "not marked as normal" in refused.err) == (4, True)
+    done = seqmlm("incidents", "ack", 1, "--normal", "--undo")
+    assert done.out.startswith("incident 1 is over, and nobody has said what it was: ")
+    found = seqmlm("incidents", "show", 1, "--json").json
+    assert (found["state"], found["verdict"], found["muted"]) == ("resolved", None, False)
 
 
 @pytest.mark.parametrize(

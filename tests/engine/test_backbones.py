@@ -33,6 +33,7 @@ from seqmlm.engine.backbones import (
     padded_vocabulary,
     parameter_count,
     position_capacity,
+    widened,
 )
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.types import TokenSpace
@@ -279,3 +280,25 @@ def test_a_table_that_is_in_no_file_is_not_larger_than_the_model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**values, "max_position_embeddings": 10**12}))
     with pytest.raises(StateError, match="its settings ask for 10000"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("size", [36, 60])  # within the padding of the vocabulary, and beyond it
+def test_new_ids_begin_as_another_one_and_take_no_more_than_its_probability(size: int) -> None:
+    torch.manual_seed(0)
+    model = build(ModelConfig(size="tiny"), SPACE)
+    with torch.no_grad():
+        model.decoder.bias.normal_()
+    row = torch.tensor([[1, 5, 3, 7, 2]])
+    old = {name: values.clone() for name, values in model.state_dict().items()}
+    before = model(row).logits[0, 2]
+    assert widened(model, 33, known=33, like=4) is model
+    made = widened(model, size, known=33, like=4)
+    for name, values in made.state_dict().items():
+        same = values[: len(old[name])] if values.shape != old[name].shape else values
+        rows = 33 if same.shape[0] == padded_vocabulary(33) else len(same)
+        assert torch.equal(same[:rows], old[name][:rows]), name
+    after = made(row).logits[0, 2]
+    torch.testing.assert_close(after[:33], before[:33])
+    assert made.config.vocab_size == len(after) == padded_vocabulary(size)
+    new = torch.exp(after[33:size]).sum()
+    torch.testing.assert_close(new, torch.exp(before[4]))

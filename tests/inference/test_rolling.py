@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from scipy.stats import betabinom
 
 from seqmlm.errors import StateError
 from seqmlm.evaluation.conformal import Calibration, CascadeCalibration, Choice, Screening
-from seqmlm.inference.rolling import FirstStage, Rolling, size_of
+from seqmlm.inference.rolling import FirstStage, Rolling, refitted, size_of
 from seqmlm.registry import Figures, RollingChange, RollingEntry
 
 RATE = 0.01
@@ -314,3 +315,34 @@ def test_rows_of_another_calibration_or_that_make_no_sense_are_not_used(scorer: 
     broken = RollingEntry(state=entry.state, rows=entry.rows[:-700])
     with pytest.raises(StateError, match="cannot be used"):
         Rolling(scorer.own, "model", rate=0.05).begin(broken, frozenset)
+
+
+def test_a_fixed_one_keeps_rows_and_moves_nothing(scorer: Scorer) -> None:
+    """Its newest two thousand rows and a batch, also after a death; a cascade made of them keeps the rate.
+
+    Alarms of 4,000 later rows have a beta-binomial distribution, given how many rows are ranked (99.8 %).
+    """
+    rng, database = np.random.default_rng(3), Database()
+    own, sizes = scorer.own, np.ones(100, dtype=np.int64)
+    rolling = Rolling(own, "model", rate=0.05, fixed=True, judged_by={"mode": "cascade"})
+    rolling.begin(None, frozenset)
+    for batch in range(40):
+        screen, exact = stages(rng, 100)
+        assert list(rolling.parts([[True]] * 100)) == [slice(0, 100)]
+        assert rolling.fitted is own
+        rolling.take(screen, sizes, own.near(screen, sizes), exact)
+        database.commit(rolling.change())
+        rolling.committed()
+        if batch == 30:
+            rolling = Rolling(own, "model", rate=0.05, fixed=True)
+            rolling.begin(database.entry(), frozenset)
+    assert (min(database.rows), max(database.rows), rolling.rows, rolling.moves) == (1901, 4000, 0, 0)
+    table = np.stack([np.frombuffer(one.figures, dtype="<f8") for _, one in sorted(database.rows.items())])
+    made = refitted(own, table, seed=0)
+    assert isinstance(made, CascadeCalibration)
+    screen, exact = stages(rng, 4000)
+    sizes = np.ones(4000, dtype=np.int64)
+    found = int((made.judge(screen, sizes, made.near(screen, sizes), exact).p_value <= 0.05).sum())
+    place = int(0.05 * (made.ranks.total + 1))
+    low, high = betabinom(4000, place, made.ranks.total + 1 - place).ppf([0.001, 0.999])
+    assert low <= found <= high

@@ -229,6 +229,13 @@ def test_of_what_is_silenced_the_end_alone_is_told() -> None:
 
 
 @pytest.mark.parametrize("style", FORMATS)
+def test_the_end_of_a_false_alarm_says_what_it_was(style: str) -> None:
+    for verdict in ("normal", "fault", None):
+        body = json.dumps(_one(style, state="resolved", verdict=verdict).body)
+        assert [name for name in ("normal", "fault") if f'"{name}"' in body] == ([verdict] if verdict else [])
+
+
+@pytest.mark.parametrize("style", FORMATS)
 def test_hostile_texts_arrive_as_data(style: str) -> None:
     texts = dict.fromkeys(("title", "reason", "template", "first_line", "place"), HOSTILE)
     found = _one(style, **texts, new=(HOSTILE,), expected=(HOSTILE,))

@@ -138,11 +138,22 @@ def test_what_was_acknowledged_before_there_were_rolling_calibrations_is_real(em
         incidents = tables.tables["seqmlm_incidents"]
         fill: dict[type, Any] = {str: "", int: 0, float: 0.0, bool: False, datetime: now}
         given = {one.name: fill.get(one.type.python_type, []) for one in incidents.c}
-        for number, state in enumerate(("open", "acknowledged", "resolved"), 1):
-            own = {"id": number, "stream_id": 1, "row": number, "state": state}
+        for number, state in enumerate(("open", "acknowledged", "resolved", "acknowledged"), 1):
+            own = {"id": number, "stream_id": 1, "row": number, "state": state, "muted": number == 4}
             connection.execute(incidents.insert(), {**given, **own})
-    database.upgrade(engine)
+    with engine.execution_options(**database.WRITING).begin() as connection:
+        command.upgrade(database.configuration(connection), "0007")
+    real = "SELECT is_real FROM seqmlm_incidents ORDER BY id"
     with engine.connect() as connection:
-        found = connection.execute(text("SELECT is_real FROM seqmlm_incidents ORDER BY id"))
-        assert [bool(one) for (one,) in found] == [False, True, False]
+        assert [bool(one) for (one,) in connection.execute(text(real))] == [False, True, False, True]
+    database.upgrade(engine)  # what was real is a fault, and real again for an earlier version
+    verdict = "SELECT verdict FROM seqmlm_incidents ORDER BY id"
+    with engine.connect() as connection:
+        assert [one for (one,) in connection.execute(text(verdict))] == [None, "fault", None, "normal"]
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE seqmlm_incidents SET verdict = 'normal' WHERE id = 3"))
+    with engine.execution_options(**database.WRITING).begin() as connection:
+        command.downgrade(database.configuration(connection), "0007")
+    with engine.connect() as connection:
+        assert [bool(one) for (one,) in connection.execute(text(real))] == [False, True, False, False]
     engine.dispose()

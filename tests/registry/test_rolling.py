@@ -61,7 +61,7 @@ def test_nothing_is_kept_of_a_commit_that_fails(registry: Registry) -> None:
     assert kept.rows == figures(1)
 
 
-def test_real_are_rows_of_incidents_that_were_acknowledged_and_not_muted(registry: Registry) -> None:
+def test_real_are_rows_of_incidents_that_were_acknowledged_as_faults(registry: Registry) -> None:
     stream = registry.begin_stream("/a.jsonl", {})
     (first,) = commit(
         registry,
@@ -79,10 +79,46 @@ def test_real_are_rows_of_incidents_that_were_acknowledged_and_not_muted(registr
     assert registry.incident(number).state == "resolved"
     assert registry.real_rows(stream) == {2}  # it was real, also when it is over
     registry.mark_incident(number, muted=True)
-    assert registry.real_rows(stream) == set()  # it is normal
+    assert registry.real_rows(stream) == {2}  # nobody wants to hear of it, which does not make it normal
     registry.mark_incident(number, muted=False)
     registry.mark_incident(number, state="open")
     assert registry.real_rows(stream) == set()
     registry.mark_incident(number, state="acknowledged")  # in the morning after
     assert registry.incident(number).state == "resolved"
     assert registry.real_rows(stream) == {2}
+
+
+def test_rows_of_a_false_alarm_are_normal_until_somebody_says_it_was_a_fault(registry: Registry) -> None:
+    stream = registry.begin_stream("/a.jsonl", {})
+    opened = [Change(kind="opened", incident=incident(row)) for row in (7, 8)]
+    kept = change(*figures(1, 2, 3, rows={1: 7, 2: 8}), anew=True)
+    told = commit(registry, stream, *opened, belongs={7: 7, 8: 8}, calibration=kept)
+    registry.commit_stream(
+        stream,
+        files=[],
+        rows=[(row, True, f'{{"id": {row}}}') for row in (7, 8)],
+        counts={},
+        mark={},
+        written=0,
+        belongs={7: 7, 8: 8},
+    )
+    first, other = (one.incident.id for one in told)
+    for number in (first, other):
+        registry.mark_incident(number, state="acknowledged")
+    assert registry.real_rows(stream) == {1, 2}
+    said = registry.mark_incident(first, state="acknowledged", verdict="normal", muted=True)
+    assert (said.verdict, said.muted, said.silences, said.told_state) == (
+        *("normal", True, True),
+        "acknowledged, normal",
+    )
+    assert registry.real_rows(stream) == {2}
+    commit(registry, stream, Change(kind="resolved", incident=incident(7)))
+    assert registry.incident(first).told_state == "resolved, normal"
+    assert registry.mark_incident(first, muted=False).verdict == "normal"  # what it was is another question
+    registry.mark_incident(first, muted=True)
+    again = registry.mark_incident(first, state="acknowledged")
+    assert (again.verdict, again.muted) == ("fault", False)
+    assert registry.real_rows(stream) == {1, 2}
+    # Somebody muted a fault before it was taken for one; that is not taken back with it.
+    registry.mark_incident(other, muted=True)
+    assert registry.mark_incident(other, state="open").muted

@@ -9,7 +9,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, update
 
-from seqmlm.registry import Change, Incident, Notice, Pruned, Registry, streams, tables
+from seqmlm.registry import (
+    Change,
+    Figures,
+    Incident,
+    Notice,
+    Pruned,
+    Registry,
+    RollingChange,
+    streams,
+    tables,
+)
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -203,3 +213,26 @@ def test_a_stream_says_when_it_was_alive(registry: Registry) -> None:
     assert replace(registry.streams()[0], alive=begun.alive) == begun  # as an earlier version left it
     registry.commit_stream(stream.id, files=[], rows=[], counts={}, mark={}, written=0)
     assert registry.streams()[0].alive is not None
+
+
+def test_a_fault_stays_as_long_as_statistics_of_its_rows_are_kept(registry: Registry) -> None:
+    """Else they would count as normal in the next calibration that is made of them."""
+    stream = Stream(registry)
+    given = [incident(stream.id, row, 15 * DAY) for row in (1, 3, 5)]
+    stream.fill({1: 1, 2: 1, 3: 3, 5: 5}, [over(one) for one in given])
+    fault, normal, _ = (one.id for one in registry.incidents(stream=stream.id))
+    registry.mark_incident(fault, state="acknowledged")
+    registry.mark_incident(normal, state="acknowledged", verdict="normal")
+    kept = [Figures(number=n, row=n, figures=b"12345678") for n in (2, 3, 5)]
+    calibration = RollingChange(state={}, rows=kept, anew=True)
+    commit = {"files": [], "rows": [], "counts": {}, "mark": {}, "written": 19}
+    registry.commit_stream(stream.id, **commit, calibration=calibration)
+    would = registry.prune(stream.id, NOW - 9.5 * DAY, pretend=True)
+    assert registry.prune(stream.id, NOW - 9.5 * DAY) == would
+    assert stream.incidents() == [1]
+    assert stream.numbers() == [1, 2, *range(11, 21)]
+    assert registry.real_rows(stream.id) == {2}
+    dropped = RollingChange(state={}, rows=[], dropped=(2,))
+    registry.commit_stream(stream.id, **commit, calibration=dropped)
+    registry.prune(stream.id, NOW - 9.5 * DAY)
+    assert stream.incidents() == []

@@ -352,3 +352,44 @@ def test_states_are_templates_of_their_own_where_asked_and_survive_saving(tmp_pa
     assert again.encode(new).ids.tolist() == now.encode(new).ids.tolist()
     with pytest.raises(UsageError, match="values must be 0 or more"):
         TemplateTokenizer.train(lines, values=-1)
+
+
+def test_it_grows_by_what_is_new_and_every_id_stays(tmp_path: Path) -> None:
+    """Lines with a template keep its id, also those that are more like a new one; twice, and when loaded."""
+    before = [f"open file {n}" for n in range(6)] + [f"user u{n} logged in" for n in range(6)]
+    more = [f"disk {n} is full" for n in range(6)]
+    last = [f"status=50{n % 3} method=GET took={n}" for n in range(60)]
+    old = TemplateTokenizer.train(["\n".join(before)])
+    grown = old.grown(["\n".join([*before, *more])])
+    again = grown.grown(["\n".join([*more, *last])])
+    assert grown.tokens == (*old.tokens, "disk <NUM> is full")
+    assert again.tokens[: len(grown.tokens)] == grown.tokens
+    assert len(again.tokens) > len(grown.tokens)
+    for text in (before, more, last):
+        texts = ["\n".join(text)]
+        was, now = old.encode(texts[0]).ids, again.encode(texts[0]).ids
+        known = was != 4  # <NEW>
+        assert (now[known] == was[known]).all()
+        assert 4 not in now
+        assert known.all() or (now[~known] >= len(old.tokens)).all()
+        np.testing.assert_array_equal(grown.grown(texts).encode(texts[0]).ids[known], was[known])
+    assert again.template("disk 9 is full") == "disk <NUM> is full"
+    assert [one.text for one in again.unknown("open file 3\nfan 3 is off today\ndisk 4 is full")] == [
+        "fan 3 is off today"
+    ]
+    again.save(tmp_path)
+    loaded = TemplateTokenizer.load(tmp_path)
+    assert (loaded.tokens, loaded.fingerprint()) == (again.tokens, again.fingerprint())
+    assert loaded.fingerprint() != grown.fingerprint()
+    text = "\n".join([*before, *more, *last, "fan 3 is off today"])
+    np.testing.assert_array_equal(loaded.encode(text).ids, again.encode(text).ids)
+    assert old.grown(["\n".join(before)]) is old  # there is nothing new
+    assert again.hf()(again.spell(text))["input_ids"] == again.encode(text).ids.tolist()
+
+
+def test_event_ids_and_room_of_one_that_grows() -> None:
+    old = TemplateTokenizer.train([window("E1", "E2", keys=True)], max_templates=3)
+    grown = old.grown([window("E2", "E7", "E7", "E9", "E3", keys=True)])
+    assert grown.tokens[5:] == ("E1", "E2", "E7")  # there was room for the most common one
+    assert grown.grown([window("E9", keys=True)]) is grown
+    assert grown.encode(window("E1", "E7", "E9", keys=True)).ids.tolist() == [1, 5, 7, 4, 2]
