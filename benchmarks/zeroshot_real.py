@@ -1,0 +1,277 @@
+"""What do small models know without labels, beside the strongest cheap rival on the same questions?
+
+    sst2       sentiment of 872 sentences by prompts; rivals: an opinion lexicon, always one class
+    crows      CrowS-Pairs, shared tokens: 50 % is ideal, there is no rival
+    winogender 240 pairs that differ in the pronoun
+    operator   which of 16 operators stands in a gap of held-out Python functions; rivals: the most frequent
+               one, and counts of the operator between its neighbours, backed off to one of them
+    event      the next event of held-out HDFS sessions given those before; rivals: the most frequent, bigram
+
+Models are `tiny`, trained by `anomaly_models.trained` for --minutes each on the data of `anomaly_real.py`,
+whose held-out parts are asked about. A gain is accuracy minus that of the best rival, with a paired bootstrap
+over questions (over sessions and files, where several questions come from one).
+
+    python benchmarks/zeroshot_real.py --data ../shared/data                 # 2 minutes a model, 3 seeds
+    python benchmarks/zeroshot_real.py --data ../shared/data --quick         # 1 minute, one seed
+
+Results are kept per arm and seed under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_field_data import FIELDS
+from anomaly_logs import log_flags
+from anomaly_models import trained
+from anomaly_sessions import hdfs, records_of, write_sessions
+
+from seqmlm.domains.holes import Hole, Prompt
+from seqmlm.evaluation.intervals import Rate, bootstrap_weights, exact_rate, summarized
+from seqmlm.inference.cloze import Cloze
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.session import Session
+from seqmlm.tasks.bias import BiasConfig, measure_bias
+from seqmlm.tasks.zeroshot import ZeroshotConfig, zeroshot
+
+Row = dict[str, Any]
+
+OPERATORS = ("+", "-", "*", "/", "//", "%", "==", "!=", "<", "<=", ">", ">=", "&", "|", "and", "or")
+TEMPLATES = ("{text} It was [MASK].", "A [MASK] film: {text}", "{text} All in all, it was [MASK].")
+LABELS = {"1": ("good", "great", "excellent"), "0": ("bad", "terrible", "awful")}
+QUESTIONS = 2000
+LATER = 16
+"""Unknown events behind the one that is asked about: without any, the session would end with it."""
+
+
+def text_model(data: Path, out: Path, seed: int, minutes: float) -> LoadedModel:
+    found = FIELDS["text"](data, out)
+    return trained(out, "text", "text", found.files, found.flags, seed, minutes)
+
+
+def sst2(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    model, file = text_model(data, out, seed, minutes), data / "text" / "sst2" / "dev.tsv.gz"
+    lines = [line.split("\t") for line in gzip.decompress(file.read_bytes()).decode().splitlines()[1:]]
+    truth = np.array([label for _, label in lines])
+    lexicon = {name: _words(data, name) for name in ("positive", "negative")}
+    votes = []
+    for sentence, _ in lines:
+        words = re.findall("[a-z]+", sentence.lower())
+        votes.append(sum((word in lexicon["positive"]) - (word in lexicon["negative"]) for word in words))
+    rivals = {
+        "always one class": truth == max(set(truth), key=truth.tolist().count),
+        "opinion lexicon": np.where(np.array(votes) >= 0, "1", "0") == truth,
+    }
+    for calibration in ("contextual", "pmi", "none"):
+        rows = out / f"sst2-{seed}-{calibration}.jsonl"
+        config = ZeroshotConfig(
+            model=str(model.path),
+            paths=(str(file),),
+            options={"column": "sentence"},
+            templates=TEMPLATES,
+            labels=LABELS,
+            truth="label",
+            calibration=calibration,  # type: ignore[arg-type]
+            sensitivity=True,
+            out=rows,
+        )
+        found = zeroshot(config, sys.stdout)
+        right = np.array([json.loads(line)["prediction"] for line in rows.read_text().splitlines()]) == truth
+        spread = found.sensitivity or {}
+        yield from compared(f"sst2, {calibration}", right, rivals, wordings=(spread["min"], spread["max"]))
+
+
+def _words(data: Path, name: str) -> set[str]:
+    """The words of one side of the opinion lexicon (Hu and Liu 2004)."""
+    file = data / "text" / "opinion_lexicon" / f"{name}-words.txt.gz"
+    return set(filter(str.isalpha, gzip.decompress(file.read_bytes()).decode("latin-1").split()))
+
+
+def bias(name: str, file: str, data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    model = text_model(data, out, seed, minutes)
+    found = measure_bias(BiasConfig(model=str(model.path), paths=(str(data / "text" / file),))).pairs
+    assert found is not None
+    rate = found.overall.rate
+    yield {
+        "set": name,
+        "asked": "model",
+        "accuracy": rate.value,
+        "low": rate.low,
+        "high": rate.high,
+        "n": rate.trials,
+    }
+
+
+def operator(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    found = FIELDS["code"](data, out)
+    model = trained(out, "code", "code", found.files, found.flags, seed, minutes)
+    around, beside, alone = Counter[Any](), Counter[Any](), Counter[str]()
+    for path in found.files:
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            for _, before, own, after in operators(file.read_text(errors="replace")):
+                around[before, own, after] += 1
+                beside[before, own] += 1
+                alone[own] += 1
+    asked = [(number, one) for number, text in enumerate(found.texts) for one in operators(text)]
+    chosen = [asked[i] for i in np.random.default_rng(seed).permutation(len(asked))[:QUESTIONS].tolist()]
+    truth = np.array([own for _, (_, _, own, _) in chosen])
+
+    def counted(before: str, after: str) -> str:
+        return max(OPERATORS, key=lambda o: (around[before, o, after], beside[before, o], alone[o]))
+
+    rivals = {
+        "most frequent": truth == alone.most_common(1)[0][0],
+        "counts of neighbours": np.array([counted(b, a) for _, (_, b, _, a) in chosen]) == truth,
+    }
+    cloze, guesses = Cloze(Session(model)), []
+    for number, ((start, end), *_) in chosen:
+        prompt = Prompt(raw=found.texts[number], holes=(Hole(start, end),))
+        fits = cloze.fits(cloze.put([prompt] * len(OPERATORS), [[one] for one in OPERATORS]))
+        guesses.append(OPERATORS[int(np.argmax([fit.log_prob / fit.units for fit in fits]))])
+    right = np.array(guesses) == truth
+    yield from compared("operator", right, rivals, groups=[number for number, _ in chosen])
+
+
+def operators(text: str) -> Iterator[tuple[tuple[int, int], str, str, str]]:
+    """(start, end), token before, operator, token after, of binary operators of Python."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    try:
+        tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.string.strip()]
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        return
+    ends = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
+    for before, own, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if own.string in OPERATORS and (before.type in ends or before.string in ")]"):
+            line, column = own.start
+            place = starts[line - 1] + column
+            yield (place, place + len(own.string)), before.string, own.string, after.string
+
+
+def event(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    task = hdfs(data)
+    file = write_sessions(task.train, out / "hdfs-train.txt")
+    model = trained(out, "hdfs", "logs", [file], log_flags(minutes), seed, minutes)
+    cloze = Cloze(Session(model))
+    unigram, bigram = Counter[Any](), Counter[Any]()
+    for one in task.train:
+        unigram.update(one)
+        bigram.update(zip(("", *one), one, strict=False))
+    names = sorted(unigram, key=unigram.__getitem__, reverse=True)
+    random = np.random.default_rng(seed)
+    normal = [one for one, wrong in zip(task.test, task.labels, strict=True) if not wrong]
+    drawn = [normal[i] for i in random.permutation(len(normal))[: QUESTIONS // 4].tolist()]
+    asked = [(n, place) for n, one in enumerate(drawn) for place in random.integers(1, len(one), 4).tolist()]
+    truth = np.array([str(drawn[n][place]) for n, place in asked])
+    after = [max(names, key=lambda o: (bigram[drawn[n][place - 1], o], unigram[o])) for n, place in asked]
+    rivals = {
+        "most frequent": truth == str(names[0]),
+        "bigram": np.array([str(one) for one in after]) == truth,
+    }
+    records = records_of([tuple(drawn[n][:place]) for n, place in asked])
+    guesses: list[str] = []
+    for first in range(0, len(records), 256):
+        raws = [
+            replace(one.raw, lines=(*one.raw.lines, *["[MASK]"] * (1 + LATER)))
+            for one in records[first : first + 256]
+        ]
+        prompts = cloze.prompts(raws)
+        guesses += [own[0][0].text for own in cloze.guesses(cloze.opened(prompts), 1)]
+    yield from compared("event", np.array(guesses) == truth, rivals, groups=[n for n, _ in asked])
+
+
+def compared(
+    name: str,
+    right: np.ndarray[Any, Any],
+    rivals: dict[str, np.ndarray[Any, Any]],
+    *,
+    groups: Sequence[int] | None = None,
+    **more: Any,
+) -> Iterator[Row]:
+    """A row for the model and for each rival; the gain is to the best of these."""
+    weights = bootstrap_weights(np.arange(len(right)) if groups is None else groups, 1000, 0)
+    best = max(rivals, key=lambda one: rivals[one].mean())
+    for asked, own in {"model": right, **rivals}.items():
+        rate = exact_rate(int(own.sum()), len(own))
+        row = {
+            "set": name,
+            "asked": asked,
+            "accuracy": rate.value,
+            "low": rate.low,
+            "high": rate.high,
+            "n": len(own),
+        }
+        if asked == "model":
+            apart = own.astype(float) - rivals[best]
+            drawn = np.array([np.average(apart, weights=weights(draw)) for draw in range(1000)])
+            gain = summarized(float(apart.mean()), drawn)
+            row |= {"rival": best, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, **more}
+        yield row
+
+
+def _told(rate: Rate) -> Row:
+    return {"accuracy": rate.value, "low": rate.low, "high": rate.high, "n": rate.trials}
+
+
+ARMS: dict[str, Callable[[Path, Path, int, float], Iterator[Row]]] = {
+    "sst2": sst2,
+    "crows": lambda *given: bias("crows", "crows_pairs/crows_pairs_anonymized.csv.gz", *given),
+    "winogender": lambda *given: bias("winogender", "winogender/all_sentences.tsv.gz", *given),
+    "operator": operator,
+    "event": event,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/zeroshot_real"))
+    parser.add_argument("--only", choices=sorted(ARMS), action="append", help="only these arms")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
+    parser.add_argument("--quick", action="store_true", help="one minute, one seed")
+    options = parser.parse_args()
+    if options.quick:
+        options.minutes, options.seeds = 1.0, 1
+    rows: list[Row] = []
+    for name in options.only or list(ARMS):
+        for seed in range(options.seeds):
+            print(f"{name}, seed {seed} ...", file=sys.stderr)
+            kept = options.out.resolve() / f"{name}-{options.minutes:g}min-seed{seed}.json"
+            if not kept.exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                found = list(ARMS[name](options.data, kept.parent, seed, options.minutes))
+                kept.write_text(json.dumps([{**row, "seed": seed} for row in found], indent=2) + "\n")
+            rows += json.loads(kept.read_text())
+    for name, asked in dict.fromkeys((row["set"], row["asked"]) for row in rows):
+        own = [row for row in rows if (row["set"], row["asked"]) == (name, asked)]
+        accuracy = ", ".join(f"{row['accuracy']:.3f}" for row in own)
+        low, high = min(row["low"] for row in own), max(row["high"] for row in own)
+        line = f"{name:<20} {asked:<22} {accuracy}  [{low:.3f}, {high:.3f}]"
+        if "gain" in own[0]:
+            mean = float(np.mean([row["gain"] for row in own]))
+            bounds = f"[{min(r['gain_low'] for r in own):.3f}, {max(r['gain_high'] for r in own):.3f}]"
+            line += f"  {mean:+.3f} {bounds} to {own[0]['rival']}"
+        print(line)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
