@@ -229,11 +229,7 @@ def unknown_tokens(tokenizer: Tokenizer, encodings: Iterable[Encoding]) -> int:
 def _tokenized(
     domain: Domain, tokenizer: Tokenizer | None, records: Sequence[Record], problems: Problems
 ) -> Iterator[Encoded | None]:
-    """Tokenize records one after another; None for one that cannot be spelled, which goes to `problems`.
-
-    Raises:
-        DataError: a record that cannot be spelled, where `problems` raises, after those before it.
-    """
+    """Tokenize records one after another; None for one that cannot be spelled, which goes to `problems`."""
     if tokenizer is None:
         yield from (Encoded(record, NO_ENCODING) for record in records)
         return
@@ -497,7 +493,7 @@ def input_batches(
     latency: float | None,
     budget: Budget,
     stopping: Callable[[], bool],
-    through: Through | None = None,
+    through: Through | None,
 ) -> Iterator[Iterator[Batch[Encoded]]]:
     """The batches of a run's input, until the context ends.
 
@@ -515,9 +511,8 @@ def input_batches(
 
     def given(named: Sequence[str]) -> Input:
         read = session.reader(named, format=format, options=options)
-        if through is None:
-            return Input(read, session.domain, session.tokenizer)
-        return Input(lambda told: through(read(told), told), session.domain, None)
+        own = read if through is None else lambda told: through(read(told), told)
+        return Input(own, session.domain, session.tokenizer if through is None else None)
 
     if latency is None:
         size = input_bytes(sources)
@@ -591,7 +586,6 @@ def _come(
 
 
 def _these(records: list[Record], told: Problems) -> list[Record]:
-    """Records that were read already."""
     return records
 
 
