@@ -296,6 +296,7 @@ STAND_APART = {
     "registry.store": "queries; `registry` is the door",
     "tracking.run": "a run that is being written; `tracking` is the door",
     "tasks.labels": "who has which label, before anything is measured",
+    "tasks.score_versions": "versions of a followed model: aliases that move, and a shadow beside",
     "tokenizers.kmer_block": "one vocabulary",
     "tokenizers.lexers": "a package",
     "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",

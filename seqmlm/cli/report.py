@@ -47,6 +47,9 @@ def report(
         return
     for one in found.incidents[:_LISTED]:
         say(f"incident {one.id} ({one.told_state}): {one.title}")
+    for compared in found.comparisons:
+        for line in compared.lines()[:_LISTED]:
+            say(line)
     for sentence in found.verdict():
         say(sentence)
     for sentence in found.warnings():

@@ -96,6 +96,15 @@ def score(
             "rolling (among the newest rows of the stream, without those of acknowledged incidents)."
         ),
     ] = "fixed",
+    shadow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ALIAS",
+            help="With --follow: the version of the model that this alias names judges the same rows beside, "
+            "and raises nothing: each row says in `shadow` whether it would alarm. Scoring takes about twice "
+            "the time and memory.",
+        ),
+    ] = None,
     quiet: Annotated[
         str | None,
         typer.Option(
@@ -183,6 +192,8 @@ def score(
     Example: seqmlm score app --source 'journald -u nginx' --follow --fpr 0.001 --out alarms.jsonl
 
     Example: seqmlm score app@live 'logs/*.log' --follow --fpr 0.01 --calibration rolling --out alarms.jsonl
+
+    Example: seqmlm score app@live 'logs/*.log' --follow --shadow candidate --fpr 0.001 --out alarms.jsonl
 
     Example: tail -F app.log | seqmlm score app - --max-latency 1s --fpr 0.001 --alarms-only
     """

@@ -42,6 +42,22 @@ ESCALATE = 0.05
 _MOST_FAULTY, _FEW_FAULTY = 400, 120
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What another version of the model says of a row.
+
+    Args:
+        alias, version: which alias names it, and its reference.
+        p_value: None where it has no score of the row.
+        alarm: whether it would alarm.
+    """
+
+    alias: str
+    version: str
+    p_value: float | None
+    alarm: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgedRow:
     """A row with what calibration says of it.
@@ -57,6 +73,7 @@ class JudgedRow:
             None where none is below 1.
         unfamiliar: nothing of it could be scored, and some of it is outside the model's vocabulary: it has no
             p-value, and is an alarm of its own kind where alarms are asked for.
+        beside: what another version of the model says of it, where one was asked.
     """
 
     row: Row
@@ -67,6 +84,7 @@ class JudgedRow:
     p_values: Mapping[str, float] = field(default_factory=dict)
     fired: str | None = None
     unfamiliar: bool = False
+    beside: Beside | None = None
 
 
 class Detector:

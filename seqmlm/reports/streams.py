@@ -88,6 +88,8 @@ class Period:
         low: (B,) share of p-values of at most .05 in each, NaN where there are none.
         p_edges, p_counts: (C + 1,), (C,) the p-values of the period; no counts where they are not told.
         p_told: what they say.
+        differing: rows that one of two versions alone alarms: place, time in the log, the version that does,
+            p-values of the version that served and of its shadow, what the row says.
     """
 
     title: str
@@ -104,6 +106,7 @@ class Period:
     p_edges: Doubles
     p_counts: Longs
     p_told: str
+    differing: Sequence[Sequence[Cell]] = ()
 
 
 def moment(at: datetime | None) -> str:
@@ -117,6 +120,12 @@ def period_page(period: Period) -> Page:
     page.section("", " ".join(period.verdict))
     if period.warnings:
         page.warnings(period.warnings)
+    if period.differing:
+        page.table(
+            "Rows that versions judge differently",
+            ["row", "time in the log", "alarmed by", "p", "p of the shadow", "what it says"],
+            period.differing,
+        )
     _cards(page, period)
     if period.rows.sum():
         hidden = period.alarms is None

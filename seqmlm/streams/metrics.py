@@ -33,6 +33,24 @@ _METRICS = {
     "rows": ("rows_total", "counter", "Rows judged."),
     "alarms": ("alarms_total", "counter", "Rows that alarmed."),
     "never_seen": ("never_seen_total", "counter", "Rows that name something no training line had."),
+    "shadow_rows": ("shadow_rows_total", "counter", "Rows that the version beside (--shadow) judged, too."),
+    "shadow_failed": ("shadow_failed_rows_total", "counter", "Rows that the version beside could not judge."),
+    "shadow_alarms": ("shadow_alarms_total", "counter", "Rows that the version beside would alarm."),
+    "shadow_common": (
+        "shadow_common_alarms_total",
+        "counter",
+        "Rows that alarmed, and that the version beside would alarm, too.",
+    ),
+    "shadow_alone": (
+        "shadow_alone_alarms_total",
+        "counter",
+        "Rows that the version beside alone would alarm.",
+    ),
+    "served_alone": (
+        "shadow_served_alone_alarms_total",
+        "counter",
+        "Rows judged by both that alarmed, and that the version beside would not alarm.",
+    ),
     "bad": ("bad_records_total", "counter", "Records that could not be read."),
     "gaps": ("gaps_total", "counter", "Places where bytes were destroyed before they could be read."),
     "recent_low_p": (

@@ -25,7 +25,7 @@ _SHOWS = ("out", "report", "track", "sarif")
 FIXED, ROLLING = "fixed", "rolling"
 """How the rows of a stream are calibrated: by the model's own calibration, or by the stream's newest rows."""
 
-_TELLS = ("ignore", "quiet", "webhook", "webhook_format", "metrics_port", "metrics_host")
+_TELLS = ("ignore", "quiet", "shadow", "webhook", "webhook_format", "metrics_port", "metrics_host")
 _DECIDES_NOTHING = ("model", "paths", "on_error", "resume", "max_latency", "extrapolate", *_TELLS, *_SHOWS)
 
 
@@ -51,6 +51,7 @@ class ScoreConfig:
         source: with `follow`, "journald" in place of `paths`: see `seqmlm.streams.journal`.
         ignore: a file of regular expressions: alarms that fit one make no incident, with `follow`.
         calibration: "fixed", or "rolling": with `follow`, p-values are ranks among the stream's newest rows.
+        shadow: with `follow`, an alias of the model: the version that it names judges the same rows beside.
         quiet: duration without an alarm after which an incident is over, with `follow`; None for `QUIET`.
         webhook: with `follow`, addresses that are told of incidents.
         webhook_format: of what they are sent; one for all, or one each.
@@ -84,6 +85,7 @@ class ScoreConfig:
     source: str | None = None
     ignore: Path | None = None
     calibration: str = FIXED
+    shadow: str | None = None
     quiet: str | None = None
     webhook: tuple[str, ...] = field(default=(), repr=False)
     webhook_format: tuple[str, ...] = ()
@@ -210,9 +212,12 @@ class ScoreConfig:
             "--webhook": self.webhook,
             "--metrics-port": self.metrics_port is not None,
             f"--calibration {ROLLING}": self.calibration == ROLLING,
+            "--shadow": self.shadow is not None,
         }
         if not self.follow and (name := next((name for name, value in given.items() if value), None)):
             raise UsageError(f"{name} is about files that are followed: add --follow, or leave it out")
+        if self.shadow is not None:
+            self._check_shadow(self.shadow)
         if self.metrics_host != "127.0.0.1" and self.metrics_port is None:
             raise UsageError("--metrics-host is the address of --metrics-port, which is not given")
         if self.webhook_format and not self.webhook:
@@ -221,6 +226,17 @@ class ScoreConfig:
             raise UsageError("--webhook is told of alarms: say how many are wanted with --fpr, such as 0.001")
         if self.metrics_port is not None and not 0 <= self.metrics_port < 1 << 16:
             raise UsageError(f"--metrics-port is a number up to 65535; got {self.metrics_port}")
+
+    def _check_shadow(self, shadow: str) -> None:
+        if not shadow or set(shadow) & set("@:/"):
+            raise UsageError(f"--shadow is an alias alone, such as candidate; got {shadow!r}")
+        if self.rate_option is None:
+            raise UsageError("--shadow compares alarms: say how many are wanted with --fpr, such as 0.001")
+        if self.calibration == ROLLING:
+            raise UsageError(
+                f"--shadow compares versions by their own calibrations, and --calibration {ROLLING} moves "
+                "only one of them: leave one out"
+            )
 
     def _check_follow(self) -> None:
         _ = self.latency, self.quiet_seconds

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +20,7 @@ from seqmlm.data.privacy import redacted_count
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.signals import StopSignals
-from seqmlm.errors import SeqmlmError, StateError, UsageError, number_of
+from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.inference.batches import Batch, Encoded
 from seqmlm.inference.calibrations import FEW_RECORDS
 from seqmlm.inference.detector import JudgedRow
@@ -43,9 +42,8 @@ from seqmlm.tasks.score_config import ROLLING, ScoreConfig
 from seqmlm.tasks.score_output import P_EDGES, ScoreCounts, ScoreSummary, lines, summarized
 from seqmlm.tasks.score_plan import ScoringPlan, choose
 from seqmlm.tasks.score_shift import RECENT, Shift, shifted
+from seqmlm.tasks.score_versions import Shadow, Successor, alias_of, reference, version_plan
 from seqmlm.workspace import Workspace
-
-_LOOK = 1.0  # seconds between two looks at what an alias names
 
 _DAY = 86_400.0  # seconds after which a shift that goes on is told again
 
@@ -103,11 +101,11 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             signals=signals,
         )
 
-        successor = _Successor(config, judging, registry, outbox, progress)
+        look = _versions(config, judging, counts, registry, outbox, progress)
 
         def stopping() -> bool:
             """Asked before each turn: when the model is done, all is committed, and files may be waiting."""
-            successor.look()
+            look()
             lag.look(lambda: (outbox.follower.bytes, outbox.follower.unread))
             return signals.received is not None
 
@@ -160,10 +158,12 @@ class _Judging:
     Attributes:
         rolling: its calibration, which may move on with the rows; None of sensitive data where it may not, or
             where there is none.
+        shadow: another version that judges beside it; None for none.
     """
 
     plan: ScoringPlan
     rolling: Rolling | None = None
+    shadow: Shadow | None = None
 
     def __init__(
         self,
@@ -198,15 +198,16 @@ class _Judging:
         self.plan, self.rolling, self._detector, self._lines = plan, rolling, detector, made
         self._counts.recent.clear()  # the p-values of another model
 
-    def answers(self, batch: Batch[Encoded]) -> list[JudgedRow]:
+    def answers(self, batch: Batch[Encoded]) -> Sequence[JudgedRow]:
         """Judge a batch. A rolling calibration moves on with it; but turns are not broken off by signals."""
-        return self._detector.encoded(batch)
+        judged = self._detector.encoded(batch)
+        return judged if self.shadow is None else self.shadow.beside(batch, judged)
 
     def rows(self, outbox: Outbox, judged: Sequence[JudgedRow]) -> list[dict[str, Any]]:
         """The lines of rows that were judged, which are to be written next."""
         made = self._lines(judged)
         if alias_of(self._config, self.plan) is not None:
-            made = [{**row, "model": _reference(self._config, self.plan)} for row in made]
+            made = [{**row, "model": reference(self._config, self.plan)} for row in made]
         if self.rolling is not None:
             alarms = (number for number, row in enumerate(made, outbox.number + 1) if row.get("alarm"))
             self.rolling.tie(((one.row.score is not None, bool(one.alarm)) for one in judged), alarms)
@@ -231,91 +232,37 @@ class _Judging:
             self._progress.message(shift[1])
 
 
-def alias_of(config: ScoreConfig, plan: ScoringPlan) -> str | None:
-    """The alias that names the model, NAME@ALIAS, which may name another version at any time; else None."""
-    name, _, alias = config.model.partition("@")
-    entry = plan.session.entry
-    return alias if entry is not None and name == entry.name and alias else None
-
-
-def _reference(config: ScoreConfig, plan: ScoringPlan) -> str:
-    """Which version judges, where the model is registered."""
-    entry = plan.session.entry
-    return config.model if entry is None else entry.reference
-
-
-class _Successor:
-    """Takes up another version of the model between two turns, when the alias that names it moves.
+def _versions(
+    config: ScoreConfig,
+    judging: _Judging,
+    counts: ScoreCounts,
+    registry: Registry,
+    outbox: Outbox,
+    progress: Progress,
+) -> Callable[[], None]:
+    """What looks, between two turns, whether an alias names another version, which then judges.
 
     What was read and not judged, windows that are open among it, is judged by the new one.
-
-    Args:
-        config: what is asked.
-        judging: what judges.
-        registry: knows what the alias names.
-        outbox: where rows go.
-        progress: told which version judges from now on, or why it is not taken up.
-        clock: seconds; one that never goes back.
     """
+    looks: list[Callable[[], None]] = []
 
-    def __init__(
-        self,
-        config: ScoreConfig,
-        judging: _Judging,
-        registry: Registry,
-        outbox: Outbox,
-        progress: Progress,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config, self._judging, self._registry = config, judging, registry
-        self._outbox, self._progress, self._clock = outbox, progress, clock
-        self._alias, self._looked = alias_of(config, judging.plan), clock()
-        self._seen = _reference(config, judging.plan)
-        if self._alias is not None:
-            progress.message(f"{config.model} is {self._seen}; another version is taken up when it moves")
+    def take_up(named: str) -> None:
+        judging.take_up(version_plan(config, named, judging.plan))
+        outbox.take_up(judging.rolling, named)
 
-    def look(self) -> None:
-        """Take up the version that the alias names, if that is another one."""
-        if self._alias is None or self._clock() - self._looked < _LOOK:
-            return
-        self._looked = self._clock()
-        plan = self._judging.plan
-        assert plan.session.entry is not None
-        with suppress(StateError):  # a database that is locked, or an alias that was taken away: asked again
-            named = self._registry.get(plan.session.entry.name, alias=self._alias).reference
-            if named == self._seen:
-                return  # it judges, or was refused
-            self._seen, before = named, plan.session.entry.reference
-            if named != before:
-                self._take_up(named, before)
+    entry, alias = judging.plan.session.entry, alias_of(config, judging.plan)
+    if entry is not None and alias is not None:
+        progress.message(f"{config.model} is {entry.reference}; another version is taken up when it moves")
+        looks.append(Successor(entry.name, alias, entry.reference, take_up, registry, progress).look)
+    if config.shadow is not None:
+        judging.shadow = Shadow(config, lambda: judging.plan, counts, registry, progress)
+        looks.append(judging.shadow.look)
 
-    def _take_up(self, named: str, before: str) -> None:
-        config, judging = self._config, self._judging
-        try:
-            again = replace(config, model=named, mode=judging.plan.mode_name)
-            plan = choose(again, opened(again))
-            if differing := _differing(judging.plan, plan):
-                raise UsageError(f"it has another {differing}; score with it to another --out")
-            judging.take_up(plan)
-        except SeqmlmError as error:
-            self._progress.message(f"{config.model} names {named}, and {before} goes on: {error}")
-            return
-        self._outbox.take_up(judging.rolling, named)
-        self._progress.message(f"{config.model} is {named} now, which judges from here on; it was {before}")
+    def look() -> None:
+        for one in looks:
+            one()
 
-
-def _differing(plan: ScoringPlan, other: ScoringPlan) -> str | None:
-    """What of two plans has to be the same, and is not."""
-    parts = {
-        "domain": (plan.session.domain.name, other.session.domain.name),
-        "level": (plan.level.name, other.level.name),
-        "kind of data: one model is of sensitive data": (plan.sensitive, other.sensitive),
-    }
-    if plan.calibrated and not other.calibrated:
-        raise StateError(
-            f"it is not calibrated for level {plan.level.name} in mode {plan.mode_name} ('seqmlm calibrate')"
-        )
-    return next((name for name, (one, two) in parts.items() if one != two), None)
+    return look
 
 
 def _identity(plan: ScoringPlan) -> str:
@@ -346,7 +293,7 @@ def _outbox(
         _request(config, plan, patterns),
         partial(_follower, config, patterns, plan.session, problems, progress),
         private=plan.sensitive,
-        grouping=Grouping(model=_reference(config, plan), quiet=config.quiet_seconds, ignored=rules),
+        grouping=Grouping(model=reference(config, plan), quiet=config.quiet_seconds, ignored=rules),
         tell=_Told(progress),
         rolling=judging.rolling,
         notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
@@ -401,10 +348,11 @@ def counters(
         return number if not plan.sensitive or redacted_count(number) == number else None
 
     rated = plan.alpha is not None
+    compared = config.shadow is not None and not plan.sensitive  # counts of both tell small ones of one alone
     values: dict[str, Any] = {
         "info": {
             "model": config.model,
-            "judge": _reference(config, plan),
+            "judge": reference(config, plan),
             "output": str(config.out),
             "version": __version__,
         },
@@ -414,6 +362,12 @@ def counters(
         "rows": counts.rows,
         "alarms": content(counts.alarms) if rated else None,
         "never_seen": content(counts.never_seen),
+        "shadow_rows": None if config.shadow is None else counts.shadow_rows,
+        "shadow_failed": None if config.shadow is None else counts.shadow_failed,
+        "shadow_alarms": counts.shadow_alarms if compared else None,
+        "shadow_common": counts.shadow_common if compared else None,
+        "shadow_alone": counts.shadow_alarms - counts.shadow_common if compared else None,
+        "served_alone": counts.shadow_served - counts.shadow_common if compared else None,
         "bad": problems.bad_count,
         "gaps": outbox.gaps,
         "lag_bytes": lag.bytes,

@@ -138,6 +138,7 @@ def lines(
                     level=plan.level,
                 ),
                 **(brief(row, plan) if row.alarm and config.follow else {}),
+                **({} if row.beside is None else {"shadow": asdict(row.beside)}),
             }
             for row in kept
         ]
@@ -375,6 +376,9 @@ class ScoreCounts(Counts):
         kept: how many incidents there are, where a stream keeps them; None where they are counted here.
         p_histogram: rows with p-values up to each of `P_EDGES`, and above the one before; `p_sum` is of all.
         never_seen: rows that name something which no training line had.
+        shadow_rows, shadow_failed: rows that a version beside judged, too, and that it could not judge.
+        shadow_alarms, shadow_served, shadow_common: of those that both judged, rows that it would alarm, that
+            alarmed, and both.
         recent: of the last `RECENT` rows with p-values, the bin of each.
         told: of shifts that were told while files are followed, when; seconds since 1970-01-01 UTC.
         characters: of the records counted by this process, as `inference.batches.characters` counts them.
@@ -395,6 +399,11 @@ class ScoreCounts(Counts):
     low_p: int
     lowest_p: int
     never_seen: int
+    shadow_rows: int
+    shadow_failed: int
+    shadow_alarms: int
+    shadow_served: int
+    shadow_common: int
     p_sum: float
     p_histogram: list[int]
     recent: deque[int]
@@ -410,6 +419,11 @@ class ScoreCounts(Counts):
         "low_p",
         "lowest_p",
         "never_seen",
+        "shadow_rows",
+        "shadow_failed",
+        "shadow_alarms",
+        "shadow_served",
+        "shadow_common",
     ]
 
     def __init__(self) -> None:
@@ -448,6 +462,11 @@ class ScoreCounts(Counts):
             self.recent.append(bin)
         self.never_seen += bool(judged.row.extra.get("never_seen"))
         self.unfamiliar += judged.unfamiliar
+        if (beside := judged.beside) is not None:
+            self.shadow_rows += 1
+            self.shadow_alarms += beside.alarm
+            self.shadow_served += bool(judged.alarm)
+            self.shadow_common += beside.alarm and bool(judged.alarm)
         if judged.row.score is None:
             self.unscored += 1
             self.first = self.first or f"{judged.row.source}:{judged.row.line}"

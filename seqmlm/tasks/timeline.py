@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm.anomaly.findings import small
 from seqmlm.data.privacy import redacted_count
 from seqmlm.errors import number_of, printable
 from seqmlm.registry import Incident, Registry, StreamEntry
@@ -23,11 +24,115 @@ from seqmlm.workspace import Workspace
 FIRST_ROWS = 5
 """Rows of an incident that the report has."""
 
+DIFFERING = 20
+"""Rows that two versions judge differently which the report has."""
+
 P_BINS = 20
 
 _WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 7200, 21_600, 43_200, 86_400, 604_800)  # seconds of a bin of time
 _MOST_BINS = 100
 _LOW = 0.05
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """Two versions of a model that judged the same rows of the period: one served, one was its shadow.
+
+    Args:
+        output: where the rows are.
+        served, shadow: references of the versions; `served` is "" where rows do not name it.
+        alias: that named the shadow.
+        partial: rows that the shadow alone would alarm are not kept; `alone` are those of the whole stream.
+        sensitive: of sensitive data.
+        rows, alarms: that both judged, and of them the version that served alarmed.
+        shadow_alarms, common: of them the shadow would alarm, and both do.
+        differing: rows that one of them alone alarms, those with the smallest p-values.
+    """
+
+    output: str
+    served: str
+    shadow: str
+    alias: str
+    partial: bool = False
+    alone: int = 0
+    sensitive: bool = False
+    rows: int = 0
+    alarms: int = 0
+    shadow_alarms: int = 0
+    common: int = 0
+    differing: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row that both judged."""
+        own, other = bool(row.get("alarm")), bool(row["shadow"]["alarm"])
+        self.sensitive = self.sensitive or bool(row.get("sensitive"))
+        self.rows += 1
+        self.alarms += own
+        self.shadow_alarms += other
+        self.common += own and other
+        if own != other:
+            self.differing.append(row)
+            if len(self.differing) > 10 * DIFFERING:
+                self.differing = self.shown()
+
+    def shown(self) -> list[Mapping[str, Any]]:
+        """Rows that one of them alone alarms, the smallest p-values first; none of sensitive data."""
+
+        def smallest(row: Mapping[str, Any]) -> float:
+            given = (row.get("p_value"), row["shadow"]["p_value"])
+            return min((one for one in given if one is not None), default=0.0)  # without one: unfamiliar
+
+        return [] if self.sensitive else sorted(self.differing, key=smallest)[:DIFFERING]
+
+    def lines(self) -> list[str]:
+        """The same rows, a line each."""
+        served, shadow = self._names
+        return [
+            f"{_where(row)}: {served if row.get('alarm') else shadow} alone alarms "
+            f"(p {_p(row.get('p_value'))}, of the shadow {_p(row['shadow']['p_value'])})"
+            for row in self.shown()
+        ]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """The version that served and the shadow, as a person calls them."""
+        served = f"version {self.served.rpartition(':')[2]}" if self.served else "the version that served"
+        return served, f"{self.alias} (version {self.shadow.rpartition(':')[2]})"
+
+    def sentence(self) -> str:
+        """What came of it."""
+        served, shadow = self._names
+        if self.sensitive:  # differences of counts would tell small ones
+            return f"{shadow} judged the same rows as {served}; of sensitive data no more is told."
+        if self.partial:
+            return (
+                f"{shadow} would have raised {self.common:,} of the {number_of(self.alarms, 'alarm')} of "
+                f"{served}. "
+                "What it alone would have raised is not kept (--alarms-only): "
+                f"{number_of(self.alone, 'alarm')} of shadows since the stream began."
+            )
+        return (
+            f"{shadow} would have raised {number_of(self.shadow_alarms, 'alarm')} where {served} raised "
+            f"{self.alarms:,}: {self.common:,} in common, of {number_of(self.rows, 'row')} that both judged."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+
+        def content(number: int) -> int | None:
+            return None if self.sensitive else number
+
+        return {
+            "output": self.output,
+            "served": self.served or None,
+            "alias": self.alias,
+            "shadow": self.shadow,
+            "rows": self.rows,
+            "alarms": content(self.alarms),
+            "shadow_alarms": None if self.partial else content(self.shadow_alarms),
+            "common": content(self.common),
+            "differing": self.shown(),
+        }
 
 
 @dataclass
@@ -40,6 +145,7 @@ class StreamPeriod:
         rated: whether its rows were judged by a rate of alarms; None: there are none to tell by.
         sensitive: its rows are of sensitive data.
         pruned_until: rows judged before this time were pruned; None: none were.
+        comparisons: of versions that judged the same rows.
     """
 
     standing: Standing
@@ -50,6 +156,7 @@ class StreamPeriod:
     rated: bool | None = None
     sensitive: bool = False
     pruned_until: datetime | None = None
+    comparisons: list[Comparison] = field(default_factory=list)
 
     @property
     def told_alarms(self) -> int | str | None:
@@ -130,6 +237,11 @@ class Timeline:
         """Incidents that are not over."""
         return [one for one in self.incidents if one.state != "resolved"]
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Of versions that judged the same rows, of all streams."""
+        return [one for stream in self.streams for one in stream.comparisons]
+
     def p_told(self) -> str:
         """Whether the p-values are as those of normal rows; "" where there are none, or they are not told."""
         number = int(self.p_counts.sum())
@@ -167,6 +279,7 @@ class Timeline:
         said += self._verdicts()
         how = "kept" if any(one.standing.alarms_only for one in self.streams) else "judged"
         said.append(f"{number_of(rows, 'row')} {how}{self._alarmed() if rows else ''}.")
+        said += [one.sentence() for one in self.comparisons]
         told = self.p_told()
         return [*said, *([f"P-values: {told}."] if told else [])]
 
@@ -223,6 +336,7 @@ class Timeline:
                 }
                 for one in self.streams
             ],
+            "shadows": [one.to_dict() for one in self.comparisons],
             "bins": {
                 "begin": [datetime.fromtimestamp(at, UTC) for at in self.edges[:-1].tolist()],
                 "seconds": float(self.edges[1] - self.edges[0]),
@@ -267,6 +381,7 @@ class Timeline:
             p_edges=np.linspace(0, 1, P_BINS + 1),
             p_counts=np.zeros(P_BINS, dtype=np.int64) if hidden else self.p_counts,
             p_told=self.p_told(),
+            differing=[_differing(one, row) for one in self.comparisons for row in one.shown()],
         )
         period_page(period).write(path, private=hidden)
 
@@ -337,6 +452,8 @@ def _count(registry: Registry, entry: StreamEntry, stream: StreamPeriod, into: T
         stream.alarms += alarm
         stream.never_seen += bool(row.get("never_seen"))
         stream.rated = stream.rated or "alarm" in row
+        if "shadow" in row:
+            _compare(entry, stream, row)
         stream.sensitive = stream.sensitive or bool(row.get("sensitive"))
         into.rows[place] += 1
         into.alarms[place] += alarm
@@ -349,6 +466,38 @@ def _count(registry: Registry, entry: StreamEntry, stream: StreamPeriod, into: T
         stream.pruned_until = next(
             (at for at, _, _ in registry.rows_since(entry.id, datetime.fromtimestamp(0, UTC))), None
         )
+
+
+def _compare(entry: StreamEntry, stream: StreamPeriod, row: Mapping[str, Any]) -> None:
+    """Count a row that two versions judged."""
+    served, beside = str(row.get("model", "")), row["shadow"]
+    if served == beside["version"]:
+        return  # the shadow serves by now: a version is not compared with itself
+    which = (served, beside["version"], beside["alias"])
+    known = {(one.served, one.shadow, one.alias): one for one in stream.comparisons}
+    found = known.get(which)
+    if found is None:
+        alone = int(entry.counts.get("shadow_alarms", 0)) - int(entry.counts.get("shadow_common", 0))
+        found = Comparison(
+            output=entry.output,
+            served=served,
+            shadow=beside["version"],
+            alias=beside["alias"],
+            partial=stream.standing.alarms_only,
+            alone=alone,
+        )
+        stream.comparisons.append(found)
+    found.add(row)
+
+
+def _differing(of: Comparison, row: Mapping[str, Any]) -> list[Any]:
+    place, time, p_value, said = _row(row)
+    who = of.served if row.get("alarm") else of.shadow
+    return [place, time, who or "the version that served", p_value, row["shadow"]["p_value"], said]
+
+
+def _p(p_value: float | None) -> str:
+    return "none" if p_value is None else small(p_value)
 
 
 def _stream(one: StreamPeriod) -> StreamPart:
@@ -403,8 +552,13 @@ def _placed(place: str, at: str | None) -> str:
     return place if at is None else f"{place} ({at})"
 
 
-def _row(row: Mapping[str, Any]) -> list[Any]:
+def _where(row: Mapping[str, Any]) -> str:
     line, last = row["line"], row.get("last_line")
-    place = f"{Path(str(row['source'])).name}:{line}" + (f"-{last}" if last not in (None, line) else "")
+    return printable(
+        f"{Path(str(row['source'])).name}:{line}" + (f"-{last}" if last not in (None, line) else "")
+    )
+
+
+def _row(row: Mapping[str, Any]) -> list[Any]:
     said = "" if row.get("sensitive") else row.get("message") or row.get("reason", "")
-    return [printable(place), row.get("time"), row.get("p_value"), printable(said)]
+    return [_where(row), row.get("time"), row.get("p_value"), printable(said)]

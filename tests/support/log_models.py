@@ -57,10 +57,15 @@ class _Encodings(list):  # type: ignore[type-arg]
         return np.array(list(map(len, self)))
 
 
-def write_log_model(folder: Path) -> None:
-    """Write a model that knows `NORMAL`, and what its levels compare with; it is not calibrated."""
+def write_log_model(folder: Path, known: Sequence[str] = NORMAL) -> None:
+    """Write a model that knows `NORMAL`, and what its levels compare with; it is not calibrated.
+
+    Args:
+        folder: of the model.
+        known: the same lines in the order that decides the numbers of their tokens.
+    """
     normal = [session(NORMAL).raw] * 20
-    loaded = log_model(TemplateTokenizer.train(normal))
+    loaded = log_model(TemplateTokenizer.train([session(known).raw] * 20))
     model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
-    known = LogBackground.fit(_Encodings(loaded.tokenizer.encode_batch(normal)), loaded.tokenizer, seed=0)
-    store_backgrounds(folder, {"session": known, "line": known})
+    usual = LogBackground.fit(_Encodings(loaded.tokenizer.encode_batch(normal)), loaded.tokenizer, seed=0)
+    store_backgrounds(folder, {"session": usual, "line": usual})
