@@ -14,16 +14,29 @@ import pytest
 from followed import World, append, compress, copy_truncate, once, rename, row
 from forked_cli import command, start
 from log_models import NORMAL, write_log_model
+from sqlalchemy import create_engine
 
 from seqmlm.data.problems import Problems
 from seqmlm.inference.following import Outbox
-from seqmlm.registry import Registry
+from seqmlm.registry import Registry, database
 from seqmlm.streams.follow import Follower
 from seqmlm.streams.generations import FileState
 from seqmlm.workspace import Workspace
 
 WINDOW = 4
 FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def workspace(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty workspace with a database of this kind."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+        engine = create_engine(url)
+        database.upgrade(engine)
+        engine.dispose()
+        monkeypatch.setenv("SEQMLM_DATABASE_URL", url)
+    return workspace
 
 
 def _follow(world: World, out: Path) -> None:
@@ -49,6 +62,11 @@ def _follow(world: World, out: Path) -> None:
             quiet = time.monotonic()
     outbox.close()
     registry.close()
+
+
+def _scored(out: Path) -> list[tuple[list[str], float]]:
+    """What the rows say, and their scores; ids name files, which were renamed meanwhile."""
+    return sorted((one["row"], one["score"]) for one in map(json.loads, out.read_text().splitlines()))
 
 
 def _line(number: int) -> str:
@@ -138,6 +156,9 @@ def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
     assert sorted(tuple(one["row"]) for one in rows) == once(
         world, *writer.contents[: -1 if not writer.contents[-1] else None]
     )
+    whole = workspace / "whole.jsonl"
+    _follow(world, whole)  # in one life, and all at once
+    assert _scored(whole) == _scored(out)
     with Registry(Workspace.locate()) as registry:
         found = registry.stream(str(out))
         assert found is not None
