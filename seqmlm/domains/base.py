@@ -418,6 +418,10 @@ class Domain(ABC):
         """
         return text
 
+    def spelled(self, raw: Any) -> str:
+        """The text of a raw sequence, into which spans of its encoding point."""
+        return str(raw)
+
     def respelled(self, raw: Any, text: str) -> Any:
         """A raw sequence that says another text, and is as it was in all else."""
         return text

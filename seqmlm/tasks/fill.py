@@ -104,10 +104,9 @@ class Filler:
         found = []
         for number, (prompt, own) in enumerate(zip(prompts, guesses, strict=True)):
             texts = joint[number] if number in joint else [own[0][0].text]
-            whole = cloze.domain.filled(prompt, texts).raw
-            found.append(
-                Filled(prompt=prompt, units=tuple(map(tuple, own)), texts=tuple(texts), whole=str(whole))
-            )
+            whole = cloze.domain.spelled(cloze.domain.filled(prompt, texts).raw)
+            units = tuple(map(tuple, own))
+            found.append(Filled(prompt=prompt, units=units, texts=tuple(texts), whole=whole))
         return found
 
 

@@ -109,6 +109,18 @@ def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: C
     assert "no sequence has a gap (write _ or <mask>" in nothing.err
 
 
+def test_a_line_of_a_log_file(tmp_path: Path, seqmlm: Callable[..., Any]):
+    model = saved(tmp_path, "logs", TemplateTokenizer.train([LogLines(lines=LOG)] * 3))
+    log = tmp_path / "app.log"
+    log.write_text("started\n[MASK]\nstopped\n")
+    done = seqmlm("fill", model, log)
+    assert done.code == 0, done.err
+    row = json.loads(done.out)
+    assert re.fullmatch("started\n.+\nstopped", row["filled"])
+    [mask] = row["masks"]
+    assert row["filled"].split("\n")[1] == mask["text"] == mask["candidates"][0]["text"]
+
+
 def test_dna_in_files(tmp_path: Path, seqmlm: Callable[..., Any]):
     model = saved(tmp_path, "dna", BaseTokenizer())
     (tmp_path / "d.fa").write_text(">a\nACGTTG_ACG\n")

@@ -120,6 +120,10 @@ class LogsDomain(Domain):
         """The lines of the session or window, and the time of each where times are known."""
         return {"lines": list(record.raw.lines), "timestamp": list(record.raw.times or ())}
 
+    def spelled(self, raw: Any) -> str:
+        """The messages alone."""
+        return raw.text if isinstance(raw, LogLines) else str(raw)
+
     def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
         """Lines before and behind the log's own, which stand where the template has the line `{text}`."""
         if not isinstance(raw, LogLines):
@@ -158,7 +162,7 @@ class LogsDomain(Domain):
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """As `Domain.show`, with a mark where a line ends."""
-        text = raw.text if isinstance(raw, LogLines) else str(raw)
+        text = self.spelled(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
