@@ -32,6 +32,7 @@ class Variant:
         edits: in order, none overlapping; none where nothing changes.
         source, line: where it stands.
         fields: the columns of its row.
+        first: number of the wild type's first unit, as people count there.
         scored: whether a masked model can say anything about it (a stop codon is no unit).
     """
 
@@ -41,6 +42,7 @@ class Variant:
     source: str
     line: int
     fields: Mapping[str, Any] = field(default_factory=dict)
+    first: int = 1
     scored: bool = True
 
     @property

@@ -341,7 +341,7 @@ def _variant(row: _Row, path: str, first: int) -> Variant:
         raise ValueError(f"{name}: {strange} is none of the 20 residues")
     return Variant(
         name=name, wildtype=row.wildtype, edits=edits, source=path, line=row.line, fields=row.fields,
-        scored=not stop,
+        first=first, scored=not stop,
     )  # fmt: skip
 
 
