@@ -34,7 +34,7 @@ def variants(
     first: Annotated[
         int | None,
         typer.Option(
-            help="Number that the file gives to the first residue of the wild type. Default: inferred."
+            help="Number that the file gives to the first letter of the wild type. Default: inferred."
         ),
     ] = None,
     convention: Annotated[

@@ -308,7 +308,7 @@ class Measurements:
         if config.alignment is None and (floor := training_floor(session)) is not None:
             rivals[TRAINING] = floor
         for name, predict in rivals.items():
-            own = np.array([_number(predict(one)) for one in variants])
+            own = np.array([_number(predict(one) if one.scored else None) for one in variants])
             if np.isfinite(own).any():
                 named[name] = own
         return cls(values=values, fit=fit, predictions=named, variants=variants)
