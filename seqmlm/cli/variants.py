@@ -106,6 +106,7 @@ def variants(
     from seqmlm.cli.output import print_json
     from seqmlm.tasks.variants import VariantsConfig, judge_variants
 
+    given["paths"] = [given.pop("path")]
     config = opt.configured(VariantsConfig, given, prediction=tuple(prediction or ()))
     rows = out is None and not (measured or next or json_output)
     with ScoringConsole() as console:
@@ -135,8 +136,7 @@ def _show(result: VariantsResult) -> None:
             [[escape(one.variant), f"{one.effect:+.3f}"] for one in result.suggestions],
         )
     left_out = f", {result.bad:,} left out" if result.bad else ""
-    run = f"; run {result.run}" if result.run else ""
     tell(
         f"scored {result.scored:,} of {number_of(result.variants, 'variant')}{left_out}: "
-        f"{result.passes:,} masked copies computed, {result.seconds:.1f} s{run}"
+        f"{result.passes:,} masked copies computed, {result.seconds:.1f} s"
     )

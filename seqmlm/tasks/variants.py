@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqmlm.data.files import expand
-from seqmlm.data.problems import OnError, Problems
+from seqmlm.data.problems import Problems
 from seqmlm.domains.variants import Variant, Variants, VariantTable
-from seqmlm.engine.device import Precision
 from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.evaluation.effects import METRICS, Agreement, agreement
 from seqmlm.inference.expert import stored_expert
@@ -29,8 +25,7 @@ from seqmlm.reports.page import Page
 from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Fields, Schema, format_of
 from seqmlm.tasks.corpus import shown_name
-from seqmlm.tracking import TrackedRun, Tracker
-from seqmlm.workspace import Workspace
+from seqmlm.tasks.gaps import GapConfig, keep_report
 
 Doubles = NDArray[np.float64]
 
@@ -56,12 +51,10 @@ LISTED = 20  # variants of a report that are the fittest, and the least fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantsConfig:
-    """What `seqmlm variants` can be told.
+class VariantsConfig(GapConfig):
+    """What `seqmlm variants` can be told; `paths` is one table of variants.
 
     Args:
-        model: a reference.
-        path: the table of variants.
         wildtype, column, first: as of `VariantTable`.
         convention: which of `CONVENTIONS` is the effect; deletions and insertions have "pll_delta".
         measured: the column of measurements, higher = fitter.
@@ -70,11 +63,8 @@ class VariantsConfig:
         alignment: a family of the wild type, for the site-independent rival.
         next: how many variants to name that should be tested next.
         report: an HTML file.
-        out, format_out, domain, on_error, tokens_per_batch, precision: as of `GapConfig`.
     """
 
-    model: str
-    path: str
     wildtype: str | None = None
     column: str | None = None
     first: int | None = None
@@ -85,20 +75,19 @@ class VariantsConfig:
     alignment: str | None = None
     next: int = 0
     report: Path | None = None
-    out: Path | None = None
-    format_out: str | None = None
-    domain: str | None = None
-    on_error: OnError = "raise"
-    tokens_per_batch: int | None = None
-    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:
             raise UsageError(f"no convention {self.convention!r}{nearest(self.convention, CONVENTIONS)}")
         if self.measured is None and (self.prediction or self.alignment or self.cutoff is not None):
             raise UsageError("name the column of measurements to compare predictions with (--measured)")
-        if self.next < 0:
-            raise UsageError("--next is how many variants to name, at least 1")
+        if len(self.paths) != 1 or self.next < 0:
+            raise UsageError("name one file of variants, and with --next how many to test")
+
+    @property
+    def table(self) -> VariantTable:
+        """The table."""
+        return VariantTable(path=self.paths[0], wildtype=self.wildtype, column=self.column, first=self.first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +108,6 @@ class VariantsResult:
         agreement: with the measurements; None without.
         suggestions: what to test next.
         passes: of the model, masked copies that were computed.
-        run: name of the tracked run, or None.
         seconds: that it took.
     """
 
@@ -130,13 +118,12 @@ class VariantsResult:
     agreement: Agreement | None
     suggestions: tuple[Suggestion, ...]
     passes: int
-    run: str | None
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read."""
         told = {name: getattr(self, name) for name in ("variants", "scored", "bad", "convention", "passes")}
-        told |= {"run": self.run, "seconds": self.seconds}
+        told["seconds"] = self.seconds
         if self.agreement is not None:
             own = self.agreement
             told |= {"measured": own.n, "fit": own.positive, "agreement": _plain(own.metrics)}
@@ -191,39 +178,25 @@ def judge_variants(
         StateError: no such model, or rows that cannot be written.
     """
     told, began = progress or NoProgress(), time.monotonic()
-    inputs = [path for path in (config.path, config.wildtype, config.alignment) if path not in (None, "-")]
-    check_outputs({"--out": config.out, "--report": config.report}, inputs=expand(inputs))
-    session = Session.open(
-        config.model,
-        domain=config.domain,
-        tokens_per_batch=config.tokens_per_batch,
-        precision=config.precision,
-        expert="none",
-        shown=True,
-    )
+    beside = [path for path in (*config.paths, config.wildtype, config.alignment) if path is not None]
+    outputs = {"--out": config.out, "--report": config.report}
+    check_outputs(outputs, inputs=expand(beside))
+    session = config.open()
+    check_outputs(outputs, folder=session.model.path)
     field = session.domain.variants()
-    check_outputs({"--out": config.out, "--report": config.report}, folder=session.model.path)
-    table = VariantTable(path=config.path, wildtype=config.wildtype, column=config.column, first=config.first)
     quarantine = Path(f"{config.out or 'variants'}.quarantine.jsonl")
-    with ExitStack() as stack:
-        reporter = stack.enter_context(VariantReporter(config, session, told.message))
-        problems = stack.enter_context(Problems(config.on_error, quarantine=quarantine))
-        variants = list(field.read(table, problems, told.message))
+    with Problems(config.on_error, quarantine=quarantine) as problems:
+        variants = list(field.read(config.table, problems, told.message))
         if not variants:
             raise problems.nothing()
+        if config.next and len({one.wildtype for one in variants}) > 1:
+            raise UsageError("--next needs variants of one wild type, and these have several")
         measured = None if config.measured is None else Measurements.of(config, field, session, variants)
         scorer = VariantScorer(session, field.letters, pll=config.convention == "pll_delta")
         judged = _scored(config, session, scorer, variants, problems, stdout, told)
-        if mixed := sum(one.convention != config.convention and bool(one.effects) for one in judged):
-            told.message(
-                f"{mixed:,} of {len(judged):,} variants are deletions or insertions: they have pll_delta, "
-                "which others do not compare with; --convention pll_delta gives it for all"
-            )
         grid = None
         if config.next or config.report is not None:
             grid = Grid.of(variants, scorer, field.letters)
-            if grid is None and config.next:
-                raise UsageError("--next needs variants of one wild type, and these have several")
         result = VariantsResult(
             variants=len(variants),
             scored=sum(one.effect is not None for one in judged),
@@ -232,11 +205,13 @@ def judge_variants(
             agreement=None if measured is None else measured.compared(judged),
             suggestions=() if grid is None else grid.suggestions(config.next, measured),
             passes=session.conditionals().statistics.unique,
-            run=reporter.run_name,
             seconds=time.monotonic() - began,
         )
-        reporter.finish(result, judged, grid)
-        return result
+    if config.report is not None:
+        made = page(config, result, judged, grid)
+        told_of = {"convention": config.convention}
+        keep_report(config, session, "variants", made, config.report, _figures(result), told_of)
+    return result
 
 
 def _scored(
@@ -267,6 +242,11 @@ def _scored(
 
     output = Output(config.out, COLUMNS, format=format_of(config.out, config.format_out), stdout=stdout)
     Runner(session, answers, rows, output, problems, progress=told).run_items(variants)
+    if mixed := sum(one.convention != config.convention and bool(one.effects) for one in found):
+        told.message(
+            f"{mixed:,} of {len(found):,} variants are deletions or insertions: they have pll_delta, "
+            "which others do not compare with; --convention pll_delta gives it for all"
+        )
     return found
 
 
@@ -427,75 +407,18 @@ class Grid:
         return tuple(Suggestion(variant=self.name(place, n), effect=value) for _, value, place, n in best)
 
 
-class VariantReporter:
-    """Nothing, where no report is asked for; else the page, and a tracked run around the scoring.
-
-    Args:
-        config: says what is wanted.
-        session: the model.
-        notify: told about a tracking server that does not answer.
-    """
-
-    def __init__(self, config: VariantsConfig, session: Session, notify: Callable[[str], None]) -> None:
-        self._config, self._session, self._notify = config, session, notify
-        self._run: TrackedRun | None = None
-
-    @property
-    def run_name(self) -> str | None:
-        """Name of the tracked run, or None."""
-        return None if self._run is None else self._run.name
-
-    def __enter__(self) -> VariantReporter:
-        config, session = self._config, self._session
-        if config.report is None:
-            return self
-        card, entry = session.card, session.entry
-        moment = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        params = {
-            "domain": card.domain,
-            "model": config.model,
-            **({} if entry is None else {"model_name": entry.name, "model_version": entry.version}),
-            "data": shown_name([config.path]),
-            "convention": config.convention,
-            "precision": session.precision,
-        }
-        name = f"variants-{card.run_name or Path(session.model.path).name}-{moment}"[:100]
-        tags = {"domain": card.domain, "task": "variants"}
-        run = Tracker(Workspace.locate(), warn=self._notify).start(
-            name, experiment=f"seqmlm-{card.domain}", params=params, tags=tags
-        )
-        self._run = run.__enter__()
-        if entry is not None:
-            run.uses(entry.name, entry.version)
-        return self
-
-    def finish(self, result: VariantsResult, judged: Sequence[Judged], grid: Grid | None) -> None:
-        """Write the page, and keep it and the figures with the run.
-
-        Raises:
-            StateError: it cannot be written.
-        """
-        if self._config.report is None or self._run is None:
-            return
-        page(self._config, result, judged, grid).write(self._config.report)
-        numbers: dict[str, float] = {
-            "variants": result.variants,
-            "scored": result.scored,
-            "bad_records": result.bad,
-        }
-        if result.agreement is not None:
-            for name, own in result.agreement.metrics.items():
-                prefix = "" if name == "model" else f"{_safe(name)}/"
-                numbers |= {f"{prefix}{metric}": value.value for metric, value in own.items()}
-        finite = {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
-        self._run.log_metrics(0, finite)
-        self._run.artifact(self._config.report)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._run is not None:
-            self._run.__exit__(kind, error, trace)
+def _figures(result: VariantsResult) -> dict[str, float]:
+    """What the run keeps: counts, and the agreement of each prediction."""
+    found: dict[str, float] = {
+        "variants": result.variants,
+        "scored": result.scored,
+        "bad_records": result.bad,
+    }
+    if result.agreement is not None:
+        for name, own in result.agreement.metrics.items():
+            prefix = "" if name == "model" else f"{_safe(name)}/"
+            found |= {f"{prefix}{metric}": value.value for metric, value in own.items()}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _safe(name: str) -> str:
@@ -505,7 +428,7 @@ def _safe(name: str) -> str:
 
 def page(config: VariantsConfig, result: VariantsResult, judged: Sequence[Judged], grid: Grid | None) -> Page:
     """The report."""
-    made = Page(f"Variants by {config.model}", f"{shown_name([config.path])}, effects by {config.convention}")
+    made = Page(f"Variants by {config.model}", f"{shown_name(config.paths)}, effects by {config.convention}")
     made.cards({"variants": result.variants, "scored": result.scored, "left out": result.bad})
     if result.agreement is not None:
         made.table("Agreement with the measurements", *agreement_table(result.agreement))
@@ -524,7 +447,7 @@ def page(config: VariantsConfig, result: VariantsResult, judged: Sequence[Judged
         ]
         labels = [f"{letter}{place + grid.first}" for place, letter in enumerate(grid.wildtype)]
         note = (
-            "how many bits less probable each residue is than the wild type's, which is shaded; "
+            "how many bits less probable each letter is than that of the wild type, which is shaded; "
             "without colour: as probable, or more"
         )
         made.grid("Every substitution", bits, grid.letters, labels, cells, scale=SCALE, note=note)

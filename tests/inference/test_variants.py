@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkpoints import checkpoint
 from tiny_fields import random_model
-from transformers import EsmConfig, EsmForMaskedLM
 
 from seqmlm.domains.variants import Edit, Variant
 from seqmlm.engine.query import Query
 from seqmlm.errors import UsageError
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import CONVENTIONS, MASKED, VariantScorer
-from seqmlm.tokenizers.fast import fast_residue_tokenizer
 from seqmlm.tokenizers.kmer import KmerTokenizer
 from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
 
@@ -39,27 +38,8 @@ INDELS = [
 @pytest.fixture(scope="module")
 def esm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Any]:
     """A random ESM checkpoint as transformers saves it, opened by us and by transformers."""
-    torch.manual_seed(7)
     folder = tmp_path_factory.mktemp("esm")
-    fast = fast_residue_tokenizer(TOKENS)
-    config = EsmConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        vocab_size=len(fast),
-        pad_token_id=fast.pad_token_id,
-        mask_token_id=fast.mask_token_id,
-        position_embedding_type="rotary",
-    )
-    model = EsmForMaskedLM(config)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(8)
-    model.eval()
-    model.save_pretrained(folder)
-    fast.save_pretrained(str(folder))
+    model, _ = checkpoint("esm", folder)
     return Session.open(str(folder), domain="protein", expert="none"), model
 
 
