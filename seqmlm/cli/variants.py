@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def variants(
     model: opt.Model,
     path: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="FILE", help="Variants: .csv, .tsv, .jsonl, .parquet, .txt (one a line), or sequences."
         ),
-    ],
+    ] = None,
     wildtype: Annotated[
         str | None,
         typer.Option(help="File of the wild type. Default: the table's column wt_seq or target_seq."),
@@ -70,6 +70,14 @@ def variants(
             "each of another place while there is one.",
         ),
     ] = 0,
+    proteingym: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Instead of FILE: score every assay of this folder, its reference file and tables; --out is "
+            "then a folder of tables with the scores.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(help="Write an HTML report with a map of all substitutions; is kept in an MLflow run."),
@@ -104,9 +112,16 @@ def variants(
 
     from seqmlm.cli.console import ScoringConsole
     from seqmlm.cli.output import print_json
+    from seqmlm.errors import UsageError
     from seqmlm.tasks.variants import VariantsConfig, judge_variants
 
+    if proteingym is not None:
+        _benchmark(given, path)
+        return
+    if path is None:
+        raise UsageError("name a file of variants")
     given["paths"] = [given.pop("path")]
+    given.pop("proteingym")
     config = opt.configured(VariantsConfig, given, prediction=tuple(prediction or ()))
     rows = out is None and not (measured or next or json_output)
     with ScoringConsole() as console:
@@ -117,12 +132,41 @@ def variants(
         _show(result)
 
 
+_OF_FILES = ("wildtype", "column", "first", "measured", "prediction", "cutoff", "alignment", "next", "report")
+
+
+def _benchmark(given: dict[str, Any], path: str | None) -> None:
+    """Score the assays of a folder."""
+    from seqmlm.cli.console import ScoringConsole
+    from seqmlm.cli.output import escape, print_json, print_table
+    from seqmlm.errors import UsageError
+    from seqmlm.tasks.assays import AssaysConfig, judge_assays
+    from seqmlm.tasks.variants import agreement_table, intervals
+
+    if path is not None or any(given.pop(name) for name in _OF_FILES):
+        raise UsageError(
+            "--proteingym names the variants, their wild types and measurements: leave the rest out"
+        )
+    given.pop("path")
+    json_output = given["json_output"]
+    config = opt.configured(AssaysConfig, given, folder=given.pop("proteingym"), scores=given.pop("out"))
+    with ScoringConsole() as console:
+        result = judge_assays(config, console)
+    if json_output:
+        told = {"assays": result.assays, "overall": intervals(result.overall)}
+        print_json({**told, "variants": result.variants, "seconds": result.seconds})
+    else:
+        columns, rows = agreement_table(result.overall)
+        print_table(columns, [[escape(cell) for cell in row] for row in rows])
+    tell(f"scored {number_of(result.variants, 'variant')} of {number_of(len(result.assays), 'assay')}")
+
+
 def _show(result: VariantsResult) -> None:
     from seqmlm.cli.output import escape, print_table
     from seqmlm.tasks.variants import agreement_table
 
     if result.agreement is not None:
-        columns, rows = agreement_table(result.agreement)
+        columns, rows = agreement_table(result.agreement.metrics)
         print_table(columns, [[escape(cell) for cell in row] for row in rows])
         gain = result.agreement.gain
         if gain is not None:

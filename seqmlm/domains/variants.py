@@ -9,9 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from seqmlm.data.problems import Problems
+from seqmlm.errors import UsageError
 
 
 class Edit(NamedTuple):
@@ -87,14 +89,35 @@ class VariantTable:
     Args:
         path: the file.
         wildtype: a file with the sequence that they are variants of, or None where the table has it.
+        sequence: that sequence itself, where it is known.
         column: that names the variants, or holds the changed sequences; None: by name.
         first: number that the table gives to the first unit of the wild type; None: inferred.
     """
 
     path: str
     wildtype: str | None = None
+    sequence: str | None = None
     column: str | None = None
     first: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assay:
+    """One of the tables of a benchmark.
+
+    Args:
+        name: of the assay.
+        table: its variants.
+        measured: column of the measurements, higher = fitter.
+        subject: what was changed; assays of one subject count together.
+        kind: what was selected for; all kinds count alike.
+    """
+
+    name: str
+    table: VariantTable
+    measured: str
+    subject: str
+    kind: str
 
 
 Predict = Callable[[Variant], float | None]
@@ -135,3 +158,12 @@ class Variants(ABC):
         Raises:
             DataError: an alignment that cannot be read, or that no wild type belongs to.
         """
+
+    def assays(self, folder: Path) -> list[Assay]:
+        """The assays of a benchmark that the field has.
+
+        Raises:
+            UsageError: the field has none.
+            DataError: the folder is not laid out as it is published.
+        """
+        raise UsageError("this field has no benchmark of variants")

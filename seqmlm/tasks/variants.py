@@ -16,7 +16,8 @@ from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.domains.variants import Variant, Variants, VariantTable
 from seqmlm.errors import DataError, StateError, UsageError, nearest
-from seqmlm.evaluation.effects import METRICS, Agreement, agreement
+from seqmlm.evaluation.effects import DRAWS, METRICS, Agreement, agreement
+from seqmlm.evaluation.intervals import Difference
 from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
@@ -126,14 +127,15 @@ class VariantsResult:
         told["seconds"] = self.seconds
         if self.agreement is not None:
             own = self.agreement
-            told |= {"measured": own.n, "fit": own.positive, "agreement": _plain(own.metrics)}
+            told |= {"measured": own.n, "fit": own.positive, "agreement": intervals(own.metrics)}
             told["gain"] = None if own.gain is None else {"against": own.against, **_interval(own.gain)}
         if self.suggestions:
             told["next"] = [{"variant": one.variant, "effect": one.effect} for one in self.suggestions]
         return told
 
 
-def _plain(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def intervals(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures with their intervals, as JSON has them."""
     return {name: {key: _interval(value) for key, value in own.items()} for name, own in metrics.items()}
 
 
@@ -160,6 +162,14 @@ class Judged:
         told = {"id": one.name, "source": one.source, "line": one.line, "effect": self.effect}
         known = {name: self.effects.get(name) for name in (*CONVENTIONS, "pll_delta_per_unit")}
         return {**told, "convention": self.convention if self.effects else None, **known}
+
+
+def judged(scorer: VariantScorer, variants: Sequence[Variant], convention: str) -> list[Judged]:
+    """Score some variants; deletions and insertions have "pll_delta" whatever the convention is."""
+    return [
+        Judged(variant=one, effects=own, convention=convention if one.substitutions else "pll_delta")
+        for one, own in zip(variants, scorer.effects(variants), strict=True)
+    ]
 
 
 def judge_variants(
@@ -193,22 +203,22 @@ def judge_variants(
             raise UsageError("--next needs variants of one wild type, and these have several")
         measured = None if config.measured is None else Measurements.of(config, field, session, variants)
         scorer = VariantScorer(session, field.letters, pll=config.convention == "pll_delta")
-        judged = _scored(config, session, scorer, variants, problems, stdout, told)
+        found = _scored(config, session, scorer, variants, problems, stdout, told)
         grid = None
         if config.next or config.report is not None:
             grid = Grid.of(variants, scorer, field.letters)
         result = VariantsResult(
             variants=len(variants),
-            scored=sum(one.effect is not None for one in judged),
+            scored=sum(one.effect is not None for one in found),
             bad=problems.bad_count,
             convention=config.convention,
-            agreement=None if measured is None else measured.compared(judged),
+            agreement=None if measured is None else measured.compared(found),
             suggestions=() if grid is None else grid.suggestions(config.next, measured),
             passes=session.conditionals().statistics.unique,
             seconds=time.monotonic() - began,
         )
     if config.report is not None:
-        made = page(config, result, judged, grid)
+        made = page(config, result, found, grid)
         told_of = {"convention": config.convention}
         keep_report(config, session, "variants", made, config.report, _figures(result), told_of)
     return result
@@ -227,18 +237,11 @@ def _scored(
     found: list[Judged] = []
 
     def answers(batch: Sequence[Variant]) -> list[Judged]:
-        return [
-            Judged(
-                variant=one,
-                effects=own,
-                convention=config.convention if one.substitutions else "pll_delta",
-            )
-            for one, own in zip(batch, scorer.effects(batch), strict=True)
-        ]
+        return judged(scorer, batch, config.convention)
 
-    def rows(judged: list[Judged]) -> list[Fields]:
-        found.extend(judged)
-        return [one.row() for one in judged]
+    def rows(done: list[Judged]) -> list[Fields]:
+        found.extend(done)
+        return [one.row() for one in done]
 
     output = Output(config.out, COLUMNS, format=format_of(config.out, config.format_out), stdout=stdout)
     Runner(session, answers, rows, output, problems, progress=told).run_items(variants)
@@ -293,11 +296,11 @@ class Measurements:
                 named[name] = own
         return cls(values=values, fit=fit, predictions=named, variants=variants)
 
-    def compared(self, judged: Sequence[Judged]) -> Agreement:
+    def compared(self, judged: Sequence[Judged], draws: int = DRAWS) -> Agreement:
         """How the model and the others agree with the measurements, on variants that have all of them."""
         own = np.array([_number(one.effect) for one in judged])
         places = [tuple(edit.start for edit in one.edits) for one in self.variants]
-        return agreement(self.values, {"model": own, **self.predictions}, self.fit, places)
+        return agreement(self.values, {"model": own, **self.predictions}, self.fit, places, draws=draws)
 
 
 def training_floor(session: Session) -> Any:
@@ -431,7 +434,7 @@ def page(config: VariantsConfig, result: VariantsResult, judged: Sequence[Judged
     made = Page(f"Variants by {config.model}", f"{shown_name(config.paths)}, effects by {config.convention}")
     made.cards({"variants": result.variants, "scored": result.scored, "left out": result.bad})
     if result.agreement is not None:
-        made.table("Agreement with the measurements", *agreement_table(result.agreement))
+        made.table("Agreement with the measurements", *agreement_table(result.agreement.metrics))
     if result.suggestions:
         rows = [(one.variant, one.effect) for one in result.suggestions]
         made.table("To be tested next", ("variant", "effect, nats"), rows)
@@ -461,11 +464,13 @@ def page(config: VariantsConfig, result: VariantsResult, judged: Sequence[Judged
     return made
 
 
-def agreement_table(found: Agreement) -> tuple[list[str], list[list[str | float]]]:
+def agreement_table(
+    found: Mapping[str, Mapping[str, Difference]],
+) -> tuple[list[str], list[list[str | float]]]:
     """Columns and rows: a prediction a row, its figures with intervals."""
     names = {"spearman": "Spearman", "ndcg": "NDCG@10%", "auc": "AUC", "mcc": "MCC"}
     rows: list[list[str | float]] = [
         [name, *(f"{own[m].value:.4f} ({own[m].low:.3f} to {own[m].high:.3f})" for m in METRICS)]
-        for name, own in found.metrics.items()
+        for name, own in found.items()
     ]
     return ["prediction", *(names[m] for m in METRICS)], rows

@@ -18,13 +18,14 @@ import numpy as np
 from Bio.Data.IUPACData import protein_letters_3to1_extended
 from numpy.typing import NDArray
 
+from seqmlm.data.files import stem_suffix
 from seqmlm.data.lines import lines
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows, required
 from seqmlm.domains.base import Domain
 from seqmlm.domains.protein.readers import substitution_matrix
-from seqmlm.domains.variants import Edit, Predict, Variant, Variants, VariantTable, changes
+from seqmlm.domains.variants import Assay, Edit, Predict, Variant, Variants, VariantTable, changes
 from seqmlm.errors import DataError, UsageError, number_of
 from seqmlm.tokenizers.residue import RESIDUES, STANDARD
 
@@ -147,7 +148,9 @@ class ProteinVariants(Variants):
         self._domain = domain
 
     def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
-        wildtype = None if table.wildtype is None else self._wildtype(table.wildtype)
+        wildtype = table.sequence
+        if wildtype is None and table.wildtype is not None:
+            wildtype = self._wildtype(table.wildtype)
         bad = list[DataError]()
         rows = list(self._rows(table, wildtype, bad))
         if not rows and not bad:
@@ -213,12 +216,46 @@ class ProteinVariants(Variants):
         if self._sequences(path):
             for record in self._records(path):
                 yield record.line, {"id": record.id, "mutated_sequence": str(record.raw)}
-        elif Path(path).name.removesuffix(".gz").endswith(".txt"):
+        elif stem_suffix(path) == ".txt":
             yield from (
                 (number, {"mutant": text}) for number, text in lines(path, Problems()) if text.strip()
             )
         else:
             yield from read_rows(path)
+
+    def assays(self, folder: Path) -> list[Assay]:
+        """ProteinGym: a reference file with `DMS_id` and `target_seq`, and a table `DMS_id`.csv an assay.
+
+        Assays whose table is not there are left out.
+        """
+        files = {path.name.removesuffix(".gz"): path for path in sorted(folder.rglob("*.csv*"), reverse=True)}
+        found, reference = [], None
+        for path in files.values():
+            for line, row in read_rows(str(path)):
+                if not {"DMS_id", "target_seq"} <= row.keys():
+                    break
+                reference = path
+                table = files.get(str(row.get("DMS_filename") or f"{row['DMS_id']}.csv"))
+                if table is not None:
+                    sequence = _checked(str(row["target_seq"]).upper(), str(path), line)
+                    found.append(
+                        Assay(
+                            name=str(row["DMS_id"]),
+                            table=VariantTable(path=str(table), sequence=sequence, first=1),
+                            measured="DMS_score",
+                            subject=str(row.get("UniProt_ID") or row["DMS_id"]),
+                            kind=str(row.get("coarse_selection_type") or ""),
+                        )
+                    )
+        if not found:
+            reason = (
+                "no reference file with DMS_id and target_seq"
+                if reference is None
+                else "no table of an assay"
+            )
+            remedy = "name the folder that has ProteinGym's reference file and its DMS tables, unpacked"
+            raise DataError(reason, source=str(folder), remedy=remedy)
+        return found
 
     def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
         """BLOSUM62, and the columns of an alignment, each place by itself."""
