@@ -155,10 +155,10 @@ class ProteinVariants(Variants):
         rows = list(self._rows(table, wildtype, bad))
         if not rows and not bad:
             raise DataError("no variants", source=table.path, remedy="give a file with one variant a row")
-        firsts = {
-            sequence: _numbering(table, [row for row in rows if row.wildtype == sequence], sequence, say)
-            for sequence in dict.fromkeys(row.wildtype for row in rows)
-        }
+        of: dict[str, list[_Row]] = {}
+        for row in rows:
+            of.setdefault(row.wildtype, []).append(row)
+        firsts = {sequence: _numbering(table, own, sequence, say) for sequence, own in of.items()}
         found = list[Variant]()
         for row in rows:
             try:
@@ -334,31 +334,32 @@ def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, say: Ca
     numbers = np.array([number for _, number in places])
     residues = np.frombuffer(wildtype.encode(), dtype=np.uint8)
 
-    def fitting(first: int) -> NDArray[np.bool_]:
+    def fitting(first: int) -> tuple[float, NDArray[np.bool_]]:
+        """The share of the places inside the wild type that fit it, 0 where most are outside; and which."""
         at = numbers - first
         inside = (at >= 0) & (at < len(residues))
-        return np.asarray(inside & (residues[np.where(inside, at, 0)] == letters))
+        fit = np.asarray(inside & (residues[np.where(inside, at, 0)] == letters))
+        enough = inside.sum() >= max(LEAST_PLACES, len(places) / 2)
+        return float(fit.sum() / inside.sum()) if enough else 0.0, fit
 
-    share = float(fitting(1).mean())
-    if share >= LEAST_SHARE or len(places) < LEAST_PLACES:
+    if fitting(1)[0] >= LEAST_SHARE or len(places) < LEAST_PLACES:
         return 1
     firsts = range(int(numbers.min()) - len(residues) + 1, int(numbers.max()) + 1)
-    shares = np.array([fitting(first).mean() for first in firsts])
-    best = firsts[int(shares.argmax())]
-    if shares.max() < LEAST_SHARE and (best != 1 or share < 0.5):
-        wrong = list(places.items())[int(np.argmin(fitting(best)))]
+    best = max(firsts, key=lambda first: (fitting(first)[0], fitting(first)[1].sum()))
+    share, fit = fitting(best)
+    if share < LEAST_SHARE and (best != 1 or share < 0.5):
+        wrong = list(places.items())[int(np.argmin(fit))]
         raise DataError(
-            f"the residues that the variants name do not fit the wild type: {shares.max():.0%} of "
+            f"the residues that the variants name do not fit the wild type: {share:.0%} of "
             f"{len(places)} places do, at best, where its first residue is number {best}",
             source=table.path,
             line=wrong[1],
             remedy="check the wild type, or say the number of its first residue with --first",
         )
     if best != 1:
-        count = int(fitting(best).sum())
         say(
             f"{table.path} numbers the first residue of the wild type {best}: "
-            f"so {count} of {len(places)} places fit"
+            f"so {fit.sum()} of {len(places)} places fit"
         )
     return best
 

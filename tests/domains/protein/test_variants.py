@@ -107,6 +107,15 @@ def test_numbering_is_inferred_and_said(tmp_path: Path, first: int):
     assert f"the first residue of the wild type {first}: so {len(rows)} of {len(rows)} places fit" in said[0]
 
 
+def test_numbering_of_a_part(tmp_path: Path):
+    """A wild type that is a domain of what was changed: its places fit, and the others are outside."""
+    rows = [f"{letter}{i + 24}W" for i, letter in enumerate(WILDTYPE)]
+    problems = Problems("skip")
+    found, said = read(tmp_path, rows, wildtype=WILDTYPE[3:18], problems=problems)
+    assert "the first residue of the wild type 27: so 15 of 22 places fit" in said[0]
+    assert (len(found), problems.bad_count) == (15, 7)
+
+
 def test_numbering_is_not_guessed_from_few_places(tmp_path: Path):
     """One variant fits somewhere in almost any sequence; that is a wrong wild type, and no numbering."""
     with pytest.raises(DataError, match=r"v\.jsonl:1: Y4W: the wild type has A at 4, not Y") as error:
