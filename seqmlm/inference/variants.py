@@ -16,6 +16,7 @@ place is asked in the window in whose middle it stands, as ProteinGym does; what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -134,6 +135,16 @@ class VariantScorer:
         rows = np.stack([answers[one] for one in contexts]).astype(np.float64)
         old = own.encoding.ids[own.tokens]
         return np.asarray(rows[:, list(self._ids.values())] - rows[np.arange(len(old)), old][:, None])
+
+    def bits(self) -> float | None:
+        """Mean surprisal of what the wild types have at the places asked by `masked`; None if none was."""
+        found = [
+            -float(row[own.encoding.ids[own.tokens[one.place]]])
+            for own in self._wildtypes.values()
+            for one, row in own.known.items()
+            if one.masked
+        ]
+        return float(np.mean(found)) / math.log(2) if found else None
 
     def _own(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:

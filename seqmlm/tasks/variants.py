@@ -106,6 +106,7 @@ class VariantsResult:
     Args:
         variants: read. scored: of them, with an effect. bad: left out.
         convention: of the effect.
+        wildtype_bits: mean surprisal of the wild type at the places that were asked, masked; None if none was.
         agreement: with the measurements; None without.
         suggestions: what to test next.
         passes: of the model, masked copies that were computed.
@@ -116,6 +117,7 @@ class VariantsResult:
     scored: int
     bad: int
     convention: str
+    wildtype_bits: float | None
     agreement: Agreement | None
     suggestions: tuple[Suggestion, ...]
     passes: int
@@ -124,7 +126,7 @@ class VariantsResult:
     def to_dict(self) -> dict[str, Any]:
         """What machines read."""
         told = {name: getattr(self, name) for name in ("variants", "scored", "bad", "convention", "passes")}
-        told["seconds"] = self.seconds
+        told |= {"wildtype_bits": self.wildtype_bits, "seconds": self.seconds}
         if self.agreement is not None:
             own = self.agreement
             told |= {"measured": own.n, "fit": own.positive, "agreement": intervals(own.metrics)}
@@ -212,6 +214,7 @@ def judge_variants(
             scored=sum(one.effect is not None for one in found),
             bad=problems.bad_count,
             convention=config.convention,
+            wildtype_bits=_bits(scorer, field.letters, told),
             agreement=None if measured is None else measured.compared(found),
             suggestions=() if grid is None else grid.suggestions(config.next, measured),
             passes=session.conditionals().statistics.unique,
@@ -222,6 +225,20 @@ def judge_variants(
         told_of = {"convention": config.convention}
         keep_report(config, session, "variants", made, config.report, _figures(result), told_of)
     return result
+
+
+def _bits(scorer: VariantScorer, letters: str, told: Progress) -> float | None:
+    """How well the model knows the wild type; says so where that is no better than chance.
+
+    Effects are worth little there (Gordon et al. 2024): the model has seen nothing like it, or begins elsewhere.
+    """
+    bits, chance = scorer.bits(), math.log2(len(letters))
+    if bits is not None and bits >= chance:
+        told.message(
+            f"the model does not know this wild type: {bits:.2f} bits at a place, by chance {chance:.2f}; cut it "
+            "as the training data are cut, such as to one of its domains, or train on its family"
+        )
+    return bits
 
 
 def _scored(

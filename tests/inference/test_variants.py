@@ -104,6 +104,15 @@ def test_deletions_and_insertions_have_a_pll_delta_alone(esm: tuple[Session, Any
         }
 
 
+def test_bits_of_the_wild_type_are_those_of_the_places_asked(esm: tuple[Session, Any]):
+    session, model = esm
+    scorer = VariantScorer(session, STANDARD)
+    assert scorer.bits() is None
+    scorer.effects([variant((3, "W"), (4, "C"))])
+    rows = [direct(model, WILDTYPE, place, {place})[ID[WILDTYPE[place]]] for place in (3, 4)]
+    assert scorer.bits() == pytest.approx(-np.mean(rows) / np.log(2), abs=1e-5)
+
+
 def test_no_pass_is_repeated(esm: tuple[Session, Any]):
     """All 418 single substitutions take a pass a place and one unmasked; a second scoring takes none."""
     scorer = VariantScorer(esm[0], STANDARD)

@@ -71,6 +71,7 @@ def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
     assert "scored 5 of 6 variants" in done.err
     assert "1 of 6 variants are deletions or insertions" in done.err
     assert "1 variant with a stop codon" in done.err
+    assert "the model does not know this wild type: " in done.err
 
 
 def test_conventions_and_formats(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
