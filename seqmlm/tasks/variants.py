@@ -106,7 +106,7 @@ class VariantsResult:
     Args:
         variants: read. scored: of them, with an effect. bad: left out.
         convention: of the effect.
-        wildtype_bits: mean surprisal of the wild type at the places that were asked, masked; None if none was.
+        wildtype_bits: mean surprisal of the wild type at the places asked while masked; None if none was.
         agreement: with the measurements; None without.
         suggestions: what to test next.
         passes: of the model, masked copies that were computed.
@@ -230,13 +230,13 @@ def judge_variants(
 def _bits(scorer: VariantScorer, letters: str, told: Progress) -> float | None:
     """How well the model knows the wild type; says so where that is no better than chance.
 
-    Effects are worth little there (Gordon et al. 2024): the model has seen nothing like it, or begins elsewhere.
+    Effects are worth little there (Gordon et al. 2024): the model has seen nothing like it.
     """
     bits, chance = scorer.bits(), math.log2(len(letters))
     if bits is not None and bits >= chance:
         told.message(
-            f"the model does not know this wild type: {bits:.2f} bits at a place, by chance {chance:.2f}; cut it "
-            "as the training data are cut, such as to one of its domains, or train on its family"
+            f"the model does not know this wild type: {bits:.2f} bits at a place, by chance {chance:.2f}; "
+            "cut it as the training data are cut, such as to one of its domains, or train on its family"
         )
     return bits
 
