@@ -86,3 +86,11 @@ def test_intervals_resample_whole_places():
     one, many = once.metrics["model"]["spearman"], often.metrics["model"]["spearman"]
     assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.2)
     assert one.low < one.value < one.high
+
+
+def test_intervals_are_as_wide_as_the_correlation_varies():
+    """Of 400 places: 2 * 1.96 standard errors of a correlation, (1 - rho^2) / sqrt(n), by and large."""
+    measured, predicted = drawn(400)
+    found = agreement(measured, {"model": predicted}, measured > 0, range(400)).metrics["model"]["spearman"]
+    width = 2 * 1.96 * (1 - found.value**2) / np.sqrt(400)
+    assert found.high - found.low == pytest.approx(width, rel=0.25)
