@@ -35,6 +35,7 @@ from seqmlm.cli import (
     runs,
     score,
     train,
+    variants,
     workspace,
     zeroshot,
 )
@@ -42,7 +43,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk", "variants"}
 
 
 class _BrokenPipe(Exception):
@@ -82,6 +83,7 @@ app.command("bias")(bias.bias)
 app.command("risk")(risk.risk)
 app.command("fill")(fill.fill)
 app.command("zeroshot")(zeroshot.zeroshot)
+app.command("variants")(variants.variants)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

@@ -35,6 +35,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
+    from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer, Unknown
 
@@ -480,6 +481,14 @@ class Domain(ABC):
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
         """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
         return None
+
+    def variants(self) -> Variants:
+        """What the field knows of variants: how they are written, checked and predicted without a model.
+
+        Raises:
+            UsageError: the field has none.
+        """
+        raise UsageError(f"domain {self.name} has no variants; seqmlm score compares whole sequences")
 
     def changes(
         self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None

@@ -332,6 +332,52 @@ def heat(bits: Doubles, titles: Sequence[str] = (), *, scale: float = SCALE) -> 
     return _picture(rows, "surprisal of each unit", walk=True, height=30)
 
 
+MOST_COLUMNS = 1000
+"""Columns of a grid that are drawn."""
+
+_BLOCK, _CELL, _ROW = 50, (WIDTH - LEFT - RIGHT) / 50, 11
+
+
+def grid(
+    bits: Doubles,
+    letters: Sequence[str],
+    columns: Sequence[str],
+    names: Sequence[str],
+    *,
+    scale: float = SCALE,
+) -> Markup:
+    """Cells in rows and columns, coloured by bits; 50 columns in a picture, the first `MOST_COLUMNS` of all.
+
+    Args:
+        bits: (C, R); NaN for a cell without a value, which is marked; below 0 is drawn as 0.
+        letters: R of them, the rows.
+        columns: C labels, of which every tenth is shown.
+        names: C * R what is told of a cell when it is pointed at, column after column.
+        scale: bits of the strongest colour.
+    """
+    pictures = []
+    for begin in range(0, min(len(bits), MOST_COLUMNS), _BLOCK):
+        block = bits[begin : min(begin + _BLOCK, MOST_COLUMNS)]
+        shown = steps(block, scale)
+        parts = [
+            Markup('<text x="{}" y="{}">{}</text>').format(LEFT - 14, 14 + (row + 1) * _ROW - 2, letter)
+            for row, letter in enumerate(letters)
+        ]
+        for column in range(len(block)):
+            x = LEFT + column * _CELL
+            if column % 10 == 0:
+                parts.append(Markup('<text x="{:.1f}" y="11">{}</text>').format(x, columns[begin + column]))
+            for row in range(len(letters)):
+                name = names[(begin + column) * len(letters) + row]
+                tip = Markup(' data-tip="{}" tabindex="{}"').format(name, 0 if column == row == 0 else -1)
+                mark = "band" if np.isnan(block[column, row]) else f"h{shown[column, row]}"
+                cell = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"{}/>')
+                parts.append(cell.format(mark, x, 14 + row * _ROW, _CELL, _ROW, tip))
+        label = f"columns {columns[begin]} to {columns[begin + len(block) - 1]}"
+        pictures.append(_picture(parts, label, walk=True, height=18 + len(letters) * _ROW))
+    return Markup("").join(pictures)
+
+
 def _frame(low: float, high: float, values: Doubles, threshold: float | None) -> Frame:
     finite = values[np.isfinite(values)].tolist() + ([] if threshold is None else [threshold])
     floor, ceiling = min(finite, default=0.0), max(finite, default=1.0)

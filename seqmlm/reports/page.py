@@ -232,6 +232,23 @@ class Page:
         drawn = drawing.heat(bits, titles, scale=scale)
         self._figure(heading, legend(scale) + drawn, note, len(bits))
 
+    def grid(
+        self,
+        heading: str,
+        bits: NDArray[np.float64],
+        letters: Sequence[str],
+        columns: Sequence[str],
+        names: Sequence[str],
+        *,
+        scale: float = SCALE,
+        note: str = "",
+    ) -> None:
+        """Add cells in rows and columns, coloured by bits; see `drawing.grid`."""
+        drawn = drawing.grid(bits, letters, columns, names, scale=scale)
+        left_out = f"the first {drawing.MOST_COLUMNS:,} of {len(bits):,} columns are drawn"
+        told = [part for part in (note, left_out if len(bits) > drawing.MOST_COLUMNS else "") if part]
+        self._figure(heading, legend(scale) + drawn, "; ".join(told))
+
     def html(self) -> str:
         """The whole file; control characters, and what turns the direction of text, are shown as escapes."""
         style, script = _resource("style.css"), _resource("script.js")

@@ -122,3 +122,17 @@ def test_the_expected_number_of_rows_is_a_level_line() -> None:
     svg = drawing.histogram(np.array([2, 2]), np.array([0.0, 0.5, 1.0]), expected=4.0)
     (y,) = re.findall(r'<line class="threshold" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', svg)
     assert float(y) == drawing.TOP  # the picture is as high as it
+
+
+def test_a_grid_has_a_cell_for_each_letter_in_blocks_of_columns() -> None:
+    bits = np.full((120, 3), 4.0)
+    bits[7, 1], bits[8, 2], bits[9, 0] = np.nan, -3.0, np.inf
+    names = [f"{column}{letter}" for column in range(120) for letter in "ACD"]
+    svg = drawing.grid(bits, "ACD", [str(column) for column in range(120)], names, scale=8.0)
+    assert svg.count("<svg") == 3
+    assert svg.count("<rect") == 360
+    marks = {tip: mark for mark, tip in re.findall(r'<rect class="(\w+)"[^>]*data-tip="(\w+)"', svg)}
+    assert (marks["7C"], marks["8D"], marks["9A"], marks["0A"]) == ("band", "h0", "h8", "h4")
+    assert not re.search(r'="[^"]*(nan|inf)', svg)
+    many = drawing.grid(np.zeros((1200, 1)), "A", ["x"] * 1200, ["y"] * 1200)
+    assert many.count("<rect") == drawing.MOST_COLUMNS

@@ -24,6 +24,7 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.residue import STANDARD
 
 if TYPE_CHECKING:
+    from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
 
 _NO_RESIDUE = str.maketrans("", "", " \t\r\n-.")
@@ -89,6 +90,12 @@ class ProteinDomain(Domain):
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """The 20 standard residues."""
         return STANDARD
+
+    def variants(self) -> Variants:
+        """Substitutions, deletions and insertions of residues, as people write them."""
+        from seqmlm.domains.protein.variants import ProteinVariants
+
+        return ProteinVariants(self)
 
     def clusters(self) -> Callable[[Record], str]:
         """Clusters of proteins with half of their residues equal."""

@@ -1,0 +1,504 @@
+"""Variants of proteins: every notation people use, checked against the wild type, and two cheap rivals.
+
+`A123G`, several joined by `:` `,` `/` `+` or `;`, HGVS (`p.Ala123Val`, deletions, insertions, duplications),
+changed sequences, and tables with a column each for the residue, its number and what stands there instead.
+Tables number residues as their authors do; that a wild type begins elsewhere is inferred from the residues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from Bio.Data.IUPACData import protein_letters_3to1_extended
+from numpy.typing import NDArray
+
+from seqmlm.data.files import stem_suffix
+from seqmlm.data.lines import lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.rows import read_rows, required
+from seqmlm.domains.base import Domain
+from seqmlm.domains.protein.readers import substitution_matrix
+from seqmlm.domains.variants import Assay, Edit, Predict, Variant, Variants, VariantTable, changes
+from seqmlm.errors import DataError, UsageError, number_of
+from seqmlm.tokenizers.residue import RESIDUES, STANDARD
+
+NAMES = ("mutant", "mutation", "mutations", "variant", "variants", "hgvs", "hgvs_p", "hgvs_pro", "aa_change")
+SEQUENCES = ("mutated_sequence", "mut_seq", "mutant_sequence", "sequence")
+WILDTYPES = ("wt_seq", "wildtype_sequence", "wild_type_sequence", "target_seq", "wildtype")
+TRIPLES = (
+    ("wt", "position", "mutant"),
+    ("wt", "pos", "mt"),
+    ("wt amino acid", "position", "mutation"),  # Olson et al. 2014
+    ("ref_aa", "position", "alt_aa"),
+)
+
+LEAST_SHARE = 0.95
+"""Of the places of a table, whose residue must fit for another numbering to be believed."""
+
+LEAST_PLACES = 6
+"""Distinct places without which another numbering is not inferred: fewer fit somewhere by chance."""
+
+ALIKE = 0.8
+"""Share of equal residues from which on two rows of an alignment count as one."""
+
+MOST_ROWS = 5000
+
+_MOST_TOLD = 5  # bad variants named in one message
+_THREE = {**protein_letters_3to1_extended, "Ter": "*"}
+_UNCHANGED = ("", "=", "wt", "_wt", "wildtype", "wild type", "_sy")
+_ACCESSION = re.compile(r"^[A-Za-z_]+\d+(\.\d+)?:(?=\[?p\.)")
+_CHANGE = re.compile(
+    r"([A-Z*])(\d+)(?:_([A-Z*])(\d+))?(delins|del|dup|ins|=|-|\*|[A-Z])([A-Z*]*)", flags=re.ASCII
+)
+_SEQUENCE = re.compile(r"[A-Za-z]{6,}\*?")
+
+
+class Change(NamedTuple):
+    """One change as it is written.
+
+    Args:
+        places: (residue, number) of one place, or of the first and the last.
+        what: "sub", "del", "dup", "ins", "delins", or "=" for none.
+        new: residues that are put there.
+    """
+
+    places: tuple[tuple[str, int], ...]
+    what: str
+    new: str
+
+
+def parse(text: str) -> tuple[Change, ...]:
+    """The changes that a notation names; none for the wild type itself.
+
+    Raises:
+        ValueError: what it is instead.
+
+    >>> parse("p.Ala123Val") == parse("A123V")
+    True
+    >>> [one.what for one in parse("A1P:D2del, G3_K4insAA")]
+    ['sub', 'del', 'ins']
+    """
+    bare = re.sub(r"[()\[\]?\s]", "", _ACCESSION.sub("", text.strip()))
+    if bare.removeprefix("p.").lower() in _UNCHANGED:
+        return ()
+    found = []
+    for part in re.split(r"[:,/+;]", bare):
+        letters = re.sub(
+            r"[A-Z][a-z]{2}(?=\d|_|$|[A-Z]|del|dup|ins|=|\*)",
+            _one_letter,
+            part[2:] if part.startswith("p.") else part,
+        )
+        match = _CHANGE.fullmatch(letters)
+        if match is None:
+            raise ValueError(f"{text[:60]!r} is no variant such as A123G, A1P:D2N or p.Ala123Val")
+        found.append(_change(match, text))
+    return tuple(found)
+
+
+def _one_letter(found: re.Match[str]) -> str:
+    return str(_THREE.get(found[0], found[0]))
+
+
+def _change(match: re.Match[str], text: str) -> Change:
+    letter, number, last, end, what, new = match.groups()
+    places = ((letter, int(number)),) if last is None else ((letter, int(number)), (last, int(end)))
+    what = "del" if what == "-" else what
+    if len(what) == 1:
+        if new or last is not None:
+            raise ValueError(f"{text[:60]!r} exchanges one residue for several; write delins")
+        return Change(places, "=" if what in ("=", letter) else "sub", "" if what == "=" else what)
+    if bool(new) is not (what in ("ins", "delins")) or (what == "ins" and last is None):
+        raise ValueError(f"{text[:60]!r} is no {what} such as A1del, A1_G3dup, A1_C2insGG or A1delinsGG")
+    return Change(places, what, new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A row that was read.
+
+    Args:
+        changes: as written; None where `mutant` has the changed sequence.
+    """
+
+    name: str
+    line: int
+    fields: Mapping[str, Any]
+    wildtype: str
+    changes: tuple[Change, ...] | None
+    mutant: str = ""
+
+
+class ProteinVariants(Variants):
+    """Variants of proteins.
+
+    Args:
+        domain: reads the files of sequences.
+    """
+
+    letters = STANDARD
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+
+    def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
+        wildtype = table.sequence
+        if wildtype is None and table.wildtype is not None:
+            wildtype = self._wildtype(table.wildtype)
+        bad = list[DataError]()
+        rows = list(self._rows(table, wildtype, bad))
+        if not rows and not bad:
+            raise DataError("no variants", source=table.path, remedy="give a file with one variant a row")
+        of: dict[str, list[_Row]] = {}
+        for row in rows:
+            of.setdefault(row.wildtype, []).append(row)
+        firsts = {sequence: _numbering(table, own, sequence, say) for sequence, own in of.items()}
+        found = list[Variant]()
+        for row in rows:
+            try:
+                found.append(_variant(row, table.path, firsts[row.wildtype]))
+            except ValueError as error:
+                bad.append(_bad(str(error), table.path, row.line))
+        _refuse(sorted(bad, key=lambda one: one.line or 0), problems)
+        if stops := sum(not one.scored for one in found):
+            say(f"{number_of(stops, 'variant')} with a stop codon: not scored, as no residue stands there")
+        yield from found
+
+    def _records(self, path: str, **options: Any) -> Iterator[Record]:
+        return self._domain.read([path], Problems(), **options)
+
+    def _sequences(self, path: str) -> bool:
+        """Whether a file is one of sequences, by its name."""
+        return self._domain.format_of(path) not in (None, self._domain.dataset)
+
+    def _wildtype(self, path: str) -> str:
+        found = list(self._records(path))
+        if len(found) != 1:
+            raise DataError(
+                f"{number_of(len(found), 'sequence')}, and the wild type is one",
+                source=path,
+                remedy="give a file with that sequence alone",
+            )
+        return _checked(str(found[0].raw), path, found[0].line)
+
+    def _rows(self, table: VariantTable, wildtype: str | None, bad: list[DataError]) -> Iterator[_Row]:
+        columns: tuple[str, ...] | None = None
+        for line, fields in self._fields(table.path):
+            columns = columns or _columns(fields, table, line)
+            own = next((str(fields[name]) for name in WILDTYPES if fields.get(name)), None)
+            sequence = wildtype or (own and _checked(own.upper(), table.path, line))
+            if sequence is None:
+                raise UsageError("the variants' wild type is not known: name its FASTA file with --wildtype")
+            text = "".join(str(required(fields, name, table.path, line) or "") for name in columns).strip()
+            letters = columns[0] in SEQUENCES or _SEQUENCE.fullmatch(text) is not None
+            name = str(fields.get("id", "")) if columns[0] in SEQUENCES else text[:200]
+            try:
+                if letters and text.lower() not in _UNCHANGED:
+                    mutant = _checked(text.upper().removesuffix("*"), table.path, line)
+                    yield _Row(
+                        name=name, line=line, fields=fields, wildtype=sequence, changes=None, mutant=mutant
+                    )
+                else:
+                    yield _Row(name=name, line=line, fields=fields, wildtype=sequence, changes=parse(text))
+            except ValueError as error:
+                bad.append(_bad(str(error), table.path, line))
+            except DataError as error:
+                bad.append(error)
+
+    def _fields(self, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The rows of a table; records and lines of text are rows of one column."""
+        if self._sequences(path):
+            for record in self._records(path):
+                yield record.line, {"id": record.id, "mutated_sequence": str(record.raw)}
+        elif stem_suffix(path) == ".txt":
+            yield from (
+                (number, {"mutant": text}) for number, text in lines(path, Problems()) if text.strip()
+            )
+        else:
+            yield from read_rows(path)
+
+    def assays(self, folder: Path) -> list[Assay]:
+        """ProteinGym: a reference file with `DMS_id` and `target_seq`, and a table `DMS_id`.csv an assay.
+
+        Assays whose table is not there are left out.
+        """
+        files = {path.name.removesuffix(".gz"): path for path in sorted(folder.rglob("*.csv*"), reverse=True)}
+        found, reference = [], None
+        for path in files.values():
+            for line, row in read_rows(str(path)):
+                if not {"DMS_id", "target_seq"} <= row.keys():
+                    break
+                reference = path
+                table = files.get(str(row.get("DMS_filename") or f"{row['DMS_id']}.csv"))
+                if table is not None:
+                    sequence = _checked(str(row["target_seq"]).upper(), str(path), line)
+                    found.append(
+                        Assay(
+                            name=str(row["DMS_id"]),
+                            table=VariantTable(path=str(table), sequence=sequence, first=1),
+                            measured="DMS_score",
+                            subject=str(row.get("UniProt_ID") or row["DMS_id"]),
+                            kind=str(row.get("coarse_selection_type") or ""),
+                        )
+                    )
+        if not found:
+            reason = (
+                "no reference file with DMS_id and target_seq"
+                if reference is None
+                else "no table of an assay"
+            )
+            remedy = "name the folder that has ProteinGym's reference file and its DMS tables, unpacked"
+            raise DataError(reason, source=str(folder), remedy=remedy)
+        return found
+
+    def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
+        """BLOSUM62, and the columns of an alignment, each place by itself."""
+        found: dict[str, Predict] = {"BLOSUM62": _blosum()}
+        if alignment is not None:
+            rows = [str(one.raw) for one in self._records(alignment, gaps="keep")]
+            sites = {one: _sites(rows, one, alignment) for one in wildtypes}
+            found["site-independent"] = lambda variant: _site_independent(sites[variant.wildtype], variant)
+        return found
+
+
+def _columns(fields: Mapping[str, Any], table: VariantTable, line: int) -> tuple[str, ...]:
+    """The column of the variants, or the three that name one together."""
+    if table.column is not None:
+        required(fields, table.column, table.path, line)
+        return (table.column,)
+    lower = {str(name).lower().removeprefix("\ufeff"): str(name) for name in fields}
+    for triple in TRIPLES:
+        if all(name in lower for name in triple):
+            return tuple(lower[name] for name in triple)
+    known = next((lower[name] for name in (*NAMES, *SEQUENCES) if name in lower), None)
+    if known is None:
+        raise DataError(
+            "no column with a known name for the variants",
+            source=table.path,
+            line=line,
+            remedy=f"name it with --column; known: {', '.join((*NAMES[:4], *SEQUENCES[:2]))}",
+        )
+    return (known,)
+
+
+def _bad(reason: str, path: str, line: int) -> DataError:
+    return DataError(reason, source=path, line=line, remedy="correct it, or leave it out (--on-error skip)")
+
+
+def _checked(sequence: str, path: str, line: int) -> str:
+    """A sequence of residues.
+
+    Raises:
+        DataError: a letter that is none.
+    """
+    foreign = next((i for i, letter in enumerate(sequence) if letter not in RESIDUES), None)
+    if foreign is not None or not sequence:
+        what = (
+            "an empty sequence"
+            if foreign is None
+            else f"{sequence[foreign]!r} at {foreign + 1} is no residue"
+        )
+        raise _bad(what, path, line)
+    return sequence
+
+
+def _refuse(bad: Sequence[DataError], problems: Problems) -> None:
+    """Hand bad variants on; where the first one ends all, it names the others too."""
+    if len(bad) > 1 and problems.on_error == "raise":
+        others = "; ".join(f"line {one.line}: {one.reason}" for one in bad[1:_MOST_TOLD])
+        more = f"; and {len(bad) - _MOST_TOLD} more" if len(bad) > _MOST_TOLD else ""
+        first = bad[0]
+        problems.bad(_bad(f"{first.reason}; {others}{more}", first.source or "", first.line or 1))
+    for one in bad:
+        problems.bad(one)
+
+
+def _numbering(table: VariantTable, rows: Sequence[_Row], wildtype: str, say: Callable[[str], None]) -> int:
+    """The number that a table gives to the first residue of the wild type.
+
+    Raises:
+        DataError: no numbering fits most of the places.
+    """
+    if table.first is not None:
+        return table.first
+    places = {place: row.line for row in reversed(rows) for one in row.changes or () for place in one.places}
+    if not places:
+        return 1
+    letters = np.array([ord(letter) for letter, _ in places])
+    numbers = np.array([number for _, number in places])
+    residues = np.frombuffer(wildtype.encode(), dtype=np.uint8)
+
+    def fitting(first: int) -> tuple[float, NDArray[np.bool_]]:
+        """The share of the places inside the wild type that fit it, 0 where most are outside; and which."""
+        at = numbers - first
+        inside = (at >= 0) & (at < len(residues))
+        fit = np.asarray(inside & (residues[np.where(inside, at, 0)] == letters))
+        enough = inside.sum() >= max(LEAST_PLACES, len(places) / 2)
+        return float(fit.sum() / inside.sum()) if enough else 0.0, fit
+
+    if fitting(1)[0] >= LEAST_SHARE or len(places) < LEAST_PLACES:
+        return 1
+    firsts = range(int(numbers.min()) - len(residues) + 1, int(numbers.max()) + 1)
+    best = max(firsts, key=lambda first: (fitting(first)[0], fitting(first)[1].sum()))
+    share, fit = fitting(best)
+    if share < LEAST_SHARE and (best != 1 or share < 0.5):
+        wrong = list(places.items())[int(np.argmin(fit))]
+        raise DataError(
+            f"the residues that the variants name do not fit the wild type: {share:.0%} of "
+            f"{len(places)} places do, at best, where its first residue is number {best}",
+            source=table.path,
+            line=wrong[1],
+            remedy="check the wild type, or say the number of its first residue with --first",
+        )
+    if best != 1:
+        say(
+            f"{table.path} numbers the first residue of the wild type {best}: "
+            f"so {fit.sum()} of {len(places)} places fit"
+        )
+    return best
+
+
+def _variant(row: _Row, path: str, first: int) -> Variant:
+    """The variant that a row names.
+
+    Raises:
+        ValueError: it does not fit the wild type, or puts there what is no residue.
+    """
+    if row.changes is None:
+        edits = changes(row.wildtype, row.mutant)
+        name = row.name or ":".join(_spelled(row.wildtype, edit, first) for edit in edits)[:200] or "="
+    else:
+        made = [(one.what, _edit(one, row, first)) for one in row.changes]
+        edits, name = tuple(sorted(edit for what, edit in made if what != "=")), row.name or "="
+        if any(a.end > b.start or a == b for a, b in pairwise(edits)):
+            raise ValueError(f"{name}: two changes of the same place")
+    stop = any("*" in edit.text for edit in edits)
+    strange = next((letter for edit in edits for letter in edit.text if letter not in STANDARD + "*"), None)
+    if strange is not None:
+        raise ValueError(f"{name}: {strange} is none of the 20 residues")
+    return Variant(
+        name=name, wildtype=row.wildtype, edits=edits, source=path, line=row.line, fields=row.fields,
+        first=first, scored=not stop,
+    )  # fmt: skip
+
+
+def _spelled(wildtype: str, edit: Edit, first: int) -> str:
+    old, number = wildtype[edit.start : edit.end], edit.start + first
+    return f"{old}{number}{edit.text}" if len(old) == len(edit.text) else f"{number}{old}>{edit.text or '-'}"
+
+
+def _edit(change: Change, row: _Row, first: int) -> Edit:
+    wildtype = row.wildtype
+    for letter, number in change.places:
+        at = number - first
+        if not 0 <= at < len(wildtype):
+            raise ValueError(
+                f"{row.name}: {number} is outside the wild type, whose residues are {first} to "
+                f"{first + len(wildtype) - 1}"
+            )
+        if wildtype[at] != letter:
+            raise ValueError(f"{row.name}: the wild type has {wildtype[at]} at {number}, not {letter}")
+    start, end = change.places[0][1] - first, change.places[-1][1] - first + 1
+    if end <= start or (change.what == "ins" and end != start + 2):
+        raise ValueError(f"{row.name}: the places are not in order, or not beside each other")
+    if change.what == "ins":
+        return Edit(start + 1, start + 1, change.new)
+    if change.what == "dup":
+        return Edit(end, end, wildtype[start:end])
+    return Edit(start, end, change.new)
+
+
+# Rivals that need no model.
+
+
+def _blosum() -> Predict:
+    matrix = substitution_matrix("BLOSUM62", STANDARD)
+    place = {letter: number for number, letter in enumerate(STANDARD)}
+
+    def predict(variant: Variant) -> float | None:
+        pairs = [(variant.wildtype[edit.start], edit.text) for edit in variant.edits]
+        if not variant.substitutions or any(a not in place or b not in place for a, b in pairs):
+            return None
+        return float(sum(matrix[place[a], place[b]] for a, b in pairs))
+
+    return predict
+
+
+def _sites(rows: Sequence[str], wildtype: str, path: str) -> NDArray[np.float64]:
+    """(L, 20) log frequency of each residue in the column of each place; NaN at places of no column.
+
+    The row most like the wild type says which column a place is. A row weighs one over the number of rows
+    that are equal in four of five of its residues, so that near copies of one sequence count once; of more
+    than `MOST_ROWS` rows every second, third ... is taken. Half an observation is added to each residue.
+
+    Raises:
+        DataError: rows of several lengths, or none like the wild type.
+    """
+    if len({len(row) for row in rows}) != 1:
+        raise DataError(
+            "no alignment: its rows differ in length", source=path, remedy="give an aligned family"
+        )
+    table = np.full(256, len(STANDARD), dtype=np.int8)
+    table[np.frombuffer(STANDARD.encode(), dtype=np.uint8)] = np.arange(len(STANDARD))
+    columns = _columns_of(rows, wildtype, path)
+    rows = rows[:: 1 + len(rows) // MOST_ROWS]
+    cells = table[np.frombuffer("".join(rows).upper().encode(), dtype=np.uint8).reshape(len(rows), -1)]
+    known = cells < len(STANDARD)
+    least = ALIKE * known.sum(axis=1)
+    weights = [
+        1 / np.count_nonzero(((cells == row) & known).sum(axis=1) >= own)
+        for row, own in zip(cells, least, strict=True)
+    ]
+    found = np.full((len(wildtype), len(STANDARD)), np.nan)
+    for place, column in columns.items():
+        counts = np.bincount(cells[:, column], weights, len(STANDARD) + 1)[: len(STANDARD)] + 0.5
+        found[place] = np.log(counts / counts.sum())
+    return found
+
+
+def _columns_of(rows: Sequence[str], wildtype: str, path: str) -> dict[int, int]:
+    """Place of the wild type -> its column, by a local alignment with the row most like it."""
+    from Bio.Align import PairwiseAligner, substitution_matrices
+
+    def words(text: str) -> set[str]:
+        return {text[i : i + 3] for i in range(len(text) - 2)}
+
+    own = words(wildtype)
+    letters = [[(i, c) for i, c in enumerate(row.upper()) if c in RESIDUES] for row in rows]
+    texts = ["".join(c for _, c in one) for one in letters]
+    shared = [len(own & words(text)) for text in texts]
+    best = int(np.argmax(shared))
+    if not shared[best]:
+        raise DataError(
+            "no row of the alignment is like the wild type", source=path, remedy="give its family"
+        )
+    aligner = PairwiseAligner(mode="local", open_gap_score=-11, extend_gap_score=-1)
+    aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
+    usual = str.maketrans("UO", "CK")  # which the matrix does not have
+    found = aligner.align(wildtype.translate(usual), texts[best].translate(usual))[0]
+    spans = zip(*found.aligned, strict=True)
+    return {
+        int(place): letters[best][int(there)][0]
+        for (a, b), (c, d) in spans
+        for place, there in zip(range(a, b), range(c, d), strict=True)
+    }
+
+
+def _site_independent(sites: NDArray[np.float64], variant: Variant) -> float | None:
+    if not variant.substitutions or any(
+        variant.wildtype[edit.start] not in STANDARD for edit in variant.edits
+    ):
+        return None
+    ratios = [
+        sites[edit.start, STANDARD.index(edit.text)]
+        - sites[edit.start, STANDARD.index(variant.wildtype[edit.start])]
+        for edit in variant.edits
+    ]
+    total = float(sum(ratios))
+    return None if np.isnan(total) else total

@@ -1,0 +1,169 @@
+"""Variants of a known sequence: what changes where, and what a field must say so that they can be scored.
+
+A field declares `Variants` (`Domain.variants`): how its tables name variants, what is checked, and which
+cheap predictions stand beside the model's. Whoever scores them sees edits of a wild type alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seqmlm.data.problems import Problems
+from seqmlm.errors import UsageError
+
+
+class Edit(NamedTuple):
+    """Text that stands in place of characters start..end-1 of the wild type, counted from 0."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One variant.
+
+    Args:
+        name: as its file spells it.
+        wildtype: the raw sequence it is a variant of.
+        edits: in order, none overlapping; none where nothing changes.
+        source, line: where it stands.
+        fields: the columns of its row.
+        first: number of the wild type's first unit, as people count there.
+        scored: whether a masked model can say anything about it (a stop codon is no unit).
+    """
+
+    name: str
+    wildtype: str
+    edits: tuple[Edit, ...]
+    source: str
+    line: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    first: int = 1
+    scored: bool = True
+
+    @property
+    def substitutions(self) -> bool:
+        """Whether units are exchanged one for one, so that masked conventions apply."""
+        return all(edit.end - edit.start == len(edit.text) == 1 for edit in self.edits)
+
+    @property
+    def mutant(self) -> str:
+        """The raw sequence with all edits made.
+
+        >>> edits = (Edit(1, 2, "W"), Edit(3, 3, "GG"))
+        >>> Variant(name="", wildtype="ACDE", edits=edits, source="", line=0).mutant
+        'AWDGGE'
+        """
+        pieces, done = [], 0
+        for edit in self.edits:
+            pieces += [self.wildtype[done : edit.start], edit.text]
+            done = edit.end
+        return "".join([*pieces, self.wildtype[done:]])
+
+
+def changes(wildtype: str, mutant: str) -> tuple[Edit, ...]:
+    """What turns one sequence into another: each differing letter, or one stretch where lengths differ.
+
+    >>> changes("ACDE", "AWDF"), changes("ACDE", "ACE")
+    ((Edit(start=1, end=2, text='W'), Edit(start=3, end=4, text='F')), (Edit(start=2, end=3, text=''),))
+    """
+    if len(wildtype) == len(mutant):
+        pairs = enumerate(zip(wildtype, mutant, strict=True))
+        return tuple(Edit(place, place + 1, new) for place, (old, new) in pairs if old != new)
+    shorter = min(len(wildtype), len(mutant))
+    head = next((i for i in range(shorter) if wildtype[i] != mutant[i]), shorter)
+    tail = next((i for i in range(shorter - head) if wildtype[-1 - i] != mutant[-1 - i]), shorter - head)
+    return (Edit(head, len(wildtype) - tail, mutant[head : len(mutant) - tail]),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantTable:
+    """A file of variants, and what is told about it.
+
+    Args:
+        path: the file.
+        wildtype: a file with the sequence that they are variants of, or None where the table has it.
+        sequence: that sequence itself, where it is known.
+        column: that names the variants, or holds the changed sequences; None: by name.
+        first: number that the table gives to the first unit of the wild type; None: inferred.
+    """
+
+    path: str
+    wildtype: str | None = None
+    sequence: str | None = None
+    column: str | None = None
+    first: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assay:
+    """One of the tables of a benchmark.
+
+    Args:
+        name: of the assay.
+        table: its variants.
+        measured: column of the measurements, higher = fitter.
+        subject: what was changed; assays of one subject count together.
+        kind: what was selected for; all kinds count alike.
+    """
+
+    name: str
+    table: VariantTable
+    measured: str
+    subject: str
+    kind: str
+
+
+Predict = Callable[[Variant], float | None]
+"""What a cheap rival says of a variant, higher = fitter; None where it says nothing."""
+
+
+class Variants(ABC):
+    """What a field knows of its variants.
+
+    Attributes:
+        letters: what can stand at one place; a map of all changes has a row for each.
+    """
+
+    letters: str
+
+    @abstractmethod
+    def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
+        """The variants of a file, in order.
+
+        Args:
+            table: the file.
+            problems: receives variants that cannot be read or do not fit the wild type.
+            say: told what was inferred, such as how the table numbers the wild type.
+
+        Raises:
+            UsageError: a request that makes no sense.
+            DataError: no such file or column, or one that is no table of variants; under "raise", bad ones.
+        """
+
+    @abstractmethod
+    def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
+        """Predictions that need no model, by name, for comparison.
+
+        Args:
+            wildtypes: all sequences that there are variants of.
+            alignment: a file of related sequences, or None.
+
+        Raises:
+            DataError: an alignment that cannot be read, or that no wild type belongs to.
+        """
+
+    def assays(self, folder: Path) -> list[Assay]:
+        """The assays of a benchmark that the field has.
+
+        Raises:
+            UsageError: the field has none.
+            DataError: the folder is not laid out as it is published.
+        """
+        raise UsageError("this field has no benchmark of variants")

@@ -1,0 +1,128 @@
+"""How well predictions of variants' effects agree with measurements: ProteinGym's figures, with intervals.
+
+Positions are the natural unit: variants of one place share what is hard about it, so whole places are
+resampled, the same ones for all predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarized
+
+Doubles = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+METRICS = ("spearman", "ndcg", "auc", "mcc")
+TOP = 0.1
+DRAWS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How predictions agree with measurements.
+
+    Args:
+        n: variants with a measurement and every prediction.
+        positive: of them, those that count as fit.
+        metrics: prediction -> metric -> value with its interval.
+        gain: Spearman of the first prediction minus that of the best other one, paired; None for one alone.
+        against: the name of that one.
+    """
+
+    n: int
+    positive: int
+    metrics: Mapping[str, Mapping[str, Difference]]
+    gain: Difference | None = None
+    against: str | None = None
+
+
+def ndcg(measured: Doubles, predicted: Doubles) -> float:
+    """NDCG of the tenth that is predicted best, gains the measured values scaled to [0, 1] (as ProteinGym).
+
+    What is predicted alike shares the gains of its ranks. NaN for fewer than 10 values or one value alone.
+    """
+    from sklearn.metrics import ndcg_score
+
+    spread = np.ptp(measured) if len(measured) else 0.0
+    top = int(len(measured) * TOP)
+    if not top or not spread:
+        return float("nan")
+    gains = (measured - measured.min()) / spread
+    return float(ndcg_score(gains[None], predicted[None], k=top))
+
+
+def agreement_of(measured: Doubles, predicted: Doubles, fit: Bools) -> dict[str, float]:
+    """Spearman (average ranks), NDCG, AUC and MCC (predicted fit: at least the median); NaN where undefined.
+
+    Args:
+        measured, predicted: (N,) higher = fitter.
+        fit: (N,) True for variants that count as fit.
+    """
+    from scipy.stats import rankdata
+
+    ranks, truth = rankdata(predicted), rankdata(measured)
+    spread = len(ranks) and ranks.std() * truth.std()
+    rho = np.mean((ranks - ranks.mean()) * (truth - truth.mean())) / spread if spread else float("nan")
+    hits, misses = int(fit.sum()), int((~fit).sum())
+    auc = mcc = float("nan")
+    if hits and misses:
+        auc = (ranks[fit].sum() - hits * (hits + 1) / 2) / (hits * misses)
+        called = predicted >= np.median(predicted)
+        both = np.std(called) * np.std(fit)
+        mcc = (np.mean(called & fit) - called.mean() * fit.mean()) / both if both else 0.0
+    return {"spearman": float(rho), "ndcg": ndcg(measured, predicted), "auc": float(auc), "mcc": float(mcc)}
+
+
+def agreement(
+    measured: Doubles,
+    predictions: Mapping[str, Doubles],
+    fit: Bools,
+    places: Sequence[Hashable],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Agreement:
+    """Compare predictions with measurements on the variants that have all of them.
+
+    Args:
+        measured: (N,) higher = fitter; NaN where there is none.
+        predictions: by name (N,), higher = fitter, NaN where there is none; the first is the one to judge.
+        fit: (N,) True for variants that count as fit.
+        places: (N,) what a variant shares with its siblings.
+        draws, seed: of the bootstrap.
+    """
+    kept = np.isfinite(measured) & np.all([np.isfinite(one) for one in predictions.values()], axis=0)
+    truth, good = measured[kept], fit[kept]
+    chosen = {name: one[kept] for name, one in predictions.items()}
+    numbers: dict[Hashable, int] = {}
+    groups = [
+        numbers.setdefault(place, len(numbers)) for place, keep in zip(places, kept, strict=True) if keep
+    ]
+    values = {name: agreement_of(truth, one, good) for name, one in chosen.items()}
+    drawn = {name: {metric: np.full(draws, np.nan) for metric in METRICS} for name in chosen}
+    weights = bootstrap_weights(groups, draws, seed) if groups else None
+    for draw in range(draws if weights is not None else 0):
+        assert weights is not None
+        taken = np.repeat(np.arange(len(truth)), weights(draw).astype(np.int64))
+        for name, one in chosen.items():
+            for metric, value in agreement_of(truth[taken], one[taken], good[taken]).items():
+                drawn[name][metric][draw] = value
+    found = {
+        name: {metric: summarized(own[metric], drawn[name][metric]) for metric in METRICS}
+        for name, own in values.items()
+    }
+    first, *others = chosen
+    rivals = [name for name in others if np.isfinite(values[name]["spearman"])]
+    best = max(rivals, key=lambda name: values[name]["spearman"], default=None)
+    gain = None
+    if best is not None:
+        gain = summarized(
+            values[first]["spearman"] - values[best]["spearman"],
+            drawn[first]["spearman"] - drawn[best]["spearman"],
+        )
+    return Agreement(n=len(truth), positive=int(good.sum()), metrics=found, gain=gain, against=best)

@@ -1,0 +1,493 @@
+"""Variants: how a model judges each, how that agrees with measurements, and what should be tested next."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.files import expand
+from seqmlm.data.problems import Problems
+from seqmlm.domains.variants import Variant, Variants, VariantTable
+from seqmlm.errors import DataError, StateError, UsageError, nearest
+from seqmlm.evaluation.effects import DRAWS, METRICS, Agreement, agreement
+from seqmlm.evaluation.intervals import Difference
+from seqmlm.inference.expert import stored_expert
+from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
+from seqmlm.inference.session import Session
+from seqmlm.inference.variants import CONVENTIONS, Effects, VariantScorer
+from seqmlm.reports.page import Page
+from seqmlm.streams.outputs import check_outputs
+from seqmlm.streams.sinks import Fields, Schema, format_of
+from seqmlm.tasks.corpus import shown_name
+from seqmlm.tasks.gaps import GapConfig, keep_report
+
+Doubles = NDArray[np.float64]
+
+COLUMNS = Schema(
+    columns={
+        "id": "text",
+        "source": "text",
+        "line": "integer",
+        "effect": "number",
+        "convention": "text",
+        **dict.fromkeys((*CONVENTIONS, "pll_delta_per_unit"), "number"),
+    }
+)
+BINS = "DMS_score_bin"
+"""ProteinGym's column of what counts as fit."""
+
+TRAINING = "training frequencies"
+
+SCALE = 8.0
+"""Bits lost, from which on a substitution has the strongest colour in a report."""
+
+LISTED = 20  # variants of a report that are the fittest, and the least fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantsConfig(GapConfig):
+    """What `seqmlm variants` can be told; `paths` is one table of variants.
+
+    Args:
+        wildtype, column, first: as of `VariantTable`.
+        convention: which of `CONVENTIONS` is the effect; deletions and insertions have "pll_delta".
+        measured: the column of measurements, higher = fitter.
+        prediction: columns of other predictions, higher = fitter.
+        cutoff: measurements from which on a variant counts as fit; None: what the file says, else the median.
+        alignment: a family of the wild type, for the site-independent rival.
+        next: how many variants to name that should be tested next.
+        report: an HTML file.
+    """
+
+    wildtype: str | None = None
+    column: str | None = None
+    first: int | None = None
+    convention: str = "masked"
+    measured: str | None = None
+    prediction: tuple[str, ...] = ()
+    cutoff: float | None = None
+    alignment: str | None = None
+    next: int = 0
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.convention not in CONVENTIONS:
+            raise UsageError(f"no convention {self.convention!r}{nearest(self.convention, CONVENTIONS)}")
+        if self.measured is None and (self.prediction or self.alignment or self.cutoff is not None):
+            raise UsageError("name the column of measurements to compare predictions with (--measured)")
+        if len(self.paths) != 1 or self.next < 0:
+            raise UsageError("name one file of variants, and with --next how many to test")
+
+    @property
+    def table(self) -> VariantTable:
+        """The table."""
+        return VariantTable(path=self.paths[0], wildtype=self.wildtype, column=self.column, first=self.first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """A variant that should be tested: its name, and the effect that the model expects."""
+
+    variant: str
+    effect: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantsResult:
+    """How all variants came out.
+
+    Args:
+        variants: read. scored: of them, with an effect. bad: left out.
+        convention: of the effect.
+        wildtype_bits: mean surprisal of the wild type at the places asked while masked; None if none was.
+        agreement: with the measurements; None without.
+        suggestions: what to test next.
+        passes: of the model, masked copies that were computed.
+        seconds: that it took.
+    """
+
+    variants: int
+    scored: int
+    bad: int
+    convention: str
+    wildtype_bits: float | None
+    agreement: Agreement | None
+    suggestions: tuple[Suggestion, ...]
+    passes: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """What machines read."""
+        told = {name: getattr(self, name) for name in ("variants", "scored", "bad", "convention", "passes")}
+        told |= {"wildtype_bits": self.wildtype_bits, "seconds": self.seconds}
+        if self.agreement is not None:
+            own = self.agreement
+            told |= {"measured": own.n, "fit": own.positive, "agreement": intervals(own.metrics)}
+            told["gain"] = None if own.gain is None else {"against": own.against, **_interval(own.gain)}
+        if self.suggestions:
+            told["next"] = [{"variant": one.variant, "effect": one.effect} for one in self.suggestions]
+        return told
+
+
+def intervals(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures with their intervals, as JSON has them."""
+    return {name: {key: _interval(value) for key, value in own.items()} for name, own in metrics.items()}
+
+
+def _interval(value: Any) -> dict[str, float]:
+    return {"value": value.value, "low": value.low, "high": value.high}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A variant, its log-ratios, and which of them is its effect."""
+
+    variant: Variant
+    effects: Effects
+    convention: str
+
+    @property
+    def effect(self) -> float | None:
+        """Higher = fitter; None where it has none."""
+        return self.effects.get(self.convention)
+
+    def row(self) -> Fields:
+        """The line of the output."""
+        one = self.variant
+        told = {"id": one.name, "source": one.source, "line": one.line, "effect": self.effect}
+        known = {name: self.effects.get(name) for name in (*CONVENTIONS, "pll_delta_per_unit")}
+        return {**told, "convention": self.convention if self.effects else None, **known}
+
+
+def judged(scorer: VariantScorer, variants: Sequence[Variant], convention: str) -> list[Judged]:
+    """Score some variants; deletions and insertions have "pll_delta" whatever the convention is."""
+    return [
+        Judged(variant=one, effects=own, convention=convention if one.substitutions else "pll_delta")
+        for one, own in zip(variants, scorer.effects(variants), strict=True)
+    ]
+
+
+def judge_variants(
+    config: VariantsConfig, stdout: TextIO | None, progress: Progress | None = None
+) -> VariantsResult:
+    """Score the variants of a table, a row for each; compare with measurements; report.
+
+    Args:
+        config: the model, the table and what is wanted.
+        stdout: where rows go when `config.out` is None; None for nowhere.
+        progress: told what happens on the way.
+
+    Raises:
+        UsageError: a request that makes no sense, or a field without variants.
+        DataError: a table that cannot be read; variants that do not fit the wild type, under "raise".
+        StateError: no such model, or rows that cannot be written.
+    """
+    told, began = progress or NoProgress(), time.monotonic()
+    beside = [path for path in (*config.paths, config.wildtype, config.alignment) if path is not None]
+    outputs = {"--out": config.out, "--report": config.report}
+    check_outputs(outputs, inputs=expand(beside))
+    session = config.open()
+    check_outputs(outputs, folder=session.model.path)
+    field = session.domain.variants()
+    quarantine = Path(f"{config.out or 'variants'}.quarantine.jsonl")
+    with Problems(config.on_error, quarantine=quarantine) as problems:
+        variants = list(field.read(config.table, problems, told.message))
+        if not variants:
+            raise problems.nothing()
+        if config.next and len({one.wildtype for one in variants}) > 1:
+            raise UsageError("--next needs variants of one wild type, and these have several")
+        measured = None if config.measured is None else Measurements.of(config, field, session, variants)
+        scorer = VariantScorer(session, field.letters, pll=config.convention == "pll_delta")
+        found = _scored(config, session, scorer, variants, problems, stdout, told)
+        grid = None
+        if config.next or config.report is not None:
+            grid = Grid.of(variants, scorer, field.letters)
+        result = VariantsResult(
+            variants=len(variants),
+            scored=sum(one.effect is not None for one in found),
+            bad=problems.bad_count,
+            convention=config.convention,
+            wildtype_bits=_bits(scorer, field.letters, told),
+            agreement=None if measured is None else measured.compared(found),
+            suggestions=() if grid is None else grid.suggestions(config.next, measured),
+            passes=session.conditionals().statistics.unique,
+            seconds=time.monotonic() - began,
+        )
+    if config.report is not None:
+        made = page(config, result, found, grid)
+        told_of = {"convention": config.convention}
+        keep_report(config, session, "variants", made, config.report, _figures(result), told_of)
+    return result
+
+
+def _bits(scorer: VariantScorer, letters: str, told: Progress) -> float | None:
+    """How well the model knows the wild type; says so where that is no better than chance.
+
+    Effects are worth little there (Gordon et al. 2024): the model has seen nothing like it.
+    """
+    bits, chance = scorer.bits(), math.log2(len(letters))
+    if bits is not None and bits >= chance:
+        told.message(
+            f"the model does not know this wild type: {bits:.2f} bits at a place, by chance {chance:.2f}; "
+            "cut it as the training data are cut, such as to one of its domains, or train on its family"
+        )
+    return bits
+
+
+def _scored(
+    config: VariantsConfig,
+    session: Session,
+    scorer: VariantScorer,
+    variants: Sequence[Variant],
+    problems: Problems,
+    stdout: TextIO | None,
+    told: Progress,
+) -> list[Judged]:
+    """Score and write all variants, batch by batch."""
+    found: list[Judged] = []
+
+    def answers(batch: Sequence[Variant]) -> list[Judged]:
+        return judged(scorer, batch, config.convention)
+
+    def rows(done: list[Judged]) -> list[Fields]:
+        found.extend(done)
+        return [one.row() for one in done]
+
+    output = Output(config.out, COLUMNS, format=format_of(config.out, config.format_out), stdout=stdout)
+    Runner(session, answers, rows, output, problems, progress=told).run_items(variants)
+    if mixed := sum(one.convention != config.convention and bool(one.effects) for one in found):
+        told.message(
+            f"{mixed:,} of {len(found):,} variants are deletions or insertions: they have pll_delta, "
+            "which others do not compare with; --convention pll_delta gives it for all"
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurements:
+    """What was measured of N variants, and what others predict.
+
+    Args:
+        values: (N,) NaN where there is none.
+        fit: (N,) True for those that count as fit.
+        predictions: by name (N,).
+        variants: N of them.
+    """
+
+    values: Doubles
+    fit: NDArray[np.bool_]
+    predictions: Mapping[str, Doubles]
+    variants: Sequence[Variant]
+
+    @classmethod
+    def of(
+        cls, config: VariantsConfig, field: Variants, session: Session, variants: Sequence[Variant]
+    ) -> Measurements:
+        """Read them from the rows of the table.
+
+        Raises:
+            DataError: no such column, or one without a number.
+        """
+        assert config.measured is not None
+        values = _numbers(variants, config.measured)
+        if config.cutoff is None and BINS in variants[0].fields:
+            fit = _numbers(variants, BINS) > 0
+        else:
+            cutoff = float(np.nanmedian(values)) if config.cutoff is None else config.cutoff
+            fit = values >= cutoff
+        named = {name: _numbers(variants, name) for name in config.prediction}
+        texts = list(dict.fromkeys(one.wildtype for one in variants))
+        rivals = dict(field.rivals(texts, config.alignment))
+        if config.alignment is None and (floor := training_floor(session)) is not None:
+            rivals[TRAINING] = floor
+        for name, predict in rivals.items():
+            own = np.array([_number(predict(one) if one.scored else None) for one in variants])
+            if np.isfinite(own).any():
+                named[name] = own
+        return cls(values=values, fit=fit, predictions=named, variants=variants)
+
+    def compared(self, judged: Sequence[Judged], draws: int = DRAWS) -> Agreement:
+        """How the model and the others agree with the measurements, on variants that have all of them."""
+        own = np.array([_number(one.effect) for one in judged])
+        places = [tuple(edit.start for edit in one.edits) for one in self.variants]
+        return agreement(self.values, {"model": own, **self.predictions}, self.fit, places, draws=draws)
+
+
+def training_floor(session: Session) -> Any:
+    """How much more often a unit stood in the training data than the one before it; None if not known."""
+    try:
+        expert = stored_expert(session.model, "counts")
+    except StateError:
+        return None
+    if expert is None:
+        return None
+    log2, tokenizer = expert.log2_unigram, session.tokenizer
+
+    def predict(variant: Variant) -> float | None:
+        if not variant.substitutions:
+            return None
+        old = "".join(variant.wildtype[edit.start] for edit in variant.edits)
+        new = "".join(edit.text for edit in variant.edits)
+        before, after = (own.ids[tokenizer.units.places(own)] for own in tokenizer.encode_batch([old, new]))
+        return float((log2[after] - log2[before]).sum())
+
+    return predict
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
+    """(N,) a column of the table; NaN where a cell is empty.
+
+    Raises:
+        DataError: there is no such column, or a cell is no number.
+    """
+    found = np.full(len(variants), np.nan)
+    for number, one in enumerate(variants):
+        if column not in one.fields:
+            remedy = nearest(column, [str(name) for name in one.fields][:40]).removeprefix("; ")
+            raise DataError("no such field", source=one.source, line=one.line, field=column, remedy=remedy)
+        cell = one.fields[column]
+        if cell is None or str(cell).strip().lower() in ("", "nan", "na"):
+            continue
+        try:
+            found[number] = float(cell)
+        except ValueError:
+            raise DataError(
+                "not a number",
+                source=one.source,
+                line=one.line,
+                field=column,
+                remedy="name a column of numbers",
+            ) from None
+    if not np.isfinite(found).any():
+        raise DataError("a column without numbers", source=variants[0].source, field=column)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grid:
+    """Every single substitution of one wild type.
+
+    Args:
+        wildtype: L units.
+        letters: A of them.
+        values: (L, A) the model's log-ratios, by `masked`.
+        first: number of the first unit.
+    """
+
+    wildtype: str
+    letters: str
+    values: Doubles
+    first: int
+
+    @classmethod
+    def of(cls, variants: Sequence[Variant], scorer: VariantScorer, letters: str) -> Grid | None:
+        """The map of the variants' wild type; None where they have several."""
+        texts = list(dict.fromkeys(one.wildtype for one in variants))
+        if len(texts) > 1:
+            return None
+        return cls(wildtype=texts[0], letters=letters, values=scorer.map(texts[0]), first=variants[0].first)
+
+    def name(self, place: int, letter: int) -> str:
+        """As people write it."""
+        return f"{self.wildtype[place]}{place + self.first}{self.letters[letter]}"
+
+    def suggestions(self, count: int, measured: Measurements | None) -> tuple[Suggestion, ...]:
+        """What to test next: the best expected substitutions that nobody measured, each of another place.
+
+        Greedy: the best of all places first; a place comes again when all others had their turn.
+        """
+        known = set()
+        if measured is not None:
+            for one, value in zip(measured.variants, measured.values, strict=True):
+                if len(one.edits) == 1 and not math.isnan(value):
+                    known.add((one.edits[0].start, one.edits[0].text))
+        offered = [
+            [
+                (float(self.values[place, number]), place, number)
+                for number, letter in enumerate(self.letters)
+                if letter != old and (place, letter) not in known
+            ]
+            for place, old in enumerate(self.wildtype)
+        ]
+        turns = [
+            (-turn, *one) for own in offered for turn, one in enumerate(sorted(own, key=lambda x: -x[0]))
+        ]
+        best = sorted(turns, key=lambda one: (-one[0], -one[1], one[2]))[:count]
+        return tuple(Suggestion(variant=self.name(place, n), effect=value) for _, value, place, n in best)
+
+
+def _figures(result: VariantsResult) -> dict[str, float]:
+    """What the run keeps: counts, and the agreement of each prediction."""
+    found: dict[str, float] = {
+        "variants": result.variants,
+        "scored": result.scored,
+        "bad_records": result.bad,
+    }
+    if result.agreement is not None:
+        for name, own in result.agreement.metrics.items():
+            prefix = "" if name == "model" else f"{_safe(name)}/"
+            found |= {f"{prefix}{metric}": value.value for metric, value in own.items()}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _safe(name: str) -> str:
+    """A name as MLflow takes it."""
+    return "".join(letter if letter.isalnum() or letter in "_-." else "_" for letter in name)
+
+
+def page(config: VariantsConfig, result: VariantsResult, judged: Sequence[Judged], grid: Grid | None) -> Page:
+    """The report."""
+    made = Page(f"Variants by {config.model}", f"{shown_name(config.paths)}, effects by {config.convention}")
+    made.cards({"variants": result.variants, "scored": result.scored, "left out": result.bad})
+    if result.agreement is not None:
+        made.table("Agreement with the measurements", *agreement_table(result.agreement.metrics))
+    if result.suggestions:
+        rows = [(one.variant, one.effect) for one in result.suggestions]
+        made.table("To be tested next", ("variant", "effect, nats"), rows)
+    if grid is not None:
+        bits = np.where(
+            np.array(list(grid.letters)) == np.array(list(grid.wildtype))[:, None], np.nan, -grid.values
+        )
+        bits /= math.log(2)
+        cells = [
+            f"{grid.name(place, letter)}: {grid.values[place, letter]:+.2f} nats"
+            for place in range(len(grid.wildtype))
+            for letter in range(len(grid.letters))
+        ]
+        labels = [f"{letter}{place + grid.first}" for place, letter in enumerate(grid.wildtype)]
+        note = (
+            "how many bits less probable each letter is than that of the wild type, which is shaded; "
+            "without colour: as probable, or more"
+        )
+        made.grid("Every substitution", bits, grid.letters, labels, cells, scale=SCALE, note=note)
+    known = sorted((one for one in judged if one.effect is not None), key=lambda one: one.effect or 0.0)
+    for heading, own in (("Fittest", known[::-1][:LISTED]), ("Least fit", known[:LISTED])):
+        made.table(
+            heading,
+            ("variant", "effect, nats", "convention", "line"),
+            [(one.variant.name, one.effect, one.convention, one.variant.line) for one in own],
+        )
+    return made
+
+
+def agreement_table(
+    found: Mapping[str, Mapping[str, Difference]],
+) -> tuple[list[str], list[list[str | float]]]:
+    """Columns and rows: a prediction a row, its figures with intervals."""
+    names = {"spearman": "Spearman", "ndcg": "NDCG@10%", "auc": "AUC", "mcc": "MCC"}
+    rows: list[list[str | float]] = [
+        [name, *(f"{own[m].value:.4f} ({own[m].low:.3f} to {own[m].high:.3f})" for m in METRICS)]
+        for name, own in found.items()
+    ]
+    return ["prediction", *(names[m] for m in METRICS)], rows

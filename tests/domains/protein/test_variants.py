@@ -1,0 +1,210 @@
+"""Variants of proteins: all notations, numbering, what does not fit, and rivals without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.protein.variants import parse
+from seqmlm.domains.text import TEXT
+from seqmlm.domains.variants import Variant, VariantTable
+from seqmlm.errors import DataError, UsageError
+
+WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
+
+
+def read(folder: Path, rows: list[Any], **asked: Any) -> tuple[list[Variant], list[str]]:
+    """The variants of a table of some rows, and what was said."""
+    (folder / "wt.fasta").write_text(f">wt\n{asked.pop('wildtype', WILDTYPE)}\n")
+    table, said = folder / "v.jsonl", list[str]()
+    kept = [row if isinstance(row, dict) else {"mutant": row} for row in rows]
+    table.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    problems = asked.pop("problems", None) or Problems()
+    given = {"wildtype": str(folder / "wt.fasta"), **asked}
+    found = PROTEIN.variants().read(VariantTable(path=str(table), **given), problems, said.append)
+    return list(found), said
+
+
+@pytest.mark.parametrize(
+    ("text", "mutant"),
+    [
+        ("A4W", "MKTWYIAKQRQISFVKSHFSRQ"),
+        ("A4W:Y5C", "MKTWCIAKQRQISFVKSHFSRQ"),
+        ("A4W,Y5C", "MKTWCIAKQRQISFVKSHFSRQ"),
+        ("A4W/Y5C", "MKTWCIAKQRQISFVKSHFSRQ"),
+        ("Y5C+A4W", "MKTWCIAKQRQISFVKSHFSRQ"),
+        ("p.Ala4Trp", "MKTWYIAKQRQISFVKSHFSRQ"),
+        ("p.(Ala4Trp)", "MKTWYIAKQRQISFVKSHFSRQ"),
+        ("NP_000001.2:p.Ala4Trp", "MKTWYIAKQRQISFVKSHFSRQ"),
+        ("p.[Ala4Trp;Tyr5Cys]", "MKTWCIAKQRQISFVKSHFSRQ"),
+        ("p.Ala4=", WILDTYPE),
+        ("A4A", WILDTYPE),
+        ("p.=", WILDTYPE),
+        ("WT", WILDTYPE),
+        ("", WILDTYPE),
+        ("A4-", "MKTYIAKQRQISFVKSHFSRQ"),
+        ("p.Ala4del", "MKTYIAKQRQISFVKSHFSRQ"),
+        ("p.Thr3_Tyr5del", "MKIAKQRQISFVKSHFSRQ"),
+        ("p.Ala4dup", "MKTAAYIAKQRQISFVKSHFSRQ"),
+        ("T3_A4dup", "MKTATAYIAKQRQISFVKSHFSRQ"),
+        ("p.Ala4_Tyr5insGlyTrp", "MKTAGWYIAKQRQISFVKSHFSRQ"),
+        ("A4_Y5insGW", "MKTAGWYIAKQRQISFVKSHFSRQ"),
+        ("p.Thr3_Tyr5delinsGly", "MKGIAKQRQISFVKSHFSRQ"),
+        ("A4delinsGW", "MKTGWYIAKQRQISFVKSHFSRQ"),
+        ("MKTWYIAKQRQISFVKSHFSRQ", "MKTWYIAKQRQISFVKSHFSRQ"),
+        ("MKTWYIAKQRQISFVKSHFSR", "MKTWYIAKQRQISFVKSHFSR"),
+    ],
+)
+def test_notations(tmp_path: Path, text: str, mutant: str):
+    [found], _ = read(tmp_path, [text])
+    assert found.mutant == mutant
+    assert found.substitutions is (len(mutant) == len(WILDTYPE))
+
+
+@pytest.mark.parametrize(
+    "text", ["A4", "4W", "A4WW", "p.Ala4fs", "A4insG", "A4_Y5W", "A4delW", "c.12A>G", "A4W B"]
+)
+def test_what_is_no_variant(text: str):
+    with pytest.raises(ValueError, match=r"is no|write delins"):
+        parse(text)
+
+
+def test_columns(tmp_path: Path):
+    triple = {"WT amino acid": "A", "Position": "4", "Mutation": "W"}
+    for row in (triple, {"hgvs_pro": "p.Ala4Trp"}, {"mut_seq": WILDTYPE.replace("TAY", "TWY")}):
+        assert read(tmp_path, [row])[0][0].mutant == "MKTWYIAKQRQISFVKSHFSRQ"
+    own = [{"wt_seq": "ACDEF", "mut_seq": "ACDEG"}, {"wt_seq": "KLMNP", "mut_seq": "KLMP"}]
+    found, _ = read(tmp_path, own, wildtype="ACDEF")
+    found = list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "v.jsonl")), Problems(), str))
+    assert [(one.name, one.wildtype, one.mutant) for one in found] == [
+        ("F5G", "ACDEF", "ACDEG"),
+        ("4N>-", "KLMNP", "KLMP"),
+    ]
+
+
+def test_other_files(tmp_path: Path):
+    (tmp_path / "wt.fasta").write_text(f">wt\n{WILDTYPE}\n")
+    (tmp_path / "v.txt").write_text("A4W\n\nY5C\n")
+    (tmp_path / "v.fasta").write_text(f">one\n{WILDTYPE.replace('TAY', 'TWY')}\n")
+    found = {}
+    for name in ("v.txt", "v.fasta"):
+        table = VariantTable(path=str(tmp_path / name), wildtype=str(tmp_path / "wt.fasta"))
+        found[name] = list(PROTEIN.variants().read(table, Problems(), str))
+    assert [(one.name, one.line) for one in found["v.txt"]] == [("A4W", 1), ("Y5C", 3)]
+    assert [(one.name, one.edits) for one in found["v.fasta"]] == [("one", found["v.txt"][0].edits)]
+
+
+@pytest.mark.parametrize("first", [24, 0, -3])
+def test_numbering_is_inferred_and_said(tmp_path: Path, first: int):
+    rows = [f"{letter}{i + first}W" for i, letter in enumerate(WILDTYPE) if i + first >= 0]
+    found, said = read(tmp_path, rows)
+    assert [one.edits[0].start for one in found] == list(range(len(WILDTYPE)))[-len(rows) :]
+    assert f"the first residue of the wild type {first}: so {len(rows)} of {len(rows)} places fit" in said[0]
+
+
+def test_numbering_of_a_part(tmp_path: Path):
+    """A wild type that is a domain of what was changed: its places fit, and the others are outside."""
+    rows = [f"{letter}{i + 24}W" for i, letter in enumerate(WILDTYPE)]
+    problems = Problems("skip")
+    found, said = read(tmp_path, rows, wildtype=WILDTYPE[3:18], problems=problems)
+    assert "the first residue of the wild type 27: so 15 of 22 places fit" in said[0]
+    assert (len(found), problems.bad_count) == (15, 7)
+
+
+def test_numbering_is_not_guessed_from_few_places(tmp_path: Path):
+    """One variant fits somewhere in almost any sequence; that is a wrong wild type, and no numbering."""
+    with pytest.raises(DataError, match=r"v\.jsonl:1: Y4W: the wild type has A at 4, not Y") as error:
+        read(tmp_path, ["Y4W"])
+    assert error.value.exit_code == 3
+    found, said = read(tmp_path, ["Y4W"], first=0)
+    assert found[0].edits[0].start == 4
+    assert not said
+
+
+def test_numbering_of_another_protein(tmp_path: Path):
+    rows = [f"{letter}{i + 1}W" for i, letter in enumerate("GGGGWWWWCCCCDDDD")]
+    with pytest.raises(DataError, match=r"do not fit the wild type: .* of 16 places do, at best"):
+        read(tmp_path, rows)
+
+
+def test_what_does_not_fit_is_listed_with_its_line(tmp_path: Path):
+    good = [f"{letter}{i + 1}W" for i, letter in enumerate(WILDTYPE)]
+    rows = [*good, "A5W", "Q99W", "A4J", "A4W:A4C", "A4?"]
+    with pytest.raises(
+        DataError, match=r"v\.jsonl:23: A5W: the wild type has Y at 5, not A; line 24"
+    ) as error:
+        read(tmp_path, rows)
+    told = {
+        24: "Q99W: 99 is outside the wild type, whose residues are 1 to 22",
+        25: "A4J: J is none of the 20 residues",
+        26: "A4W:A4C: two changes of the same place",
+        27: "'A4?' is no variant such as A123G",
+    }
+    for line, reason in told.items():
+        assert f"line {line}: {reason}" in str(error.value)
+    problems = Problems("skip")
+    assert len(read(tmp_path, rows, problems=problems)[0]) == 22
+    assert problems.bad_count == 5
+
+
+def test_stops_are_kept_without_a_score(tmp_path: Path):
+    found, said = read(tmp_path, ["A4*", "p.Ala4Ter", "A4W"])
+    assert [one.scored for one in found] == [False, False, True]
+    assert "2 variants with a stop codon" in said[0]
+
+
+def test_bad_tables(tmp_path: Path):
+    (tmp_path / "none.csv").write_text("mutant,score\n")
+    with pytest.raises(DataError, match="no variants"):
+        list(PROTEIN.variants().read(VariantTable(path=str(tmp_path / "none.csv")), Problems(), str))
+    with pytest.raises(DataError, match="the file is empty"):
+        read(tmp_path, [])
+    with pytest.raises(DataError, match="no column with a known name"):
+        read(tmp_path, [{"what": "A4W"}])
+    with pytest.raises(DataError, match="no such field"):
+        read(tmp_path, ["A4W"], column="nothing")
+    with pytest.raises(DataError, match="'1' at 4 is no residue"):
+        read(tmp_path, [{"mutated_sequence": "MKT1YI"}])
+    (tmp_path / "w.txt").write_text("A4W\n")
+    (tmp_path / "two.fasta").write_text(">a\nMKT\n>b\nMKT\n")
+    table = VariantTable(path=str(tmp_path / "w.txt"))
+    with pytest.raises(UsageError, match="--wildtype"):
+        list(PROTEIN.variants().read(table, Problems(), str))
+    table = VariantTable(path=str(tmp_path / "w.txt"), wildtype=str(tmp_path / "two.fasta"))
+    with pytest.raises(DataError, match="2 sequences, and the wild type is one"):
+        list(PROTEIN.variants().read(table, Problems(), str))
+
+
+def test_a_field_without_variants():
+    with pytest.raises(UsageError, match="domain text has no variants"):
+        TEXT.variants()
+
+
+def test_rivals(tmp_path: Path):
+    """BLOSUM62 sums; the alignment's columns are found whatever gaps its rows have."""
+    (tmp_path / "family.afa").write_text(
+        f">a\n--{WILDTYPE[:8]}-{WILDTYPE[8:]}\n>b\n--MKTWYIAK-QRQISFVKSHFSRQ\n>c\nAAMKTAYIAKGQRQISFVKSHFSRC\n"
+    )
+    rivals = PROTEIN.variants().rivals([WILDTYPE], str(tmp_path / "family.afa"))
+    found, _ = read(tmp_path, ["A4W", "A4C", "A4W:Q22C", "Q22C", "A4del"])
+    assert [rivals["BLOSUM62"](one) for one in found] == [-3, 0, -6, -3, None]
+    seen, unseen, both, last, gone = (rivals["site-independent"](one) for one in found)
+    assert gone is None
+    assert seen is not None
+    assert unseen is not None
+    assert both == pytest.approx(seen + (last or 0))
+    assert 0 > seen > unseen
+
+
+def test_alignments_that_are_none(tmp_path: Path):
+    (tmp_path / "a.afa").write_text(">a\nMKT\n>b\nMKTA\n")
+    with pytest.raises(DataError, match="differ in length"):
+        PROTEIN.variants().rivals([WILDTYPE], str(tmp_path / "a.afa"))
+    (tmp_path / "b.afa").write_text(">a\nGGGG\n>b\nGGGG\n")
+    with pytest.raises(DataError, match="no row of the alignment is like"):
+        PROTEIN.variants().rivals([WILDTYPE], str(tmp_path / "b.afa"))

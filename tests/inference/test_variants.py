@@ -1,0 +1,161 @@
+"""Variants: every convention is what its formula says, computed naively, and in transformers itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import checkpoint
+from tiny_fields import random_model
+
+from seqmlm.domains.variants import Edit, Variant
+from seqmlm.engine.query import Query
+from seqmlm.errors import UsageError
+from seqmlm.inference.session import Session
+from seqmlm.inference.variants import CONVENTIONS, MASKED, VariantScorer
+from seqmlm.tokenizers.kmer import KmerTokenizer
+from seqmlm.tokenizers.residue import STANDARD, TOKENS, ResidueTokenizer
+
+WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
+MASK, ID = TOKENS.index("<mask>"), {token: number for number, token in enumerate(TOKENS)}
+
+
+def variant(*edits: tuple[int, str], wildtype: str = WILDTYPE) -> Variant:
+    made = tuple(Edit(place, place + 1, new) for place, new in edits)
+    return Variant(name="v", wildtype=wildtype, edits=made, source="", line=1)
+
+
+SINGLES = [variant((0, "A")), variant((4, "W")), variant((21, "C"))]
+DOUBLES = [variant((3, "W"), (4, "C")), variant((0, "L"), (9, "D"), (21, "E")), variant()]
+INDELS = [
+    Variant(name="del", wildtype=WILDTYPE, edits=(Edit(3, 5, ""),), source="", line=1),
+    Variant(name="ins", wildtype=WILDTYPE, edits=(Edit(6, 6, "GG"),), source="", line=1),
+]
+
+
+@pytest.fixture(scope="module")
+def esm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Any]:
+    """A random ESM checkpoint as transformers saves it, opened by us and by transformers."""
+    folder = tmp_path_factory.mktemp("esm")
+    model, _ = checkpoint("esm", folder)
+    return Session.open(str(folder), domain="protein", expert="none"), model
+
+
+def direct(model: Any, text: str, place: int, masked: set[int]) -> np.ndarray[Any, Any]:
+    """Log-probabilities at a place of a sequence, by one forward pass of transformers."""
+    ids = [ID["<cls>"], *(MASK if at in masked else ID[one] for at, one in enumerate(text)), ID["<eos>"]]
+    with torch.no_grad():
+        return torch.log_softmax(model(torch.tensor([ids])).logits[0, place + 1].double(), -1).numpy()
+
+
+def naive(model: Any, one: Variant) -> dict[str, float]:
+    """The conventions by their formulas, a pass for every term."""
+    x, y, places = one.wildtype, one.mutant, {edit.start for edit in one.edits}
+    found = dict.fromkeys(MASKED, 0.0)
+    for i in places:
+        new, old = ID[y[i]], ID[x[i]]
+        for name, text, masked in (
+            ("wt", x, set()),
+            ("masked", x, {i}),
+            ("mask_fill", x, places),
+            ("mutant", y, {i}),
+        ):
+            row = direct(model, text, i, masked)
+            found[name] += row[new] - row[old]
+        found["match_fill"] += direct(model, y, i, {i})[new] - direct(model, x, i, {i})[old]
+
+    def pll(text: str) -> float:
+        return sum(direct(model, text, i, {i})[ID[one]] for i, one in enumerate(text))
+
+    return {**found, "pll_delta": pll(y) - pll(x)}
+
+
+def test_conventions_are_those_of_transformers(esm: tuple[Session, Any]):
+    session, model = esm
+    variants = [*SINGLES, *DOUBLES]
+    for one, found in zip(
+        variants, VariantScorer(session, STANDARD, pll=True).effects(variants), strict=True
+    ):
+        expected = naive(model, one)
+        assert {name: found[name] for name in CONVENTIONS} == pytest.approx(expected, abs=1e-5)
+        assert len(one.edits) < 2 or len({round(found[name], 3) for name in MASKED}) == len(MASKED)
+
+
+def test_masked_conventions_of_single_substitutions_coincide(esm: tuple[Session, Any]):
+    for found in VariantScorer(esm[0], STANDARD).effects(SINGLES):
+        assert found["masked"] == found["mask_fill"] == found["mutant"]
+        assert found["match_fill"] == pytest.approx(found["masked"])
+        assert found["wt"] != pytest.approx(found["masked"], abs=1e-3)
+        assert "pll_delta" not in found
+
+
+def test_deletions_and_insertions_have_a_pll_delta_alone(esm: tuple[Session, Any]):
+    session, model = esm
+    for one, found in zip(INDELS, VariantScorer(session, STANDARD).effects(INDELS), strict=True):
+        plls = [
+            sum(direct(model, text, i, {i})[ID[letter]] for i, letter in enumerate(text))
+            for text in (one.wildtype, one.mutant)
+        ]
+        assert found == {
+            "pll_delta": pytest.approx(plls[1] - plls[0], abs=1e-4),
+            "pll_delta_per_unit": pytest.approx(plls[1] / len(one.mutant) - plls[0] / 22, abs=1e-5),
+        }
+
+
+def test_bits_of_the_wild_type_are_those_of_the_places_asked(esm: tuple[Session, Any]):
+    session, model = esm
+    scorer = VariantScorer(session, STANDARD)
+    assert scorer.bits() is None
+    scorer.effects([variant((3, "W"), (4, "C"))])
+    rows = [direct(model, WILDTYPE, place, {place})[ID[WILDTYPE[place]]] for place in (3, 4)]
+    assert scorer.bits() == pytest.approx(-np.mean(rows) / np.log(2), abs=1e-5)
+
+
+def test_no_pass_is_repeated(esm: tuple[Session, Any]):
+    """All 418 single substitutions take a pass a place and one unmasked; a second scoring takes none."""
+    scorer = VariantScorer(esm[0], STANDARD)
+    every = [variant((i, new)) for i in range(22) for new in STANDARD if new != WILDTYPE[i]]
+    before = esm[0].conditionals().statistics.unique
+    scorer.effects(every[:200])
+    scorer.effects(every[200:])
+    grid = scorer.map(WILDTYPE)
+    assert esm[0].conditionals().statistics.unique == before + 22 + 1
+    for one, found in zip(every, scorer.effects(every), strict=True):
+        edit = one.edits[0]
+        assert grid[edit.start, STANDARD.index(edit.text)] == pytest.approx(found["masked"], abs=1e-6)
+    assert esm[0].conditionals().statistics.unique == before + 22 + 1
+
+
+def test_a_long_protein_is_asked_in_the_window_of_proteingym():
+    """start = clamp(i - w // 2, 0, L - w), w residues: of a model of 64 tokens 62."""
+    session = Session(random_model("protein", ResidueTokenizer()))
+    text, scorer = (WILDTYPE * 10)[:200], VariantScorer(session, STANDARD)
+    for place in (0, 30, 31, 100, 170, 199):
+        [found] = scorer.effects([variant((place, "W"), wildtype=text)])
+        start = min(max(place - 62 // 2, 0), 200 - 62)
+        window = session.tokenizer.encode(text[start : start + 62])
+        at = np.array([place - start + 1], dtype=np.int32)
+        total = 0.0
+        for letter, sign in (("W", 1), (text[place], -1)):
+            query = Query(
+                encoding=window, masked=at, asked=at, targets=np.array([ID[letter]], dtype=np.int32)
+            )
+            [answer] = session.conditionals().ask([query])
+            total += sign * float(answer.values["log_prob"][0])
+        assert found["masked"] == pytest.approx(total, abs=1e-5)
+
+
+def test_places_outside_a_window_do_not_count():
+    session = Session(random_model("protein", ResidueTokenizer()))
+    text, scorer = (WILDTYPE * 10)[:200], VariantScorer(session, STANDARD)
+    far = variant((5, "W"), (190, "W"), wildtype=text)
+    both, *each = scorer.effects([far, variant((5, "W"), wildtype=text), variant((190, "W"), wildtype=text)])
+    for name in MASKED:
+        assert both[name] == pytest.approx(each[0][name] + each[1][name], abs=1e-5)
+
+
+def test_a_model_of_kmers_is_refused():
+    with pytest.raises(UsageError, match="single letters"):
+        VariantScorer(Session(random_model("dna", KmerTokenizer(k=3))), "ACGT")

@@ -1,0 +1,218 @@
+"""`seqmlm variants` through the entry point: rows, agreement with measurements, what to test next."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import checkpoint
+from text_models import text_model
+
+from seqmlm.inference.session import Session
+from seqmlm.inference.variants import MASKED, VariantScorer
+from seqmlm.tokenizers.residue import STANDARD
+
+Run = Callable[..., Any]
+WILDTYPE = "MKTAYIAKQRQISFVKSHFSRQ"
+
+
+@pytest.fixture(scope="module")
+def esm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("esm")
+    checkpoint("esm", folder)
+    return folder
+
+
+@pytest.fixture
+def wildtype(tmp_path: Path) -> Path:
+    path = tmp_path / "wt.fasta"
+    path.write_text(f">wt\n{WILDTYPE}\n")
+    return path
+
+
+@pytest.fixture
+def measured(tmp_path: Path, esm: Path) -> Path:
+    """All 418 substitutions but those of the last place; what was measured is the model's own effect."""
+    effects = VariantScorer(Session.open(str(esm), domain="protein", expert="none"), STANDARD).map(WILDTYPE)
+    rows = ["mutant,fitness,opposite,reported"]
+    for place, old in enumerate(WILDTYPE[:-1]):
+        for number, new in enumerate(STANDARD):
+            if new != old:
+                value = float(effects[place, number])
+                rows.append(f"{old}{place + 1}{new},{value},{-value},{'' if place else value}")
+    path = tmp_path / "dms.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def table(folder: Path, *variants: str) -> Path:
+    path = folder / "variants.txt"
+    path.write_text("".join(f"{one}\n" for one in variants))
+    return path
+
+
+def test_rows(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
+    asked = table(tmp_path, "A4W", "p.Ala4Trp", "A4W:Y5C", "K2del", "A4*", "A4=")
+    done = seqmlm("variants", esm, asked, "--domain", "protein", "--wildtype", wildtype)
+    assert done.code == 0, done.err
+    one, hgvs, two, gone, stop, same = (json.loads(line) for line in done.out.splitlines())
+    assert [row["line"] for row in (one, hgvs, two, gone, stop, same)] == [1, 2, 3, 4, 5, 6]
+    assert one["effect"] == one["masked"] == hgvs["effect"]
+    assert (one["id"], one["source"], one["convention"]) == ("A4W", str(asked), "masked")
+    assert len({two[name] for name in MASKED}) == len(MASKED)
+    assert gone["effect"] == gone["pll_delta"] != 0
+    assert (gone["convention"], gone["masked"]) == ("pll_delta", None)
+    assert stop["effect"] is stop["convention"] is None
+    assert same["effect"] == 0
+    assert "scored 5 of 6 variants" in done.err
+    assert "1 of 6 variants are deletions or insertions" in done.err
+    assert "1 variant with a stop codon" in done.err
+    assert "the model does not know this wild type: " in done.err
+
+
+def test_conventions_and_formats(seqmlm: Run, esm: Path, wildtype: Path, tmp_path: Path):
+    asked, out = table(tmp_path, "A4W:Y5C", "K2del"), tmp_path / "rows.csv"
+    given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--out", out)
+    assert seqmlm(*given, "--convention", "pll_delta").code == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["effect"] == row["pll_delta"] != "" for row in rows] == [True, True]
+    assert rows[0]["pll_delta"] != rows[0]["masked"]
+    done = seqmlm(*given, "--convention", "mask_fil")
+    assert (done.code, "did you mean 'mask_fill'" in done.err) == (2, True)
+
+
+def test_agreement(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):
+    given = ("variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--measured", "fitness")
+    done = seqmlm(*given, "--prediction", "opposite", "--cutoff", "0", "--json")
+    assert done.code == 0, done.err
+    found = done.json
+    assert (found["variants"], found["measured"]) == (399, 399)
+    assert set(found["agreement"]) == {"model", "opposite", "BLOSUM62"}
+    for metric, best in (("spearman", 1), ("ndcg", 1), ("auc", 1)):
+        assert found["agreement"]["model"][metric]["value"] == pytest.approx(best, abs=1e-6)
+    assert found["agreement"]["opposite"]["spearman"]["value"] == pytest.approx(-1, abs=1e-6)
+    assert found["gain"]["against"] == "BLOSUM62"
+    assert 0 < found["fit"] < 399
+    part = seqmlm(*given, "--prediction", "reported", "--json").json
+    assert part["measured"] == 19
+    shown = seqmlm(*given)
+    assert shown.out.splitlines()[0].split("\t") == ["prediction", "Spearman", "NDCG@10%", "AUC", "MCC"]
+    assert "Spearman of the model minus that of BLOSUM62: +" in shown.err
+
+
+def test_next_is_fit_unmeasured_and_of_another_place(
+    seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path
+):
+    given = ("variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--json")
+    grid = VariantScorer(Session.open(str(esm), domain="protein", expert="none"), STANDARD).map(WILDTYPE)
+    left = seqmlm(*given, "--measured", "fitness", "--next", "30").json["next"]
+    order = sorted((new for new in STANDARD if new != "Q"), key=lambda new: -grid[21, STANDARD.index(new)])
+    assert [one["variant"] for one in left] == [f"Q22{new}" for new in order]
+    free = seqmlm(*given, "--next", "23").json["next"]
+    assert len({one["variant"][:-1] for one in free[:22]}) == 22
+    effects = [one["effect"] for one in free[:22]]
+    assert effects == sorted(effects, reverse=True)
+    assert effects[0] == pytest.approx(grid.max(), abs=1e-6)
+
+
+def test_a_report_and_its_run(
+    seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path, tracked_workspace: Path
+):
+    report = tmp_path / "report.html"
+    done = seqmlm(
+        "variants", esm, measured, "-d", "protein", "--wildtype", wildtype, "--measured", "fitness",
+        "--next", "3", "--report", report, "--out", tmp_path / "rows.jsonl",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    html = report.read_text()
+    assert html.count('class="band"') == len(WILDTYPE)  # the wild type's own letters
+    assert html.count(" nats&#34;") + html.count(' nats"') == len(WILDTYPE) * 20
+    assert "To be tested next" in html
+    runs = seqmlm("runs", "list", "--json").json
+    assert [one["name"].startswith("variants-") for one in runs] == [True]
+    shown = seqmlm("runs", "show", runs[0]["name"], "--json").json
+    assert shown["metrics"]["spearman"] == pytest.approx(1, abs=1e-6)
+    assert shown["metrics"]["BLOSUM62/auc"] > 0
+
+
+def test_bad_input(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "sequences.csv").write_text("mutated_sequence\nMKTAYIAKQRQISFVKSHFSR1\n")
+    outside, wrong = table(tmp_path, "A4W", "Q99W"), tmp_path / "wrong.csv"
+    wrong.write_text("mutant\nA4W\nY4W\n")
+    cases: list[tuple[int, str, tuple[object, ...]]] = [
+        (3, "empty.csv: the file is empty", (tmp_path / "empty.csv",)),
+        (3, "variants.txt:2: Q99W: 99 is outside the wild type", (outside,)),
+        (3, "wrong.csv:3: Y4W: the wild type has A at 4, not Y", (wrong,)),
+        (3, "'1' at 22 is no residue", (tmp_path / "sequences.csv",)),
+        (3, "no such field (did you mean 'fitness'", (measured, "--measured", "fitnes")),
+        (3, "not a number", (measured, "--measured", "mutant")),
+        (3, "no such field", (measured, "--column", "nothing")),
+        (2, "--measured", (measured, "--prediction", "opposite")),
+        (3, "nowhere.csv", (tmp_path / "nowhere.csv",)),
+    ]
+    for code, told, given in cases:
+        done = seqmlm("variants", esm, *given, "-d", "protein", "--wildtype", wildtype)
+        assert (done.code, told in done.err) == (code, True), (given, done.err)
+        assert "Traceback" not in done.err
+    done = seqmlm("variants", esm, outside, "-d", "protein", "--wildtype", wildtype, "--on-error", "skip")
+    assert (done.code, len(done.out.splitlines())) == (0, 1)
+    assert "1 left out" in done.err
+
+
+def test_a_model_of_another_field(seqmlm: Run, wildtype: Path, measured: Path, tmp_path: Path):
+    done = seqmlm("variants", text_model(tmp_path / "text"), measured, "--wildtype", wildtype)
+    assert (done.code, "domain text has no variants" in done.err) == (2, True)
+
+
+def test_published_correlations(seqmlm: Run, esm: Path, tmp_path: Path, real_data: Path):
+    """Columns of the BLAT file have the correlations that Meier et al. (2021) report, on as many variants."""
+    folder = real_data / "protein" / "dms"
+    labelled = folder / "BLAT_ECOLX_Ranganathan2015_esm_labeled.csv.gz"
+    names = {"independent": 0.6142, "pairwise": 0.7177, "vae_ensemble": 0.7755}
+    if not labelled.is_file():
+        pytest.skip("this file is not here")
+    import gzip
+
+    with gzip.open(folder / "P62593_BLAT_variants_esm_example.fasta.gz", "rt") as lines:
+        (tmp_path / "blat.fasta").write_text("".join([next(lines), next(lines)]))
+    asked = [part for name in names for part in ("--prediction", f"mutation_effect_prediction_{name}")]
+    done = seqmlm(
+        "variants", esm, labelled, "-d", "protein", "--wildtype", tmp_path / "blat.fasta",
+        "--measured", "2500", *asked, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert (done.json["variants"], done.json["measured"]) == (4996, 4788)
+    for name, published in names.items():
+        found = done.json["agreement"][f"mutation_effect_prediction_{name}"]["spearman"]
+        assert round(found["value"], 4) == published
+        assert found["low"] < published < found["high"]
+
+
+def test_the_family_of_a_domain(tmp_path: Path, real_data: Path):
+    """PAB1 by the columns of PF00076: the row of C5DRV5_ZYGRC maps 33,956 variants."""
+    from scipy.stats import spearmanr
+
+    from seqmlm.data.problems import Problems
+    from seqmlm.domains.protein import PROTEIN
+    from seqmlm.domains.variants import VariantTable
+
+    file = real_data / "protein" / "dms" / "pab1_Melamed2013.tsv.gz"
+    family = real_data / "protein" / "contacts_pfam40" / "aln" / "PF00076.fasta.gz"
+    if not file.is_file() or not family.is_file():
+        pytest.skip("these files are not here")
+    wildtype = "GNIFIKNLHPDIDNKALYDTFSVFGDILSSKIATDENGKSKGFGFVHFEEEGAAKEAIDALNGMLLNGQEIYVAP"
+    (tmp_path / "wt.fasta").write_text(f">pab1\n{wildtype}\n")
+    said = list[str]()
+    asked = VariantTable(path=str(file), wildtype=str(tmp_path / "wt.fasta"))
+    variants = list(PROTEIN.variants().read(asked, Problems(), said.append))
+    assert "the first residue of the wild type 126: so 75 of 75 places fit" in said[0]
+    predict = PROTEIN.variants().rivals([wildtype], str(family))["site-independent"]
+    pairs = [(float(one.fields["score"]), predict(one)) for one in variants if one.scored]
+    known = [pair for pair in pairs if pair[1] is not None]
+    assert len(known) == 33_956
+    assert spearmanr(*zip(*known, strict=True))[0] == pytest.approx(0.507, abs=0.002)
