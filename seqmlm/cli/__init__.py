@@ -26,6 +26,7 @@ from seqmlm.cli import (
     data,
     evaluate,
     fill,
+    generate,
     incidents,
     models,
     pairs,
@@ -83,6 +84,7 @@ app.command("bias")(bias.bias)
 app.command("risk")(risk.risk)
 app.command("fill")(fill.fill)
 app.command("zeroshot")(zeroshot.zeroshot)
+app.command("generate")(generate.generate)
 app.command("variants")(variants.variants)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")

@@ -442,6 +442,19 @@ class Domain(ABC):
         text = frame(template, {**fields, "text": str(raw)}, forms)
         return self.respelled(raw, text)
 
+    def blank(self, units: int) -> Any:
+        """A raw sequence of so many gaps, and nothing else.
+
+        Raises:
+            UsageError: the field has no sequences without a beginning.
+        """
+        return f"[MASK:{units}]"
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """Sequences (name, raw) as a file of the field has them, here one a line."""
+        for _, raw in sequences:
+            yield " ".join(self.spelled(raw).splitlines()) + "\n"
+
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
         """A sequence in which a person has written gaps.
 

@@ -36,6 +36,10 @@ Choose = Callable[[int, int, Doubles], Longs]
 """Number of a sequence, round, and (A, K) log-probabilities of units -> (A,) a symbol for each."""
 
 
+Again = Callable[[int, int, int], Longs]
+"""Number of a sequence, round from 1 on, and units of its gaps -> places of those to be asked again."""
+
+
 def most_probable(number: int, done: int, log_probs: Doubles) -> Longs:
     """The most probable symbol of each unit."""
     return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
@@ -160,16 +164,20 @@ class Cloze:
             found.append(Fit(log_prob=float(read.log_probs.sum()), units=len(one.gaps[gap])))
         return found
 
-    def refined(self, prompts: Sequence[Prompt], rounds: int, choose: Choose) -> list[list[str]]:
+    def refined(
+        self, prompts: Sequence[Prompt], rounds: int, choose: Choose, again: Again | None = None
+    ) -> list[list[str]]:
         """Fill all gaps together, so that what stands in one fits what stands in the others.
 
-        Mask-predict (Ghazvininejad et al. 2019): all units are asked while all are hidden; then, in every
-        further round, those one is least sure of are hidden again, fewer each time, and asked anew.
+        All units are asked while all are hidden; then, in every further round, some are hidden again and
+        asked anew, given what the others have become.
 
         Args:
             prompts: sequences with gaps, each no longer than the model.
             rounds: 1 for one pass.
             choose: what is put at units, given their distributions.
+            again: which units are asked again; None for mask-predict (Ghazvininejad et al. 2019): those one
+                is least sure of, fewer each time.
 
         Returns:
             For each sequence, a text for each of its gaps.
@@ -185,7 +193,10 @@ class Cloze:
                     f"{self.session.card.max_length} that the model sees: shorten it"
                 )
         for done in range(rounds):
-            asked = [state.least_sure(done, rounds) for state in states]
+            asked = [
+                again(number, done, len(state.sure)) if again and done else state.least_sure(done, rounds)
+                for number, state in enumerate(states)
+            ]
             self._chosen(states, asked, done, choose)
         return [self._texts(state) for state in states]
 

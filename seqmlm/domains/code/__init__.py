@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -89,6 +89,10 @@ class CodeDomain(Domain):
         """Source text of the language that the row, or an option, names; else text alone."""
         language = str(fields.get("language") or "")
         return SourceText(text, language) if language else text
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """Source text, one behind the other."""
+        yield from (f"{raw}\n" for _, raw in sequences)
 
     def respelled(self, raw: Any, text: str) -> Any:
         """Another text in the same language."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,15 @@ class DNADomain(Domain):
         if scoring and named is not None and "context" in named.options():
             options = {"context": CONTEXT, **options}
         return super().read(paths, problems, format=format, scoring=scoring, **options)
+
+    def blank(self, units: int) -> str:
+        """Gaps."""
+        return self.gaps[0] * units
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """FASTA."""
+        for name, raw in sequences:
+            yield f">{name}\n{raw}\n"
 
     def identity(self, record: Record) -> str:
         """The bases that are its own: a model was trained on these, whatever stands beside them now."""

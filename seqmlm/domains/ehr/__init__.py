@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +30,7 @@ from seqmlm.domains.ehr.readers import (
     read_synthea,
     read_wide,
 )
-from seqmlm.domains.ehr.readers.histories import Event, History, is_birth
+from seqmlm.domains.ehr.readers.histories import Event, History, is_birth, iso
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.domains.samples import Sample
 from seqmlm.engine.masking.base import MaskingConfig
@@ -118,6 +118,22 @@ class EHRDomain(Domain):
 
         found = audit(records, problems)
         return {key: value for key, value in found.items() if key != "problems"}
+
+    def blank(self, units: int) -> Any:
+        """None: events have times.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("a history begins with a patient: give a file of histories with gaps, not a length")
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """A table of events as the format `events` reads it."""
+        yield "subject_id,time,code\n"
+        for name, raw in sequences:
+            for event in raw.events:
+                cells = (name, "" if event.time is None else iso(event.time), event.code)
+                yield ",".join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
 
     def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
         """Events behind the history, a visit a line: `+30d [MASK]` is one of an unknown code 30 days later.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -123,6 +124,15 @@ class LogsDomain(Domain):
     def spelled(self, raw: Any) -> str:
         """The messages alone."""
         return raw.text if isinstance(raw, LogLines) else str(raw)
+
+    def blank(self, units: int) -> LogLines:
+        """Lines that are gaps."""
+        return LogLines(lines=(self.gaps[0],) * units)
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """JSON lines, a session each: their lines stay together."""
+        for name, raw in sequences:
+            yield json.dumps({"session": name, "lines": self.spelled(raw).split("\n")}) + "\n"
 
     def framed(self, raw: Any, template: str, fields: Mapping[str, Any], forms: Sequence[str]) -> Any:
         """Lines before and behind the log's own, which stand where the template has the line `{text}`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqmlm.anomaly.faults import Fault, edits, shuffled, substituted
 from seqmlm.anomaly.levels import Level
@@ -86,6 +86,15 @@ class ProteinDomain(Domain):
         from seqmlm.reports.pictures import Coloured, UnitTrack
 
         return Coloured(), UnitTrack()
+
+    def blank(self, units: int) -> str:
+        """Gaps."""
+        return self.gaps[0] * units
+
+    def written(self, sequences: Iterable[tuple[str, Any]]) -> Iterator[str]:
+        """FASTA."""
+        for name, raw in sequences:
+            yield f">{name}\n{raw}\n"
 
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str]:
         """The 20 standard residues."""
