@@ -174,6 +174,8 @@ def _show(result: VariantsResult) -> None:
                 f"Spearman of the model minus that of {result.agreement.against}: {gain.value:+.4f} "
                 f"({gain.low:+.3f} to {gain.high:+.3f}), on {result.agreement.n:,} variants"
             )
+    if result.doubt is not None:
+        tell(result.doubt)
     if result.suggestions:
         print_table(
             ["test next", "effect"],

@@ -123,6 +123,17 @@ class VariantsResult:
     passes: int
     seconds: float
 
+    @property
+    def doubt(self) -> str | None:
+        """Why what is suggested is worth little, where another prediction ranks the measurements better."""
+        if self.agreement is None or not self.suggestions:
+            return None
+        own = {name: np.nan_to_num(one["spearman"].value) for name, one in self.agreement.metrics.items()}
+        better = max(own, key=own.__getitem__)
+        if better == "model":
+            return None
+        return f"{better} ranks what was measured better than this model: do not choose by what it suggests"
+
     def to_dict(self) -> dict[str, Any]:
         """What machines read."""
         told = {name: getattr(self, name) for name in ("variants", "scored", "bad", "convention", "passes")}
@@ -452,6 +463,8 @@ def page(config: VariantsConfig, result: VariantsResult, judged: Sequence[Judged
     made.cards({"variants": result.variants, "scored": result.scored, "left out": result.bad})
     if result.agreement is not None:
         made.table("Agreement with the measurements", *agreement_table(result.agreement.metrics))
+    if result.doubt is not None:
+        made.warnings([result.doubt])
     if result.suggestions:
         rows = [(one.variant, one.effect) for one in result.suggestions]
         made.table("To be tested next", ("variant", "effect, nats"), rows)

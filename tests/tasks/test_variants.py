@@ -119,6 +119,20 @@ def test_next_is_fit_unmeasured_and_of_another_place(
     assert effects[0] == pytest.approx(grid.max(), abs=1e-6)
 
 
+def test_what_ranks_worse_than_others_says_so_beside_its_suggestions(
+    seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path
+):
+    head, *lines = measured.read_text().splitlines()
+    table = tmp_path / "other.csv"
+    rows = [f"{line},{number * 7 % 11}" for number, line in enumerate(lines)]
+    table.write_text("\n".join([f"{head},other", *rows]) + "\n")
+    given = ("variants", esm, table, "-d", "protein", "--wildtype", wildtype, "--next", "1")
+    good = seqmlm(*given, "--measured", "fitness")
+    assert "do not choose" not in good.err
+    bad = seqmlm(*given, "--measured", "other", "--prediction", "other")
+    assert "other ranks what was measured better than this model: do not choose" in bad.err
+
+
 def test_a_report_and_its_run(
     seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path, tracked_workspace: Path
 ):
