@@ -27,10 +27,15 @@ def generate(
     seed: opt.Seed = 0,
     temperature: Annotated[
         float,
-        typer.Option(min=0, help="1 draws what the model says; below, what is probable; 0 takes the best."),
+        typer.Option(
+            min=0, help="Of the draws: 1 for what the model says, less for what is probable, 0 for the best."
+        ),
     ] = 1.0,
     method: Annotated[
-        str, typer.Option(help="mask-predict (all at once, then the least sure again) or gibbs (one by one).")
+        str,
+        typer.Option(
+            help="How gaps are filled: mask-predict (all at once, then the least sure again) or gibbs (one by one)."
+        ),
     ] = "mask-predict",
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds of mask-predict, or sweeps of Gibbs sampling over all units.")
