@@ -34,7 +34,7 @@ def generate(
     method: Annotated[
         str,
         typer.Option(
-            help="How gaps are filled: mask-predict (all at once, the least sure again) or gibbs (one by one)."
+            help="How to fill gaps: mask-predict (all at once, the least sure again) or gibbs (one by one)."
         ),
     ] = "mask-predict",
     rounds: Annotated[
