@@ -267,7 +267,7 @@ def test_counters_say_that_p_values_are_not_those_of_normal_data() -> None:
     given: Any = (judging, SimpleNamespace(notices=_locked), outbox, counts, Problems(), Lag())
 
     def told() -> list[Any]:
-        values = counters(ScoreConfig(model="m", out=Path("a.jsonl")), *given)
+        values = counters(ScoreConfig(model="m", out=Path("a.jsonl"), calibration="rolling"), *given)
         names = ("recent_low_p", "recent_lowest_p", "shifted", "calibration_rows")
         assert ("seqmlm_shifted" in prometheus(values)) == (values["shifted"] is not None)
         return [values[name] for name in names]
