@@ -222,6 +222,7 @@ class CorpusReader:
         """One corpus as memory-mapped encodings."""
         config, data = self.config, self.config.data
         moving = data.cuts == "moving.v1"
+        linear = config.model.is_linear
         fingerprint = combined(
             corpus=self.fingerprint(name),
             tokenizer=tokenizer.fingerprint(),
@@ -234,6 +235,7 @@ class CorpusReader:
                 data.sensitive,
                 *_calibrate_on(data),
                 *([data.cuts] if moving else []),  # those before cuts could move keep their names
+                *(["one length"] if linear else []),
             ],
             max_length=config.model.max_length,
             seed=config.seed,
@@ -247,7 +249,7 @@ class CorpusReader:
             with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
                 made = prepare(
                     self._readable(self.records(name, problems), type(tokenizer)),
-                    tokenizer,
+                    tokenizer.of_length() if linear else tokenizer,
                     tokenizer.space,
                     cache=cache,
                     fingerprint=fingerprint,
