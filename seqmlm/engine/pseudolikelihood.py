@@ -38,7 +38,7 @@ _FLAT = 1e-5  # largest gradient, a sequence, that counts as none
 
 
 def prepared(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[LinearRows, Aligned]:
-    """A linear model of some training sequences, all parameters 0, and the sequences as it sees them.
+    """A linear model of training sequences that knows no couplings yet, and the sequences as it sees them.
 
     Raises:
         UsageError: no sequence, sequences of several lengths, or too many couplings.
@@ -61,7 +61,10 @@ def prepared(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple
         columns=inner.shape[1], lead=lead, trail=trail, symbols=symbols, sequences=float(weights.sum())
     )
     rows = LinearRows(Potts(shape), space)
-    return rows, Aligned(shape.states(inner, space.size), torch.from_numpy(weights))
+    data = Aligned(shape.states(inner, space.size), torch.from_numpy(weights))
+    with torch.no_grad():
+        rows.model.fields.copy_(data.fields(len(symbols)))
+    return rows, data
 
 
 def sequence_weights(ids: NDArray[np.integer], identity: float) -> Doubles:
@@ -107,6 +110,12 @@ class Aligned:
 
     states: Tensor
     weights: Tensor
+
+    def fields(self, number: int) -> Tensor:
+        """(L, A) log frequencies of A states, one added to each, that sum to 0: where L-BFGS begins."""
+        hot = nn.functional.one_hot(self.states, number + 1)[..., :number]
+        logs = torch.einsum("n,nla->la", self.weights, hot.double()).add(1).log()
+        return logs - logs.mean(1, keepdim=True)
 
 
 class Objective:
