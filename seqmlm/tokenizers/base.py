@@ -205,6 +205,10 @@ class Tokenizer(ABC):
         made.encode_batch = partial(_of_one_length, self, [tokens])  # type: ignore[method-assign]
         return made
 
+    def encode_symbols(self, text: str) -> Encoding:
+        """Encode symbols that are no row of data, whatever the length of rows; see `encode_batch`."""
+        return type(self).encode_batch(self, [text])[0]
+
     def encode(self, raw: Any) -> Encoding:
         """Encode one sequence; see `encode_batch`."""
         return self.encode_batch([raw])[0]
