@@ -19,6 +19,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ Doubles = NDArray[np.float64]
 
 ROWS = 2000
 """Rows of an alignment, spread evenly over it: more change little, and cost as much more."""
-ITERATIONS = 50
+ITERATIONS = 40
 """Of L-BFGS: the ranking of pairs is settled long before the parameters are."""
 CONTACT = 8.0
 """Angstrom between C-beta atoms."""
@@ -54,13 +55,20 @@ COMPARED = "PF00018"
 
 
 class Family:
-    """An alignment as a linear model sees it, and the distances of its columns in one structure."""
+    """An alignment as a linear model sees it, and what one structure says of its columns.
 
-    def __init__(self, folder: Path, name: str, distances: Mapping[tuple[int, int], float]) -> None:
+    Args:
+        known: columns that have a residue there; all pairs of them farther than 12 A are not in `distances`.
+        distances: between C-beta atoms, in A, by pair of columns.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, known: list[int], distances: Mapping[tuple[int, int], float]
+    ) -> None:
         records = list(read_fasta(folder / "aln" / f"{name}.fasta.gz", Problems(), gaps="keep"))
         chosen = np.unique(np.linspace(0, len(records) - 1, min(ROWS, len(records))).astype(int))
         encodings = ResidueTokenizer().encode_batch([records[number].raw for number in chosen])
-        self.name, self.distances = name, distances
+        self.name, self.known, self.distances = name, known, distances
         self.rows: LinearRows
         self.data: Aligned
         self.rows, self.data = prepared(InMemory(encodings), SPACE, Penalty())
@@ -77,9 +85,9 @@ class Family:
         """Share of contacts among the L, and L / 5, best pairs at least so far apart."""
         found: Row = {}
         for separation in SEPARATIONS:
-            pairs = [pair for pair in self.distances if pair[1] - pair[0] >= separation]
+            pairs = [pair for pair in combinations(self.known, 2) if pair[1] - pair[0] >= separation]
             pairs.sort(key=lambda pair: -values[pair])
-            hits = np.array([self.distances[pair] < CONTACT for pair in pairs])
+            hits = np.array([self.distances.get(pair, np.inf) < CONTACT for pair in pairs])
             for name, most in (("L", self.columns), ("L/5", max(1, self.columns // 5))):
                 found[f"P@{name} >={separation}"] = float(hits[:most].mean())
             found[f"base rate >={separation}"] = float(hits.mean())
@@ -177,8 +185,8 @@ def independent(family: Family, penalty: Penalty) -> Doubles:
 
 
 def agreement(family: Family) -> Row:
-    """How far the maps of both implementations are apart, under a weight of .2 (L - 1), CCMpred's."""
-    penalty = Penalty(couplings=0.2 * (family.columns - 1))
+    """How far the maps of both implementations are apart, under the same penalty."""
+    penalty = Penalty()
     ours, theirs = trained(family, penalty, 3000), independent(family, penalty)
     upper = np.triu_indices(family.columns, 1)
     return {
@@ -196,6 +204,10 @@ def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
         for row in csv.DictReader(handle, delimiter="\t"):
             pair = int(row["col_i"]), int(row["col_j"])
             distances.setdefault(row["pfam"], {})[pair] = float(row["cb_dist"])
+    known = {}
+    with gzip.open(folder / "domain_sequences.tsv.gz", "rt") as handle:
+        for row in csv.DictReader(handle, delimiter="\t"):
+            known[row["pfam"]] = [n for n, letter in enumerate(row["aligned_seq"]) if letter not in "-."]
     files = {path.name.partition(".")[0]: path.stat().st_size for path in (folder / "aln").glob("*.fasta.gz")}
     names = sorted(files, key=lambda name: files[name])
     for name in names[:3] if quick else names:
@@ -203,7 +215,7 @@ def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
         for arm, map_of in ARMS.items():
             kept = out / f"pfam-{name}-{arm.replace(' ', '-')}.json"
             if not kept.exists():
-                family = family or Family(folder, name, distances[name])
+                family = family or Family(folder, name, known[name], distances[name])
                 began = time.perf_counter()
                 found = family.precision(map_of(family))
                 facts = {"family": name, "arm": arm, "L": family.columns, "rows": family.number}
@@ -212,7 +224,8 @@ def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
             yield json.loads(kept.read_text())
     kept = out / f"pfam-{COMPARED}-agreement.json"
     if not kept.exists() and not quick:
-        kept.write_text(json.dumps(agreement(Family(folder, COMPARED, distances[COMPARED]))))
+        family = Family(folder, COMPARED, known[COMPARED], distances[COMPARED])
+        kept.write_text(json.dumps(agreement(family)))
     if kept.exists():
         yield {"family": COMPARED, "arm": "agreement", **json.loads(kept.read_text())}
 

@@ -50,7 +50,7 @@ class Penalty:
     Args:
         penalty: "l2" adds the sum of their squares, "l1" of their absolute values, which leaves most at 0.
         fields: weight of the squares of h.
-        couplings: weight of J; None for .01 x (L - 1) under l2 (GREMLIN's), and under l1 for
+        couplings: weight of J; None for .2 x (L - 1) under l2 (GREMLIN's), and under l1 for
             .05 x sqrt(N log(L A)), N being the sum of the weights of sequences.
         identity: sequences that share at least this part of their columns share one weight; 1 lets each count
             fully, copies apart.
@@ -88,7 +88,7 @@ class Penalty:
         if self.couplings is not None:
             return self.couplings
         if self.penalty == "l2":
-            return 0.01 * (shape.columns - 1)
+            return 0.2 * (shape.columns - 1)
         return 0.05 * math.sqrt(shape.sequences * math.log(shape.columns * len(shape.symbols)))
 
 

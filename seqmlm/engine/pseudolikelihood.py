@@ -34,7 +34,8 @@ from seqmlm.errors import StateError, TrainingError, UsageError
 _CHUNK = 1 << 22  # elements of one piece of work
 _ROUND = 10  # iterations between two looks at limits, signals and clocks
 _HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
-_FLAT = 1e-5  # largest gradient, a sequence, that counts as none
+_SMALL = 1 << 20  # couplings up to which all is computed in double precision: it takes twice as long
+_FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
 
 
 def prepared(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[LinearRows, Aligned]:
@@ -119,15 +120,18 @@ class Aligned:
 
 
 class Objective:
-    """The loss of a linear model and its gradient over all sequences in pieces; sums in double precision.
+    """The loss of a linear model and its gradient over all sequences, in pieces.
 
-    It is sum over sequences of weight x sum over columns of -ln p(x_i | rest), columns without a state left
-    out, plus the penalty; divided by the sum of the weights, which changes no optimum.
+    Sums are in double precision, of small models products too. The loss is the sum over sequences of weight
+    x sum over columns of -ln p(x_i | rest), columns without a state left out, plus the penalty; divided by
+    the sum of the weights, which changes no optimum.
     """
 
     def __init__(self, data: Aligned, shape: Shape, penalty: Penalty, device: torch.device) -> None:
         self.shape, self.penalty = shape, penalty
         self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        pairs = shape.columns * (shape.columns - 1) // 2
+        self.products = self.dtype if pairs * len(shape.symbols) ** 2 <= _SMALL else torch.float32
         self._states, self._weights = data.states.to(device), data.weights.to(device, self.dtype)
         self._total = float(data.weights.sum())
         self._couplings = penalty.weight(shape)
@@ -145,13 +149,13 @@ class Objective:
         weight = spread(couplings, length).reshape(length * states, length * states)
         nll = 0.0
         g_field, g_weight = torch.zeros_like(field), torch.zeros_like(weight)
-        small_field, small_weight = field.float(), weight.float()
+        small_field, small_weight = field.to(self.products), weight.to(self.products)
         step = max(1, _CHUNK // (length * (states + 1)))
         for seen, counts in zip(
             torch.split(self._states, step), torch.split(self._weights, step), strict=True
         ):
-            hot = nn.functional.one_hot(seen, states + 1)[..., :states].float()
-            known = ((seen < states) * counts[:, None]).float()[..., None]
+            hot = nn.functional.one_hot(seen, states + 1)[..., :states].to(self.products)
+            known = ((seen < states) * counts[:, None]).to(self.products)[..., None]
             flat = hot.flatten(1)
             log_p = torch.log_softmax(small_field + (flat @ small_weight).view(-1, length, states), -1)
             nll -= float((log_p * hot * known).sum(dtype=self.dtype))
@@ -182,7 +186,7 @@ class _Lbfgs:
             parameters,
             history_size=_HISTORY,
             line_search_fn="strong_wolfe",
-            tolerance_grad=_FLAT,
+            tolerance_grad=_FLAT[objective.products],
             tolerance_change=1e-12,
         )
         self.loss = self.norm = math.nan
@@ -234,7 +238,7 @@ class _Fista:
             for x, old, n in zip(self._now, self._before, new, strict=True):
                 old.copy_(x)
                 x.copy_(n)
-            if self.norm <= _FLAT:
+            if self.norm <= _FLAT[self._objective.products]:
                 return number + 1, True
         return iterations, False
 
