@@ -7,6 +7,7 @@ networkx holds the whole graph in memory, a kilobyte or so an edge.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ class Component(NamedTuple):
 
     id: of the sequence.
     units: how each unit is spelled.
-    edges: (unit, unit, value).
+    edges: (unit, unit, value); NaN where it has none.
     """
 
     id: str
@@ -40,7 +41,8 @@ def graphml(sequences: Iterable[Component]) -> bytes:
             named = {"sequence": printable(one.id), "place": place, "unit": printable(unit)}
             graph.add_node(f"{number}:{place}", **named)
         for i, j, value in one.edges:
-            graph.add_edge(f"{number}:{i}", f"{number}:{j}", value=float(value))
+            known = {"value": float(value)} if math.isfinite(value) else {}
+            graph.add_edge(f"{number}:{i}", f"{number}:{j}", **known)
     out = io.BytesIO()
     nx.write_graphml(graph, out)
     return out.getvalue()

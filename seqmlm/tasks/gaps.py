@@ -193,19 +193,21 @@ def write_rows(
     *,
     counts: Counts | None = None,
     budget: Budget | None = None,
+    options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Written:
     """Run over records and write their rows.
 
     Args:
         config, session, columns: of the run and its rows.
-        through: makes records with gaps of records that are read; None where they have none, and are
+        through: makes other records, such as those with gaps, of records that are read; None where these are
             tokenized as they are.
         answers: asks about a batch; hands what it cannot ask about to the problems.
         rows: of what was answered.
         stdout: where rows go without a file.
         counts: what is remembered for a run that is resumed.
         budget: of a batch and of a commit interval; None for that of exact scores.
+        options: of the readers; None for those of the config, and what keeps gaps.
 
     Raises:
         DataError: a bad record, where problems raise; or nothing could be read.
@@ -238,7 +240,8 @@ def write_rows(
             progress=told,
             signals=signals,
         )
-        options = {**({} if through is None else reading_holes(session, config.format)), **config.options}
+        if options is None:
+            options = {**reading_holes(session, config.format), **config.options}
         runner.run(config.paths, format=config.format, options=options, through=through)
         return Written(
             records=runner.counts.asked,
