@@ -18,8 +18,9 @@ def structure(
     method: Annotated[
         str,
         typer.Option(
-            help="What dependence is: cmi (conditional mutual information), cpmi and pmi (pointwise, of what "
-            "stands there), jacobian, dependency or attention."
+            help="What dependence is: cmi (conditional mutual information), cpmi (the same of what stands "
+            "there alone), jacobian or dependency (how much one place moves with another), or pmi (of counts "
+            "in the input; asks no model)."
         ),
     ] = "cmi",
     estimator: Annotated[
