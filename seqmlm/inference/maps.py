@@ -9,6 +9,7 @@ units, and of pairs, has a limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, NamedTuple
@@ -76,11 +77,8 @@ class Maps:
             for encoding in corpus:
                 counts.add(self.units.spelled(encoding))
         correction = None
-        try:
+        with suppress(UsageError):  # then the estimator says whether it can do without
             correction = session.correction(ONE_PASS)  # of answers about tokens that the model sees
-        except UsageError:
-            if settings.method in ("jacobian", "dependency") or settings.estimator == "fast":
-                raise
         self._estimator = estimator(
             replace(self.settings, apc=False),
             session.conditionals(),

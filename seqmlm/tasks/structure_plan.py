@@ -29,7 +29,7 @@ from seqmlm.inference.runner import Counts, Progress
 from seqmlm.inference.session import NO_ENCODING, Session
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Fields, Schema
-from seqmlm.structure.base import Method, StructureSettings
+from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.maps import DependenceMap, Null, Over
 from seqmlm.tasks.gaps import GapConfig, placed
 
@@ -57,7 +57,7 @@ class StructureConfig(GapConfig):
         summary: nothing goes to standard output: only the figures are wanted.
     """
 
-    method: Method = "cmi"
+    method: str = "cmi"
     estimator: str = "auto"
     distance: int | None = None
     separation: int | None = None
