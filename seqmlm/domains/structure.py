@@ -24,7 +24,8 @@ class Truth:
 
     Args:
         edges: the pairs that depend on each other.
-        kinds: what each of them is (a relation of grammar, a range, "indirect"), where that is known.
+        kinds: what a pair is (a relation of grammar, a range), where that is known. A pair of the kind
+            "indirect" is no edge: the two depend on each other through others alone.
         known: the pairs about which the truth says anything; None for all. (A residue without coordinates has
             no pairs here.)
     """
