@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "seqmlm"
 # torch: how files are replaced is the same everywhere.
 ENGINE = {"errors", "parsing", "engine"}
 DATA = ENGINE | {"tokenizers", "data", "config"}
-FIELDS = DATA | {"evaluation", "anomaly", "reports", "domains"}
+FIELDS = DATA | {"evaluation", "anomaly", "structure", "reports", "domains"}
 MAY_IMPORT = {
     "errors": set(),
     "parsing": set(),
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "data": DATA,
     "evaluation": DATA,
     "anomaly": DATA | {"evaluation"},
+    "structure": DATA | {"evaluation"},
     "reports": {"errors", "data", "anomaly", "parsing", "engine.durable"},
     "domains": FIELDS,
     "streams": {"errors", "data", "config", "parsing", "engine.durable"},
@@ -236,7 +237,7 @@ def test_no_module_outside_of_a_field_imports_one_of_its_modules() -> None:
     for path in [*_outside_of_fields(), PACKAGE / "domains" / "base.py"]:
         for name in _imports(path):
             _, part, module, *_ = [*name.split("."), "", ""]
-            own = module in ("base", "holes", "samples", "variants")
+            own = module in ("base", "holes", "samples", "structure", "variants")
             assert part != "domains" or own, f"{path}: {name}: ask the domain's declaration"
             assert part != "tokenizers" or module in GENERIC_TOKENIZERS, f"{path}: {name}"
 
@@ -280,7 +281,9 @@ STAND_APART = {
     "domains.code.changes": "git and diffs, loaded with --since and --diff alone",
     "domains.dna.track": "files for genome browsers",
     "domains.protein.clusters": "a clustering of its own, loaded with a split by identity alone",
+    "structure.cmi": "the estimators of one quantity; others, and the choice among all, are a chapter",
     "domains.*.variants": "how variants are written, loaded by the command that reads them alone",
+    "domains.*.structure": "what maps of dependence mean, loaded by the command that makes them alone",
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
     "domains.*.readers": "a field's own formats",
     "domains.ehr.readers.*": "formats of different origin",
@@ -290,6 +293,7 @@ STAND_APART = {
     "domains.text.conllu": "a format",
     "domains.code.worktree": "which files of a folder are read, beside how one is read",
     "domains.ehr.audit": "what may be told of patients, apart from their readers",
+    "domains.logs.jobs": "what is planted for maps of dependence, apart from the requests",
     "domains.logs.counts": "counting templates needs no model",
     "domains.logs.faults": "what may go wrong, apart from what finds it",
     "domains.logs.readers.reading": "puts the other readers together",

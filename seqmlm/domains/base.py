@@ -35,6 +35,7 @@ from seqmlm.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
+    from seqmlm.domains.structure import Decoder
     from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer, Unknown
@@ -502,6 +503,14 @@ class Domain(ABC):
             UsageError: the field has none.
         """
         raise UsageError(f"domain {self.name} has no variants; seqmlm score compares whole sequences")
+
+    def decoder(self) -> Decoder:
+        """What maps of dependence mean in the field.
+
+        Raises:
+            UsageError: the field does not say.
+        """
+        raise UsageError(f"domain {self.name} does not say what its maps of dependence mean")
 
     def changes(
         self, root: Path, problems: Problems, *, since: str | None = None, diff: Path | None = None

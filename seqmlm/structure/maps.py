@@ -1,0 +1,268 @@
+"""A map of dependence between the units of one sequence, and what is done with maps whatever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.engine.types import Encoding, TokenSpace
+from seqmlm.engine.units import unit_numbers
+from seqmlm.errors import UsageError
+
+Doubles = NDArray[np.float64]
+Longs = NDArray[np.int64]
+Over = Literal["max", "mean"]
+Null = Literal["shuffled", "dinucleotide", "mirrored"]
+
+_BORDERS = (1, 2, 3, 4, 5, 6, 9, 13, 17, 25, 49, 97)
+"""Distances at which pairs of a null model begin to be compared with others: near pairs depend more."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DependenceMap:
+    """How much the units of one sequence depend on each other.
+
+    N counts the units of the whole sequence (`seqmlm.engine.units.Units.numbers`).
+
+    Args:
+        values: (N, N) float64, symmetric; NaN where a pair was not asked about (the diagonal, pairs farther
+            apart than allowed); in nats where `nats`, else on the scale of the method.
+        method: that made it, such as "cmi/exact".
+        nats: whether values are nats.
+        error: (N, N) standard errors of the values, or None where the method is deterministic.
+        passes: masked or changed copies of the sequence that the model was asked about (its cost).
+        z, p: (N, N) of each pair under a null model, or None.
+        details: figures of the method for the whole map, such as the probability mass that was covered, or
+            how incompatible the two conditionals were.
+    """
+
+    values: Doubles
+    method: str
+    nats: bool = True
+    error: Doubles | None = None
+    passes: int = 0
+    z: Doubles | None = None
+    p: Doubles | None = None
+    details: Mapping[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def symmetrized(values: Doubles, over: Over = "mean") -> Doubles:
+    """The mean, or the larger, of the two directions of each pair; the diagonal is NaN.
+
+    A pair with one direction alone has that.
+
+    >>> symmetrized(np.array([[0.0, 1.0], [3.0, 0.0]]))[0, 1]
+    np.float64(2.0)
+    """
+    both = np.stack([values, values.T])
+    missing = np.isnan(both)
+    known = np.where(missing, -np.inf if over == "max" else 0.0, both)
+    count = (~missing).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = known.max(axis=0) if over == "max" else known.sum(axis=0) / count
+    made: Doubles = np.where(count > 0, found, np.nan)
+    np.fill_diagonal(made, np.nan)
+    return made
+
+
+def apc(values: Doubles, *, zero_diagonal: bool = False) -> Doubles:
+    """The average product correction (Dunn et al. 2008): M - M_i. M_.j / M_.., of means over known pairs.
+
+    Args:
+        values: (N, N) symmetric, NaN where unknown.
+        zero_diagonal: the diagonal counts as 0 in the means, as of the categorical Jacobian's authors; else
+            it is left out.
+    """
+    given = values.copy()
+    if zero_diagonal:
+        np.fill_diagonal(given, 0.0)
+    else:
+        np.fill_diagonal(given, np.nan)
+    known = ~np.isnan(given)
+    counts = known.sum(axis=1)
+    sums = np.where(known, given, 0.0).sum(axis=1)
+    means = np.divide(sums, counts, out=np.zeros(len(sums)), where=counts > 0)
+    overall = sums.sum() / max(1, counts.sum())
+    if not overall:
+        return values.copy()
+    corrected: Doubles = values - np.outer(means, means) / overall
+    return corrected
+
+
+def aggregated(
+    values: Doubles, unit: Longs, count: int, *, columns: Over = "max", rows: Over = "mean"
+) -> Doubles:
+    """A map of tokens as a map of units: over the columns of a unit first, then over its rows.
+
+    Exponentials are averaged, as Zhang and Hashimoto (2021) do, so that values are those of pairs of nats.
+
+    Args:
+        values: (M, M) of tokens, one direction in each triangle, NaN where unknown.
+        unit: (M,) the unit of each token, ascending.
+        count: N.
+
+    Returns:
+        (N, N), one direction in each triangle; NaN where no pair of tokens is known.
+    """
+    own = np.full((count, count), np.nan)
+    if not len(unit):
+        return own
+    starts = np.flatnonzero(np.r_[True, unit[1:] != unit[:-1]])
+    place = np.ix_(unit[starts], unit[starts])
+    raised = np.exp(values)
+    own[place] = np.log(_over(_over(raised, starts, columns, axis=1), starts, rows, axis=0))
+    np.fill_diagonal(own, np.nan)
+    return own
+
+
+def _over(values: Doubles, starts: Longs, how: Over, *, axis: int) -> Doubles:
+    missing = np.isnan(values)
+    known = (~missing).astype(np.float64)
+    count = np.add.reduceat(known, starts, axis=axis)
+    if how == "max":
+        found = np.maximum.reduceat(np.where(missing, -np.inf, values), starts, axis=axis)
+    else:
+        found = np.add.reduceat(np.where(missing, 0.0, values), starts, axis=axis) / np.maximum(count, 1)
+    made: Doubles = np.where(count > 0, found, np.nan)
+    return made
+
+
+def separated(values: Doubles, least: int) -> Doubles:
+    """The values of pairs at least so many units apart; NaN elsewhere."""
+    place = np.arange(len(values))
+    kept: Doubles = np.where(np.abs(place[:, None] - place) >= least, values, np.nan)
+    return kept
+
+
+# Null models
+
+
+def nulls(
+    encoding: Encoding, space: TokenSpace, count: int, *, kind: Null = "shuffled", seed: int = 0
+) -> Iterator[Encoding]:
+    """Sequences in which nothing depends on anything, made of the units of one.
+
+    Args:
+        encoding: without positions or channels of its own.
+        space: its vocabulary.
+        count: of them; one where they are mirrored.
+        kind: "shuffled" units; "dinucleotide": shuffled so that each pair of neighbours comes as often as
+            before (Altschul and Erickson 1985); "mirrored": the units read backwards.
+        seed: of the shuffles.
+
+    Raises:
+        UsageError: units of several tokens that do not stand together, or a sequence whose tokens have
+            positions of their own.
+    """
+    numbers = unit_numbers(encoding)
+    movable = np.where(space.is_special[encoding.ids], -1, numbers)
+    inside = np.flatnonzero(movable >= 0)
+    starts = inside[np.r_[True, np.diff(movable[inside]) != 0]] if len(inside) else inside
+    if len(starts) != len(np.unique(movable[inside])) or encoding.positions is not None or encoding.channels:
+        raise UsageError("a null model moves units, and the units of these sequences cannot be moved alone")
+    blocks = np.split(inside, np.searchsorted(inside, starts[1:]))
+    units = [tuple(encoding.ids[block].tolist()) for block in blocks]
+    for number in range(1 if kind == "mirrored" else count):
+        rng = np.random.default_rng([seed, number])
+        if kind == "mirrored":
+            order = np.arange(len(units))[::-1]
+        elif kind == "shuffled":
+            order = rng.permutation(len(units))
+        else:
+            order = _dinucleotide(units, rng)
+        yield _moved(encoding, inside, [blocks[place] for place in order.tolist()])
+
+
+def _moved(encoding: Encoding, inside: Longs, blocks: Sequence[Longs]) -> Encoding:
+    taken = np.concatenate(blocks) if blocks else inside
+    ids, groups = encoding.ids.copy(), encoding.groups.copy()
+    ids[inside] = encoding.ids[taken]
+    groups[inside] = np.repeat(np.arange(len(blocks)), [len(one) for one in blocks])
+    return Encoding(ids=ids, groups=groups)
+
+
+def _dinucleotide(units: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Longs:
+    """An order of the units that keeps the number of each pair of neighbours, and the first and last unit.
+
+    A random Eulerian path: the last edge out of each kind of unit is drawn so that these edges lead to the
+    last unit, and the others follow in random order.
+    """
+    kinds = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
+    path = [kinds[unit] for unit in units]
+    if len(path) < 3:
+        return np.arange(len(path))
+    edges: dict[int, list[int]] = {kind: [] for kind in kinds.values()}
+    for one, another in pairwise(path):
+        edges[one].append(another)
+    end = path[-1]
+    while True:
+        last = {kind: own[int(rng.integers(len(own)))] for kind, own in edges.items() if own and kind != end}
+        if all(_leads(kind, last, end) for kind in last):
+            break
+    for kind, own in edges.items():
+        kept = list(own)
+        if kind in last:
+            kept.remove(last[kind])
+        mixed = [kept[place] for place in rng.permutation(len(kept)).tolist()]
+        edges[kind] = mixed + ([last[kind]] if kind in last else [])
+    at, found, used = path[0], [path[0]], dict.fromkeys(edges, 0)
+    for _ in range(len(path) - 1):
+        used[at] += 1
+        at = edges[at][used[at] - 1]
+        found.append(at)
+    waiting: dict[int, list[int]] = {}
+    for place, kind in enumerate(path):
+        waiting.setdefault(kind, []).append(place)
+    taken = {kind: iter(places) for kind, places in waiting.items()}
+    return np.array([next(taken[kind]) for kind in found], dtype=np.int64)
+
+
+def _leads(kind: int, last: Mapping[int, int], end: int) -> bool:
+    """Whether the last edges lead from a kind to the end."""
+    seen = set[int]()
+    while kind != end:
+        if kind in seen or kind not in last:
+            return False
+        seen.add(kind)
+        kind = last[kind]
+    return True
+
+
+def against(own: DependenceMap, others: Sequence[DependenceMap]) -> DependenceMap:
+    """The map with z and p of each pair, among pairs of null maps that are about as far apart.
+
+    Args:
+        own: a map.
+        others: of `nulls` of its sequence.
+
+    Returns:
+        z: distance from the mean of the null pairs in their standard deviations. p: the share of null pairs
+        that are at least as dependent, the pair itself counted among them.
+    """
+    size = len(own)
+    place = np.arange(size)
+    apart = np.searchsorted(_BORDERS, np.abs(place[:, None] - place), side="right")
+    upper = np.triu(np.ones((size, size), dtype=np.bool_), 1)
+    z, p = np.full((size, size), np.nan), np.full((size, size), np.nan)
+    for number in np.unique(apart[upper]):
+        here = upper & (apart == number)
+        null = np.concatenate([one.values[here] for one in others] or [np.zeros(0)])
+        null = np.sort(null[np.isfinite(null)])
+        if not len(null):
+            continue
+        values = own.values[here]
+        spread = float(null.std())
+        z[here] = (values - null.mean()) / spread if spread else np.nan
+        above = len(null) - np.searchsorted(null, values, side="left")
+        p[here] = np.where(np.isnan(values), np.nan, (1 + above) / (1 + len(null)))
+    z, p = (np.where(upper, one, one.T) for one in (z, p))
+    passes = own.passes + sum(one.passes for one in others)
+    return replace(own, z=z, p=p, passes=passes)
