@@ -35,6 +35,7 @@ from seqmlm.cli import (
     risk,
     runs,
     score,
+    structure,
     train,
     variants,
     workspace,
@@ -44,7 +45,7 @@ from seqmlm.cli.output import say, tell
 from seqmlm.errors import DataError, SeqmlmError
 
 # Commands that can skip bad records.
-_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk", "variants"}
+_TAKES_ON_ERROR = {"train", "score", "calibrate", "data", "fill", "zeroshot", "risk", "variants", "structure"}
 
 
 class _BrokenPipe(Exception):
@@ -86,6 +87,7 @@ app.command("fill")(fill.fill)
 app.command("zeroshot")(zeroshot.zeroshot)
 app.command("generate")(generate.generate)
 app.command("variants")(variants.variants)
+app.command("structure")(structure.structure)
 app.command("sample")(data.sample)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

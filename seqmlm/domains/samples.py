@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqmlm.errors import UsageError
+from seqmlm.errors import DataError, UsageError
+from seqmlm.parsing import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +45,15 @@ def write_sample(
         else {name: lines}
     )
     for file, own in files.items():
-        path = out / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8", newline="\n") as handle:
-            handle.writelines(line + "\n" for line in own)
+        write_lines(out / file, own)
     return Sample(files=(out / name,), truth=write_truth(out, truth))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a file of lines; its folder is made if missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="\n") as handle:
+        handle.writelines(line + "\n" for line in lines)
 
 
 def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
@@ -61,6 +66,38 @@ def write_truth(out: Path, truth: Mapping[str, Any]) -> Path:
     body = ",\n".join(f"{json.dumps(key)}: {_value(value)}" for key, value in truth.items())
     (out / TRUTH).write_text("{\n" + body + "\n}\n", encoding="utf-8", newline="\n")
     return out / TRUTH
+
+
+def read_truth(path: Path, schema: str, keys: Iterable[str]) -> dict[str, Any]:
+    """What `write_truth` wrote, of a sample of one field.
+
+    Args:
+        path: `truth.json`, or the folder it is in.
+        schema: that it must have.
+        keys: that it must have, each with a list.
+
+    Raises:
+        DataError: no such file, or one that is something else.
+    """
+    file = path / TRUTH if path.is_dir() else path
+    remedy = "give the truth.json that seqmlm sample wrote beside the data"
+    try:
+        found = read_json(file)
+    except OSError as error:
+        raise DataError(
+            f"no truth could be read: {error.strerror}", source=str(file), remedy=remedy
+        ) from None
+    except ValueError:
+        raise DataError("this is no JSON", source=str(file), remedy=remedy) from None
+    if not isinstance(found, dict) or found.get("schema") != schema:
+        raise DataError(f"this is no truth of the schema {schema}", source=str(file), remedy=remedy)
+    if missing := [key for key in keys if not isinstance(found.get(key), list)]:
+        raise DataError(
+            f"this truth has no list {missing[0]!r}",
+            source=str(file),
+            remedy="draw the sample again: an earlier version wrote less",
+        )
+    return found
 
 
 def overlap(start: Any, end: Any, anomaly: Mapping[str, Any]) -> bool:

@@ -103,3 +103,29 @@ def summarized(value: float, drawn: Doubles, confidence: float = 0.95) -> Differ
     if len(good):
         low, high = np.quantile(good, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
     return Difference(value=value, low=low, high=high, draws=len(good))
+
+
+def ratio(
+    numerators: ArrayLike, denominators: ArrayLike | None = None, *, draws: int = 1000, seed: int = 0
+) -> Difference:
+    """Sum of numerators by sum of denominators, with a bootstrap over items: a mean, a micro-average.
+
+    Args:
+        numerators: (N,), one an item (a record).
+        denominators: (N,); None for ones, which makes it a mean.
+        draws, seed: of the resampling; of a single item the interval is NaN.
+
+    >>> found = ratio([1, 0, 1, 1], [2, 1, 1, 2])
+    >>> found.value, 0 <= found.low <= found.value <= found.high <= 1
+    (0.5, True)
+    """
+    above = np.asarray(numerators, dtype=np.float64)
+    below = np.ones_like(above) if denominators is None else np.asarray(denominators, dtype=np.float64)
+
+    def share(weights: Doubles) -> float:
+        total = float(weights @ below)
+        return float(weights @ above) / total if total else float("nan")
+
+    weights = bootstrap_weights(np.arange(len(above)), draws if len(above) > 1 else 0, seed)
+    drawn = [share(weights(draw)) for draw in range(draws if len(above) > 1 else 0)]
+    return summarized(share(np.ones_like(above)), np.array(drawn, dtype=np.float64))

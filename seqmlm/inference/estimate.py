@@ -55,15 +55,42 @@ def work_of(
     Returns:
         None where the input can be read only once. Records that cannot be read count nothing.
     """
+    found = totals(
+        session, _cost(session, level), sources, format=format, options=options, entries=2, once=True
+    )
+    if found is None:
+        return None
+    (exact, screen), characters = found
+    spent = {str(EXACT): exact, CASCADE: screen + ESCALATE * exact, str(ONE_PASS): screen}
+    return Work(spent, characters)
+
+
+def totals(
+    session: Session,
+    cost: Callable[[Encoding], Doubles],
+    sources: Sequence[str],
+    *,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    entries: int = 1,
+    once: bool = False,
+) -> tuple[list[float], float] | None:
+    """What all records of an input cost together, by estimate, and their characters; see `work_of`.
+
+    Args:
+        cost: (C,) of a record.
+        entries: C.
+        once: equal records cost once.
+    """
     size = input_bytes(sources)
     if size is None:
         return None
-    cost, problems = _cost(session, level), Problems("skip", sensitive=session.card.sensitive)
+    problems = Problems("skip", sensitive=session.card.sensitive)
     read = session.reader(sources, format=format, options=options)
-    known, total = set[bytes](), np.zeros(2)
+    known, total = set[bytes](), np.zeros(entries)
     tokens, seen, whole = 0, 0, 1.0
     stored, each = 0, 0.0  # bytes read; bytes of a character, of those before the last block of the file
-    with metered() as meter, suppress(SeqmlmError):  # the scoring itself says what is wrong with its input
+    with metered() as meter, suppress(SeqmlmError):  # the run itself says what is wrong with its input
         for batch in batches(read(problems)):
             own = sum(map(characters, batch))
             if meter.bytes > stored:  # a block was read amid this batch, and is used from there on
@@ -71,15 +98,14 @@ def work_of(
             seen += own
             for _, encoding in encoded(session.domain, session.tokenizer, batch, problems):
                 tokens += len(encoding)
-                if (key := digest(encoding)) not in known:
+                key = digest(encoding)
+                if not (once and key in known):
                     known.add(key)
                     total += cost(encoding)
             if tokens >= LOOK:
                 whole = max(1.0, size / (each * seen or meter.bytes or seen))
                 break
-    exact, screen = (whole * total).tolist()
-    spent = {str(EXACT): exact, CASCADE: screen + ESCALATE * exact, str(ONE_PASS): screen}
-    return Work(spent, whole * seen)
+    return (whole * total).tolist(), whole * seen
 
 
 def _cost(session: Session, level: Level) -> Callable[[Encoding], Doubles]:

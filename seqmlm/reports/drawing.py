@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -35,12 +35,12 @@ def steps(bits: NDArray[np.float64], scale: float = SCALE) -> NDArray[np.int64]:
     return np.floor(np.clip(values / scale, 0.0, 1.0) * STEPS).astype(np.int64)
 
 
-def legend(scale: float = SCALE) -> Markup:
+def legend(scale: float = SCALE, unit: str = "bits") -> Markup:
     """What each colour means."""
     marks = Markup("").join(
         Markup('<i class="s{}">{:g}</i>').format(step, scale * step / STEPS) for step in range(1, STEPS + 1)
     )
-    return Markup('<p class="legend" aria-label="colour scale">bits and more:&nbsp;{}</p>').format(marks)
+    return Markup('<p class="legend" aria-label="colour scale">{} and more:&nbsp;{}</p>').format(unit, marks)
 
 
 def coloured_text(
@@ -376,6 +376,78 @@ def grid(
         label = f"columns {columns[begin]} to {columns[begin + len(block) - 1]}"
         pictures.append(_picture(parts, label, walk=True, height=18 + len(letters) * _ROW))
     return Markup("").join(pictures)
+
+
+MOST_BLOCKS = 64
+"""Rows and columns of a matrix; of more units the highest of each block of them is drawn."""
+
+_MARGIN, _SIDE = 130, 560
+_NAMED = 40  # rows beside which there is room for a name
+
+
+def matrix(
+    values: Doubles,
+    names: Sequence[str],
+    found: Set[tuple[int, int]],
+    known: Set[tuple[int, int]],
+    *,
+    scale: float,
+) -> Markup:
+    """Pairs of N units: values above the diagonal; below it what was found, what is known, and what is both.
+
+    Args:
+        values: (N, N) on the scale of the colours; NaN for no value.
+        names: N of them, of the units.
+        found, known: pairs of units, the smaller first; darkest where both, palest where known alone.
+        scale: the value of the strongest colour, above 0.
+    """
+    cuts = np.linspace(0, len(values), min(len(values), MOST_BLOCKS) + 1).astype(np.int64).tolist()
+    blocks = list(pairwise(cuts))
+    side = min(22.0, _SIDE / max(len(blocks), 1))
+    owner = np.repeat(np.arange(len(blocks)), np.diff(cuts))
+    ground = Markup('<rect class="h0" x="{}" y="0" width="{:.1f}" height="{:.1f}"/>')
+    parts = [ground.format(_MARGIN, side * len(blocks), side * len(blocks))]
+    for row, (first, _) in enumerate(blocks):
+        if len(blocks) <= _NAMED or row % 8 == 0:
+            label, named = Markup('<text x="0" y="{:.1f}">{}</text>'), f"{first} {names[first]}"[:18]
+            parts.append(label.format(row * side + min(side, 11), named))
+    cell = Markup('<rect class="h{}" x="{:.1f}" y="{:.1f}" width="{:.2f}" height="{:.2f}"{}/>')
+    marked = _below(owner, found, known) + _above(values, names, blocks, scale)
+    for number, (row, column, step, told) in enumerate(marked):
+        tip = Markup(' data-tip="{}" tabindex="{}"').format(told, -1 if number else 0)
+        parts.append(cell.format(step, _MARGIN + column * side, row * side, side + 0.1, side + 0.1, tip))
+    return _picture(parts, "values of pairs", walk=True, height=round(side * len(blocks)) + 4)
+
+
+_Cell = tuple[int, int, int, str]  # row, column, step of the colour, what is told of it
+
+
+def _below(owner: Longs, found: Set[tuple[int, int]], known: Set[tuple[int, int]]) -> list[_Cell]:
+    """The cells below the diagonal of a matrix; `owner` is the block of each unit."""
+    kinds: dict[tuple[int, int], set[str]] = {}
+    for name, pairs in (("found", found), ("known", known)):
+        for i, j in pairs:
+            kinds.setdefault((int(owner[j]), int(owner[i])), set()).add(name)
+    step = {"found": 5, "known": 3}
+    return [
+        (row, column, sum(step[name] for name in own), " and ".join(sorted(own)))
+        for (row, column), own in sorted(kinds.items())
+    ]
+
+
+def _above(
+    values: Doubles, names: Sequence[str], blocks: Sequence[tuple[int, int]], scale: float
+) -> list[_Cell]:
+    """The cells on and above the diagonal of a matrix that have a colour: the highest value of each block."""
+    found = []
+    for row, (first, last) in enumerate(blocks):
+        for column, (begin, end) in enumerate(blocks[row:], row):
+            block = np.nan_to_num(values[first:last, begin:end], nan=-np.inf)
+            i, j = (int(place) for place in np.unravel_index(block.argmax(), block.shape))
+            if step := int(steps(block[i, j], scale)):
+                one, other = (f"{place} {names[place]}" for place in (first + i, begin + j))
+                found.append((row, column, step, f"{one}, {other}: {block[i, j]:.3g}"))
+    return found
 
 
 def _frame(low: float, high: float, values: Doubles, threshold: float | None) -> Frame:

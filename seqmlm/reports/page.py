@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -248,6 +248,24 @@ class Page:
         left_out = f"the first {drawing.MOST_COLUMNS:,} of {len(bits):,} columns are drawn"
         told = [part for part in (note, left_out if len(bits) > drawing.MOST_COLUMNS else "") if part]
         self._figure(heading, legend(scale) + drawn, "; ".join(told))
+
+    def matrix(
+        self,
+        heading: str,
+        values: NDArray[np.float64],
+        names: Sequence[str],
+        found: Set[tuple[int, int]] = frozenset(),
+        known: Set[tuple[int, int]] = frozenset(),
+        *,
+        scale: float,
+        unit: str = "bits",
+        note: str = "",
+    ) -> None:
+        """Add values of pairs, and which of them were found and are known; see `drawing.matrix`."""
+        drawn = drawing.matrix(values, names, found, known, scale=scale)
+        blocks = f"highest of each block of units; {drawing.MOST_BLOCKS} blocks"
+        told = [part for part in (note, blocks if len(values) > drawing.MOST_BLOCKS else "") if part]
+        self._figure(heading, legend(scale, unit) + drawn, "; ".join(told))
 
     def html(self) -> str:
         """The whole file; control characters, and what turns the direction of text, are shown as escapes."""

@@ -1,9 +1,9 @@
 """Where rows of results go: JSON lines that survive a crash, and the tables that are made of them at the end.
 
 Only JSON lines are committed: such a file can be cut back to its last commit, so that a scoring that is
-killed and resumed loses no row and doubles none. CSV and Parquet are made, once all rows are there, from such
-a file beside them, `OUT.partial.jsonl`, and so is any output that cannot be resumed. The price is that the
-rows are on the disk twice for a moment, and that a table is not there before it is complete.
+killed and resumed loses no row and doubles none. CSV, TSV and Parquet are made, once all rows are there,
+from such a file beside them, `OUT.partial.jsonl`, and so is any output that cannot be resumed. The price is
+that the rows are on the disk twice for a moment, and that a table is not there before it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ surprisals, "json" anything else."""
 EXTRA = "extra"
 """The column of a table that holds, as JSON, every field of a row that the schema does not name."""
 
-FORMATS = {"jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",), "parquet": (".parquet", ".pq")}
+FORMATS = {
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "csv": (".csv",),
+    "tsv": (".tsv",),
+    "parquet": (".parquet", ".pq"),
+}
 """Format to the endings that mean it; the first format is that of any other name."""
 
 PARTIAL = ".partial.jsonl"
@@ -56,6 +61,7 @@ class Schema:
     Args:
         columns: name to kind, in order.
         statistics: their names; in a table the p-value of each has a column, `p_<name>`.
+        closed: rows have no other fields, so that a table has no column for them.
 
     Raises:
         UsageError: a column and a statistic whose names in a table are the same.
@@ -63,6 +69,7 @@ class Schema:
 
     columns: Mapping[str, Kind]
     statistics: tuple[str, ...] = ()
+    closed: bool = False
 
     def __post_init__(self) -> None:
         spread = {f"p_{name}" for name in self.statistics} | {EXTRA}
@@ -78,8 +85,7 @@ class Schema:
                 flat |= {f"p_{name}": "number" for name in self.statistics}
             else:
                 flat[name] = kind
-        flat[EXTRA] = "json"
-        return flat
+        return flat if self.closed else {**flat, EXTRA: "json"}
 
     def flat(self, row: Fields) -> dict[str, Any]:
         """A row with its p-values spread, and what the schema does not name under "extra"; every column."""
@@ -90,6 +96,8 @@ class Schema:
                 known |= {f"p_{name}": (value or {}).get(name) for name in self.statistics}
             else:
                 known[name] = value
+        if self.closed:
+            return known
         further = {name: value for name, value in row.items() if name not in self.columns}
         known[EXTRA] = further or None
         return known
@@ -172,7 +180,7 @@ def open_sink(
     """
     if path is None:
         assert stdout is not None
-        return StreamSink(stdout, _csv_lines(schema) if format == "csv" else json_lines)
+        return StreamSink(stdout, _table_lines(schema, format) if format in _LINES else json_lines)
     if format == "jsonl" and resumable:
         return LinesSink(path, private=private, mark=mark)
     return WholeSink(path, schema, format=format, private=private, mark=mark, resumable=resumable)
@@ -283,7 +291,7 @@ class WholeSink(Sink):
     Args:
         path: replaced, as a whole, when the sink is finished.
         schema: its columns.
-        format: "jsonl", "csv" or "parquet".
+        format: "jsonl", "csv", "tsv" or "parquet".
         private: only the owner may read the file and the lines.
         mark: that of the lines, see `LinesSink`.
         resumable: the lines stay when the sink is closed before it is finished, if any were committed.
@@ -350,9 +358,13 @@ class StreamSink(Sink):
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
+        self.put(self._encode(rows))
+
+    def put(self, data: bytes) -> None:
+        """Take rows as whole lines; as `write`. A reader that is slow is waited for."""
         self._begun = True
         try:
-            self._stream.write(self._encode(rows).decode())
+            self._stream.write(data.decode())
             self._stream.flush()
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours
@@ -399,24 +411,27 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
     Args:
         lines: an object a line, as `json_lines` writes them.
         path: of the table; the old file is there until the new one is complete.
-        schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV.
-        format: "csv" or "parquet".
+        schema: its columns. Lists of units are nested lists in Parquet and JSON text in CSV and TSV.
+        format: "csv", "tsv" or "parquet".
         private: only the owner may read the table.
 
     Raises:
         OSError: it cannot be written; an old file is still there.
         StateError: a line does not fit the schema.
     """
-    import pyarrow.csv as pa_csv
     import pyarrow.parquet as pa_parquet
 
-    table = _Table(schema, nested=format == "parquet")
-
     def fill(file: IO[bytes]) -> None:
-        writer = pa_parquet.ParquetWriter if format == "parquet" else pa_csv.CSVWriter
-        with writer(file, table.schema) as out:
-            for rows in _batches(lines):
-                out.write_batch(table.batch(rows))
+        if format == "parquet":
+            table = _Table(schema, nested=True)
+            with pa_parquet.ParquetWriter(file, table.schema) as out:
+                for rows in _batches(lines):
+                    out.write_batch(table.batch(rows))
+            return
+        encode = _table_lines(schema, format)
+        file.write(encode([]))
+        for rows in _batches(lines):
+            file.write(encode(rows))
 
     replace_file(path, fill, mode=0o600 if private else 0o666)
 
@@ -428,21 +443,47 @@ def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
             yield [json.loads(line) for line in some]
 
 
-def _csv_lines(schema: Schema) -> Callable[[Sequence[Fields]], bytes]:
-    """An encoder of rows as lines of CSV; its first lines begin with the names of the columns."""
+def _table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], bytes]:
+    """An encoder of rows as lines of CSV or TSV; its first lines begin with the names of the columns."""
     import pyarrow.csv as pa_csv
 
     table, begun = _Table(schema, nested=False), False
 
     def encode(rows: Sequence[Fields]) -> bytes:
         nonlocal begun
-        out = io.BytesIO()
+        first, begun = not begun, True
         batch = table.batch([_finite(row) for row in rows])
-        pa_csv.write_csv(batch, out, pa_csv.WriteOptions(include_header=not begun))
-        begun = True
+        if format == "tsv":
+            head = ["\t".join(table.schema.names) + "\n"] if first else []
+            lines = ("\t".join(map(_tabbed, row.values())) + "\n" for row in batch.to_pylist())
+            return "".join([*head, *lines]).encode()
+        out = io.BytesIO()
+        pa_csv.write_csv(batch, out, pa_csv.WriteOptions(include_header=first))
         return out.getvalue()
 
     return encode
+
+
+_LINES = ("csv", "tsv")
+_BREAKS = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def _tabbed(value: Any) -> str:
+    """A cell of a TSV file, which nothing quotes: what would end it is an escape."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.translate(_BREAKS) if isinstance(value, str) else repr(value)
+
+
+def tsv_cell(text: str) -> str:
+    """A text as it stands in a TSV file.
+
+    >>> tsv_cell("=a"), tsv_cell("a\\tb")
+    ("'=a", 'a\\\\tb')
+    """
+    return _tabbed(_encodable(harmless(text)))
 
 
 class _Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -199,7 +200,7 @@ def _dinucleotide(units: Sequence[tuple[int, ...]], rng: np.random.Generator) ->
     if len(path) < 3:
         return np.arange(len(path))
     edges: dict[int, list[int]] = {kind: [] for kind in kinds.values()}
-    for one, another in zip(path, path[1:], strict=False):
+    for one, another in pairwise(path):
         edges[one].append(another)
     end = path[-1]
     while True:

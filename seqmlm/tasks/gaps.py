@@ -19,7 +19,7 @@ from seqmlm.data.record import Record
 from seqmlm.engine.device import Precision
 from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import DataError, SeqmlmError, UsageError
-from seqmlm.inference.batches import Batch, Encoded
+from seqmlm.inference.batches import Batch, Budget, Encoded
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.runner import Counts, NoProgress, Output, Progress, Runner
 from seqmlm.inference.session import Session
@@ -186,23 +186,28 @@ def write_rows(
     config: GapConfig,
     session: Session,
     columns: Schema,
-    through: Callable[..., Iterator[Record]],
+    through: Callable[..., Iterator[Record]] | None,
     answers: Callable[[Batch[Encoded], Problems], Answers],
     rows: Callable[[Answers], Sequence[Fields]],
     stdout: TextIO,
     *,
     counts: Counts | None = None,
+    budget: Budget | None = None,
+    options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Written:
     """Run over records and write their rows.
 
     Args:
         config, session, columns: of the run and its rows.
-        through: makes records with gaps of records that are read.
+        through: makes other records, such as those with gaps, of records that are read; None where these are
+            tokenized as they are.
         answers: asks about a batch; hands what it cannot ask about to the problems.
         rows: of what was answered.
         stdout: where rows go without a file.
         counts: what is remembered for a run that is resumed.
+        budget: of a batch and of a commit interval; None for that of exact scores.
+        options: of the readers; None for those of the config, and what keeps gaps.
 
     Raises:
         DataError: a bad record, where problems raise; or nothing could be read.
@@ -231,10 +236,12 @@ def write_rows(
             output,
             problems,
             counts=counts,
+            budget=budget,
             progress=told,
             signals=signals,
         )
-        options = {**reading_holes(session, config.format), **config.options}
+        if options is None:
+            options = {**reading_holes(session, config.format), **config.options}
         runner.run(config.paths, format=config.format, options=options, through=through)
         return Written(
             records=runner.counts.asked,
@@ -254,8 +261,12 @@ def keep_report(
     path: Path,
     metrics: Mapping[str, float],
     params: Mapping[str, object],
+    files: Sequence[Path] = (),
 ) -> None:
     """Write a report, and keep it with its figures in a run of MLflow: of sensitive data no small ones.
+
+    Args:
+        files: that are kept beside the report, where data are not sensitive.
 
     Raises:
         StateError: it cannot be written.
@@ -279,5 +290,5 @@ def keep_report(
             run.uses(entry.name, entry.version)
         kept = redact_small_counts(dict(metrics), private)
         run.log_metrics(0, {k: float(v) for k, v in kept.items() if isinstance(v, (int, float))})
-        if not private:
-            run.artifact(path)
+        for file in () if private else (path, *files):
+            run.artifact(file)

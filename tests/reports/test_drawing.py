@@ -136,3 +136,39 @@ def test_a_grid_has_a_cell_for_each_letter_in_blocks_of_columns() -> None:
     assert not re.search(r'="[^"]*(nan|inf)', svg)
     many = drawing.grid(np.zeros((1200, 1)), "A", ["x"] * 1200, ["y"] * 1200)
     assert many.count("<rect") == drawing.MOST_COLUMNS
+
+
+def _cells(svg: str) -> dict[tuple[int, int], tuple[str, str]]:
+    """(row, column) of a matrix to the class and the tip of its cell, the ground left out."""
+    found = re.findall(
+        r'<rect class="(h\d)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="[\d.]+" data-tip="([^"]*)"',
+        svg,
+    )
+    left = float(re.findall(r'<rect class="h0" x="([\d.]+)"', svg)[0])
+    side = float(found[0][3]) - 0.1
+    return {
+        (round(float(y) / side), round((float(x) - left) / side)): (mark, tip) for mark, x, y, _, tip in found
+    }
+
+
+def test_a_matrix_has_values_above_its_diagonal_and_edges_below() -> None:
+    values = np.full((4, 4), np.nan)
+    values[0, 1] = values[1, 0] = 8.0
+    values[1, 3] = values[3, 1] = 4.0
+    values[2, 3] = values[3, 2] = -1.0
+    svg = drawing.matrix(values, ["a<b", "c", "d", "e"], {(0, 1), (1, 3)}, {(1, 3), (0, 2)}, scale=8.0)
+    assert _cells(svg) == {
+        (0, 1): ("h8", "0 a&lt;b, 1 c: 8"),
+        (1, 3): ("h4", "1 c, 3 e: 4"),
+        (1, 0): ("h5", "found"),
+        (2, 0): ("h3", "known"),
+        (3, 1): ("h8", "found and known"),
+    }
+
+
+def test_a_large_matrix_shows_the_highest_of_each_block() -> None:
+    values = np.zeros((640, 640))
+    values[25, 127] = values[127, 25] = 5.0
+    svg = drawing.matrix(values, ["u"] * 640, {(3, 639)}, set(), scale=5.0)
+    assert _cells(svg) == {(2, 12): ("h8", "25 u, 127 u: 5"), (63, 0): ("h5", "found")}
+    assert "<rect" in drawing.matrix(np.zeros((0, 0)), [], set(), set(), scale=1.0)

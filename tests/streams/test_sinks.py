@@ -15,9 +15,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from seqmlm.data.rows import read_rows
 from seqmlm.errors import StateError, UsageError
 from seqmlm.streams import sinks
-from seqmlm.streams.sinks import PARTIAL, Schema, convert, format_of, open_sink, partial_of, unescaped
+from seqmlm.streams.sinks import (
+    PARTIAL,
+    Schema,
+    convert,
+    format_of,
+    open_sink,
+    partial_of,
+    tsv_cell,
+    unescaped,
+)
 
 SCHEMA = Schema(
     columns={
@@ -397,3 +407,37 @@ def test_formats_by_name() -> None:
         format_of(None, "parquet")
     with pytest.raises(UsageError, match="p_pll"):
         Schema(columns={"p_pll": "number", "channels": "p_values"}, statistics=("pll",))
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_tsv_quotes_nothing_and_is_read_back(tmp_path: Path, resumed: bool) -> None:
+    schema = Schema(columns={"id": "text", "value": "number", "n": "integer", "edge": "flag"}, closed=True)
+    texts = ["a\tb", "line\nnext\r", '"', "back\\slash\\t", "", "=1+1", "-x", "ä\x0b\u2028z", "\ud800"]
+    rows: list[dict[str, Any]] = [
+        {"id": text, "value": 0.1 * n if n % 2 else None, "n": n, "edge": n % 3 == 0}
+        for n, text in enumerate(texts)
+    ]
+    path = tmp_path / "a.tsv"
+    assert format_of(path) == "tsv"
+    mark = None
+    if resumed:
+        sink = open_sink(path, schema, format="tsv")
+        sink.write(rows[:4])
+        mark = sink.commit()
+        sink.write(rows[4:6])
+        sink.close()
+    sink = open_sink(path, schema, format="tsv", mark=mark)
+    sink.write(rows[4 if resumed else 0 :])
+    sink.finish()
+    sink.close()
+    found = [row for _, row in read_rows(str(path))]
+    assert list(found[0]) == ["id", "value", "n", "edge"]
+    assert [row["id"] for row in found] == [tsv_cell(text) for text in texts]
+    assert len({row["id"] for row in found}) == len(texts)
+    assert [float(row["value"]) if row["value"] else None for row in found] == [row["value"] for row in rows]
+    assert [row["edge"] for row in found] == [str(row["edge"]).lower() for row in rows]
+    stream = io.StringIO()
+    out = open_sink(None, schema, format="tsv", stdout=stream)
+    for row in rows:
+        out.write([row])
+    assert stream.getvalue().encode() == path.read_bytes()

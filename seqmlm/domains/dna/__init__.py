@@ -28,6 +28,7 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
 if TYPE_CHECKING:
+    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
 
 REGION = 2 * BLOCK
@@ -147,6 +148,12 @@ class DNADomain(Domain):
         if "contig" not in record.meta:
             return None
         return record.line * 2**32 + int(record.meta["start"])  # contigs in the order of the file
+
+    def decoder(self) -> Decoder:
+        """Stems of bases that pair."""
+        from seqmlm.domains.dna.structure import StemsDecoder
+
+        return StemsDecoder()
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Contigs with planted motifs, stems, repeats and foreign inserts; n of them, 1,500 by default."""

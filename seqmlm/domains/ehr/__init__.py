@@ -39,6 +39,7 @@ from seqmlm.errors import UsageError
 from seqmlm.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
+    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
 
 
@@ -228,6 +229,12 @@ class EHRDomain(Domain):
         for place, text in zip(asked.tolist(), texts, strict=True):
             changed[place] = text
         return changed
+
+    def decoder(self) -> Decoder:
+        """A network of codes over the cohort."""
+        from seqmlm.domains.ehr.structure import CodesDecoder
+
+        return CodesDecoder()
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Patients drawn from a graph of diseases with planted edges and planted wrong codes."""

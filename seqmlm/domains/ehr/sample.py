@@ -217,7 +217,7 @@ def draw(n: int, seed: int) -> tuple[list[Patient], list[dict[str, Any]]]:
     return patients, wrong
 
 
-def truth(n: int, seed: int, anomalies: list[dict[str, Any]]) -> dict[str, Any]:
+def truth(n: int, seed: int, anomalies: list[dict[str, Any]], patients: Sequence[Patient]) -> dict[str, Any]:
     """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
     edges: list[dict[str, Any]] = [
         {
@@ -250,6 +250,7 @@ def truth(n: int, seed: int, anomalies: list[dict[str, Any]]) -> dict[str, Any]:
         "conditions": [_described(condition) for condition in CONDITIONS],
         "edges": edges,
         "indirect": [[f"CONDITION//{a}", f"CONDITION//{b}"] for a, b in indirect()],
+        "patients": [_placed(patient) for patient in patients],
         "labs": [
             {
                 "code": f"LAB//{lab.code}",
@@ -268,7 +269,24 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     """Write the folders `meds` and `synthea`, which hold the same patients, and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     patients, anomalies = draw(count, seed)
-    return write_files(out, patients, truth(count, seed, anomalies))
+    return write_files(out, patients, truth(count, seed, anomalies, patients))
+
+
+def _placed(patient: Patient) -> dict[str, Any]:
+    """The linked codes that a patient has both of, each at the visit where it is first recorded."""
+    first: dict[str, str] = {}
+    for visit in patient.visits:
+        for code in (*visit.codes, *(code for code, _ in visit.labs)):
+            first.setdefault(code, visit.id)
+    direct = [(f"CONDITION//{cause.source}", f"CONDITION//{cause.target}") for cause in CAUSES]
+    direct += [(f"CONDITION//{drug.condition}", f"DRUG//{drug.code}") for drug in DRUGS]
+    direct += [(f"CONDITION//{lab.condition}", f"LAB//{lab.code}") for lab in LABS]
+    through = [(f"CONDITION//{a}", f"CONDITION//{b}") for a, b in indirect()]
+
+    def placed(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+        return [[first[a], a, first[b], b] for a, b in pairs if a in first and b in first]
+
+    return {"subject": str(patient.subject), "direct": placed(direct), "indirect": placed(through)}
 
 
 def _described(condition: Condition) -> dict[str, Any]:

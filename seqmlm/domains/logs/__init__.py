@@ -21,6 +21,7 @@ from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
 
 if TYPE_CHECKING:
+    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
     from seqmlm.tokenizers.base import Tokenizer
 
@@ -174,6 +175,12 @@ class LogsDomain(Domain):
         """As `Domain.show`, with a mark where a line ends."""
         text = self.spelled(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
+
+    def decoder(self) -> Decoder:
+        """A network of kinds of lines."""
+        from seqmlm.domains.logs.structure import EventsDecoder
+
+        return EventsDecoder()
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """A service's log from a state machine, with labelled faults; n requests, 2,000 by default."""

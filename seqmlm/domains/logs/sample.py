@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.logs import jobs
+from seqmlm.domains.samples import Sample, checked_count, write_lines, write_sample
 
 START, END = "start", "end"
 
@@ -219,10 +220,17 @@ def truth(n: int, seed: int, requests: list[Request]) -> dict[str, Any]:
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `service.log` and `truth.json` into `out`."""
+    """Write `service.log`, `jobs.trace` (`seqmlm.domains.logs.jobs`) and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     requests, lines = draw(count, seed)
-    return write_sample(out, FILE, lines, truth(count, seed, requests))
+    planted, written = jobs.draw(count, seed)
+    fields = np.random.Generator(np.random.Philox(key=[seed, 2]))
+    traced = (
+        _line(one.time, one.component, f"{_filled(one.text, fields)} request_id={one.session}")
+        for one in written
+    )
+    write_lines(out / jobs.FILE, traced)
+    return write_sample(out, FILE, lines, truth(count, seed, requests) | jobs.truth(planted))
 
 
 def _request(begin: float, rng: np.random.Generator) -> Request:

@@ -24,6 +24,7 @@ from seqmlm.tokenizers.base import Tokenizer
 from seqmlm.tokenizers.residue import STANDARD
 
 if TYPE_CHECKING:
+    from seqmlm.domains.structure import Decoder
     from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
 
@@ -118,6 +119,12 @@ class ProteinDomain(Domain):
         Similar sequences stay together only where identity clusters are asked for.
         """
         return str(record.raw)
+
+    def decoder(self) -> Decoder:
+        """Contacts of residues."""
+        from seqmlm.domains.protein.structure import ContactsDecoder
+
+        return ContactsDecoder(self)
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Three families drawn from Potts models with planted contacts; n proteins, 3,000 by default."""

@@ -61,7 +61,7 @@ def read_pdb(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYTES
     """Read a structure in PDB format (also .gz, .zst, "-"), a record a chain of its first model.
 
     The sequence is that of the residues with coordinates; what was not resolved is not in it. `meta` has
-    `chain`, the residue `numbers` of the file, and `contacts`: see `contacts`.
+    `chain`, the residue `numbers` of the file, `contacts` (see `contacts`) and the residues `unplaced` there.
 
     Args:
         path: the file.
@@ -94,24 +94,52 @@ def read_mmcif(path: str | Path, problems: Problems, *, max_bytes: int = MAX_BYT
 def contacts(residues: list[Any]) -> NDArray[np.int32]:
     """(P, 2) pairs i < j of a chain's residues whose C-beta atoms are nearer than 8 angstrom, in order.
 
-    For glycine the C-alpha counts; a residue without the atom is in no pair. Pairs of all separations are
-    there: contact predictions are judged from |i - j| >= 6 on.
+    Pairs of all separations are there: contact predictions are judged from |i - j| >= 6 on.
 
     Args:
-        residues: of Bio.PDB, in the order of the sequence; numbered from 0.
+        residues: of Bio.PDB, in the order of the sequence; numbered from 0. One without a place (`places`)
+            is in no pair.
     """
     from scipy.spatial import KDTree
 
-    atoms = [(i, "CA" if one.get_resname() == "GLY" else "CB", one) for i, one in enumerate(residues)]
-    placed = [(i, one[name].get_coord()) for i, name, one in atoms if name in one]
-    if len(placed) < 2:
+    everywhere = places(residues)
+    where = np.flatnonzero(~np.isnan(everywhere[:, 0])).astype(np.int32)
+    if len(where) < 2:
         return np.zeros((0, 2), dtype=np.int32)
-    where = np.array([i for i, _ in placed], dtype=np.int32)
-    points = np.array([point for _, point in placed], dtype=np.float64)
+    points = everywhere[where]
     pairs = KDTree(points).query_pairs(CONTACT, output_type="ndarray")
     near = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1) < CONTACT
     found: NDArray[np.int32] = where[np.sort(pairs[near], axis=1)]
     return found[np.lexsort((found[:, 1], found[:, 0]))]
+
+
+def places(residues: list[Any]) -> NDArray[np.float64]:
+    """(L, 3) where the C-beta atom of each residue is, in angstrom; NaN where nothing says so.
+
+    Of glycine it is the C-alpha. One that is missing is put where N, C-alpha and C have it (bond of 1.522
+    angstrom, angle of 1.927 and dihedral angle of -2.143, as in ESM and trRosetta).
+    """
+    found = np.full((len(residues), 3), np.nan)
+    for number, one in enumerate(residues):
+        name = "CA" if one.get_resname() == "GLY" else "CB"
+        if name in one:
+            found[number] = one[name].get_coord()
+        elif name == "CB" and all(atom in one for atom in ("N", "CA", "C")):
+            found[number] = _beta(*(one[atom].get_coord().astype(np.float64) for atom in ("N", "CA", "C")))
+    return found
+
+
+def _beta(n: NDArray[np.float64], alpha: NDArray[np.float64], c: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(3,) the C-beta atom, which has the angle to C-alpha and N, and the dihedral angle with C too."""
+    length, angle, dihedral = 1.522, 1.927, -2.143
+    back = n - alpha
+    back /= np.linalg.norm(back)
+    normal = np.cross(n - c, back)
+    normal /= np.linalg.norm(normal)
+    side = np.cross(normal, back)
+    along = length * np.cos(angle) * back
+    across = length * np.sin(angle) * (np.cos(dihedral) * side - np.sin(dihedral) * normal)
+    return np.asarray(alpha + along + across, dtype=np.float64)
 
 
 def substitution_matrix(name: str = "BLOSUM62", letters: str = "ACDEFGHIKLMNPQRSTVWY") -> NDArray[np.float64]:
@@ -169,6 +197,7 @@ def _chains(
                 "chain": chain.id,
                 "numbers": tuple(f"{one.id[1]}{one.id[2].strip()}" for one in residues),
                 "contacts": tuple(map(tuple, contacts(residues).tolist())),
+                "unplaced": tuple(np.flatnonzero(np.isnan(places(residues)[:, 0])).tolist()),
             },
         )
     if models and not found:

@@ -1,0 +1,232 @@
+"""The second file of the log sample: jobs whose lines depend on each other, directly and indirectly.
+
+The service's requests leave so little to chance that the lines around a line determine it, and what is
+determined anyway has no conditional mutual information with anything. Here four steps of a job each write one
+of four lines: the broker's and the cache's follow a trigger that nobody logs (a hidden common cause), the
+worker's follows the cache's and the writer's the worker's (transitions). Lines that follow nothing stand in
+between. The steps form a Markov chain, so that their information is known exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FILE = "jobs.trace"
+"""No ending that readers of a folder know: a folder of the sample holds the service's requests alone."""
+
+KEPT = 0.85
+"""Probability that a step does what the one before it says; else it does one of the other three."""
+
+TRIGGER, FREE = "trigger", "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A line of a job: one of some texts, by what another step chose, by the trigger, or by chance."""
+
+    name: str
+    component: str
+    follows: str
+    texts: tuple[str, ...]
+
+
+_BEGIN = Step(name="begin", component="runner", follows=FREE, texts=("job {number} was picked up",))
+_DONE = Step(name="done", component="runner", follows=FREE, texts=("finished, exit status zero",))
+STEPS = (
+    Step(
+        name="broker",
+        component="broker",
+        follows=TRIGGER,
+        texts=(
+            "lease opened on queue {number}",
+            "order bought outright by {user}",
+            "trial of plan {number} has {small} days left for {user}",
+            "invoice {number} waits until the quarter ends",
+        ),
+    ),
+    Step(
+        name="cache",
+        component="cache",
+        follows=TRIGGER,
+        texts=(
+            "cold start, nothing kept from earlier runs",
+            "{small} pages came back warm",
+            "evicting {number} stale entries before use",
+            "mirror of {address} is read instead of the primary",
+        ),
+    ),
+    Step(
+        name="worker",
+        component="worker",
+        follows="cache",
+        texts=(
+            "spawned {small} threads",
+            "falls back to a single process with {number} slots",
+            "resumes at checkpoint {hex} of the earlier attempt",
+            "sleeps {millis} ms because its peers are slow",
+        ),
+    ),
+    Step(
+        name="writer",
+        component="writer",
+        follows="worker",
+        texts=(
+            "flushed {number} rows",
+            "compressed everything into {small} archives of equal size",
+            "skipped the journal",
+            "uploads parts to {address} in reverse order today",
+        ),
+    ),
+)
+NOISE = Step(
+    name="noise",
+    component="monitor",
+    follows=FREE,
+    texts=(
+        "heartbeat after {millis} ms",
+        "clock differs by {small} microseconds from the reference",
+        "memory use is at {small} percent of its limit now",
+    ),
+)
+_CHOICES = len(STEPS[0].texts)
+_BETWEEN, _PAUSE, _SPREAD = 0.2, 0.05, 0.3  # seconds between jobs, before a line, and of its logarithm
+
+
+def channel() -> NDArray[np.float64]:
+    """(4, 4) probability of each choice, given the one that is followed."""
+    other = (1 - KEPT) / (_CHOICES - 1)
+    table: NDArray[np.float64] = np.where(np.eye(_CHOICES, dtype=np.bool_), KEPT, other)
+    return table
+
+
+def joint() -> NDArray[np.float64]:
+    """(4, 4, 4, 4) exact probability of the choices of the four steps, the trigger summed out."""
+    step = channel()
+    table: NDArray[np.float64] = np.einsum("ta,tb,bc,cd->abcd", step, step, step, step) / _CHOICES
+    return table
+
+
+def information(first: int, second: int, *, given: bool) -> float:
+    """Exact mutual information of two steps, given the other two or not, bits."""
+    table = joint()
+    rest = [axis for axis in range(len(STEPS)) if axis not in (first, second)]
+    if not given:
+        table = table.sum(axis=tuple(rest), keepdims=True)
+    without_first, without_second = (
+        table.sum(axis=first, keepdims=True),
+        table.sum(axis=second, keepdims=True),
+    )
+    neither = table.sum(axis=(first, second), keepdims=True)
+    return float((table * np.log2(table * neither / (without_first * without_second))).sum())
+
+
+def links() -> dict[tuple[str, str], str]:
+    """Every pair of steps, in the order of a job: "hidden cause", "transition" or "indirect"."""
+    found = {}
+    for first, second in combinations(STEPS, 2):
+        hidden = first.follows == second.follows == TRIGGER
+        kind = "hidden cause" if hidden else "transition" if second.follows == first.name else "indirect"
+        found[first.name, second.name] = kind
+    return found
+
+
+@dataclass(slots=True)
+class Job:
+    """One job: its session, the step and the choice of each line, seconds, and 1-based lines once written."""
+
+    session: str
+    steps: list[Step]
+    choices: list[int]
+    times: list[float]
+    lines: list[int] = field(default_factory=list)
+
+    def truth(self) -> dict[str, Any]:
+        """As it stands in `truth.json`."""
+        places = {step.name: line for step, line in zip(self.steps, self.lines, strict=True)}
+        pairs = [(places[a], places[b], kind) for (a, b), kind in links().items()]
+        return {
+            "session": self.session,
+            "lines": self.lines,
+            "steps": [step.name for step in self.steps],
+            "choices": self.choices,
+            "direct": [[a, b] for a, b, kind in pairs if kind != "indirect"],
+            "indirect": [[a, b] for a, b, kind in pairs if kind == "indirect"],
+        }
+
+
+class Line(NamedTuple):
+    """One line of the file, its random fields in braces."""
+
+    time: float
+    component: str
+    text: str
+    session: str
+
+
+def draw(n: int, seed: int) -> tuple[list[Job], list[Line]]:
+    """`n` jobs in the order they begin, and all lines of the file."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, 1]))
+    begins = np.cumsum(rng.exponential(_BETWEEN, n)).tolist()
+    jobs = [_job(begin, rng) for begin in begins]
+    written = sorted(
+        (time, number, at) for number, job in enumerate(jobs) for at, time in enumerate(job.times)
+    )
+    lines: list[Line] = []
+    for time, number, at in written:
+        job = jobs[number]
+        step = job.steps[at]
+        lines.append(Line(time, step.component, step.texts[job.choices[at]], job.session))
+        job.lines.append(len(lines))
+    return jobs, lines
+
+
+def _job(begin: float, rng: np.random.Generator) -> Job:
+    chosen = {TRIGGER: int(rng.integers(_CHOICES))}
+    steps, choices = [_BEGIN], [0]
+    for step in STEPS:
+        kept = rng.random() < KEPT
+        other = 1 + int(rng.integers(_CHOICES - 1))
+        chosen[step.name] = (chosen[step.follows] + (0 if kept else other)) % _CHOICES
+        steps.append(step)
+        choices.append(chosen[step.name])
+        for _ in range(int(rng.integers(3))):
+            steps.append(NOISE)
+            choices.append(int(rng.integers(len(NOISE.texts))))
+    steps.append(_DONE)
+    choices.append(0)
+    pauses = _PAUSE * rng.lognormal(0.0, _SPREAD, len(steps))
+    return Job(
+        session=f"{int(rng.integers(1 << 48)):012x}",
+        steps=steps,
+        choices=choices,
+        times=(begin + np.cumsum(pauses)).tolist(),
+    )
+
+
+def truth(jobs: list[Job]) -> dict[str, Any]:
+    """What is planted in the file, as `truth.json` holds it (docs/SAMPLES.md)."""
+    place = {step.name: at for at, step in enumerate(STEPS)}
+    described = [_BEGIN, *STEPS, NOISE, _DONE]
+    return {
+        "jobs_file": FILE,
+        "job_steps": [
+            {"name": one.name, "component": one.component, "follows": one.follows, "texts": list(one.texts)}
+            for one in described
+        ],
+        "job_pairs": [
+            {
+                "first": a,
+                "second": b,
+                "kind": kind,
+                "information_bits": round(information(place[a], place[b], given=False), 4),
+                "conditional_bits": round(information(place[a], place[b], given=True), 4) + 0.0,
+            }
+            for (a, b), kind in links().items()
+        ],
+        "jobs": [job.truth() for job in jobs],
+    }

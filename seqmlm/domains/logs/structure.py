@@ -1,0 +1,113 @@
+"""What maps of dependence mean in logs: which kinds of lines depend on each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.networks import NetworkDecoder
+from seqmlm.domains.samples import read_truth
+from seqmlm.domains.structure import Pair, Truth
+from seqmlm.tokenizers.drain import Drain
+from seqmlm.tokenizers.log_values import LogValues
+
+SCHEMA = "seqmlm.sample.logs.v1"
+
+MOST = 1 << 16
+"""Templates of a network."""
+
+
+class EventsDecoder(NetworkDecoder):
+    """Lines that depend on each other; names are numbers of templates.
+
+    Templates are found anew in what is mapped (`seqmlm.tokenizers.drain`), since maps come without those of
+    a model.
+    """
+
+    lag: ClassVar[str] = "lag_lines"
+
+    def __init__(self) -> None:
+        self._values, self._drain = LogValues(), Drain(max_templates=MOST)
+
+    def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
+        """The number of each line's template; an event id of a session file is its own name."""
+        if getattr(record.raw, "keys", False):
+            return units
+        return [str(self._drain.add(self._values.words(line))) for line in units]
+
+    def shown(self, record: Record, name: str) -> str:
+        """The template itself, as it is by now."""
+        if getattr(record.raw, "keys", False):
+            return name
+        return " ".join(self._drain.form(int(name), ()))
+
+    def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
+        """The first line of each."""
+        found: dict[str, float] = {}
+        for place, name in enumerate(names):
+            found.setdefault(name, float(place))
+        return found
+
+    def near(self, record: Record, names: Sequence[str]) -> NDArray[np.bool_]:
+        """(N, N) neighbouring lines."""
+        place = np.arange(len(names))
+        near: NDArray[np.bool_] = np.abs(place[:, None] - place[None, :]) == 1
+        return near
+
+    def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
+        """The planted links of jobs, and the transitions of normal requests, of `truth.json`.
+
+        In a request, all other pairs depend on each other through the states in between.
+        """
+        truth = read_truth(path, SCHEMA, ("states", "transitions", "sessions", "job_pairs", "jobs"))
+        jobs = {one["session"]: one for one in truth["jobs"]}
+        kinds = {(one["first"], one["second"]): str(one["kind"]) for one in truth["job_pairs"]}
+        requests = {one["session"]: one for one in truth["sessions"] if one["kind"] in ("normal", "slow")}
+        machine = _Machine(truth)
+
+        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+            known: Mapping[Pair, str] | None = None
+            if (job := jobs.get(record.id)) is not None and len(job["steps"]) == len(units):
+                known = _of_job(job["steps"], kinds)
+            elif (request := requests.get(record.id)) is not None and len(request["states"]) == len(units):
+                known = machine.kinds(request["states"])
+            if known is None:
+                return None
+            edges = frozenset(pair for pair, kind in known.items() if kind != "indirect")
+            return Truth(edges=edges, kinds=known)
+
+        return knows
+
+
+def _of_job(steps: Sequence[str], kinds: Mapping[tuple[str, str], str]) -> dict[Pair, str]:
+    """The planted pairs of a job's lines."""
+    places = enumerate(steps)
+    return {(i, j): kinds[a, b] for (i, a), (j, b) in combinations(places, 2) if (a, b) in kinds}
+
+
+class _Machine:
+    """The states of requests, and which pairs of them are linked."""
+
+    def __init__(self, truth: Mapping[str, Any]) -> None:
+        self._follows = {(a, b) for a, b, _ in truth["transitions"]}
+        template = {one["name"]: one["template"] for one in truth["states"]}
+        of = Counter(template.values())
+        self._shared = {name for name, own in template.items() if of[own] > 1}
+
+    def kinds(self, states: Sequence[str]) -> dict[Pair, str]:
+        """What each pair of lines is; the state behind a template that several states write is hidden."""
+        found: dict[Pair, str] = dict.fromkeys(combinations(range(len(states)), 2), "indirect")
+        for i in range(len(states) - 1):
+            if (states[i], states[i + 1]) in self._follows:
+                found[i, i + 1] = "transition"
+            if i and states[i] in self._shared:
+                found[i - 1, i + 1] = "hidden cause"
+        return found

@@ -1,0 +1,421 @@
+"""What maps of dependence mean in proteins: contacts, and how many of the strongest pairs are some.
+
+The measure is P@L: of the L strongest pairs (L residues, at least 6 apart) the share that is in contact. Its
+rivals need no model: the density of contacts, the nearest pairs, and where the sequences come from an
+alignment the inverse covariance of its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.files import COMPRESSED, MAX_BYTES, source_of
+from seqmlm.data.lines import lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.base import Domain
+from seqmlm.domains.protein.readers import CONTACT, read_mmcif, read_pdb
+from seqmlm.domains.samples import TRUTH, read_truth
+from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth
+from seqmlm.errors import DataError, SeqmlmError
+from seqmlm.evaluation.detection import Detection
+from seqmlm.evaluation.intervals import ratio
+from seqmlm.structure.covariance import inverse_covariance
+from seqmlm.structure.maps import DependenceMap
+from seqmlm.tokenizers.residue import STANDARD
+
+Bools = NDArray[np.bool_]
+Doubles = NDArray[np.float64]
+Knows = Callable[[Record, Sequence[str]], Truth | None]
+
+SCHEMA = "seqmlm.sample.protein.v1"
+
+RANGES = {"local": (3, 6), "short": (6, 12), "medium": (12, 24), "long": (24, 1 << 30)}
+"""|i - j| of pairs, half open."""
+
+PARTS = {"p_at_l": 1, "p_at_l2": 2, "p_at_l5": 5}
+
+FEWEST_ROWS, MOST_ROWS = 50, 5000
+"""Rows of an alignment whose covariance says something, and that are read of it."""
+
+IDENTITY = 0.5
+"""Share of equal residues from which a chain counts as the sequence's."""
+
+_STRUCTURES = {".pdb": read_pdb, ".ent": read_pdb, ".cif": read_mmcif, ".mmcif": read_mmcif}
+
+
+class ContactsDecoder(Decoder):
+    """Contacts: the L strongest pairs after the average product correction.
+
+    Args:
+        domain: which reads the alignments that sequences come from.
+    """
+
+    separation: int = 6
+    apc: bool = True
+    measure: str = "p_at_l"
+
+    def __init__(self, domain: Domain) -> None:
+        self._alignments = _Alignments(domain)
+
+    def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
+        """The L strongest pairs of L residues, of those above zero."""
+        first, second = np.triu_indices(len(units), self.separation)
+        values = dependence.values[first, second]
+        order = strongest(values)[: len(units)]
+        kept = order[values[order] > 0]
+        return frozenset(zip(first[kept].tolist(), second[kept].tolist(), strict=True))
+
+    def truths(self, path: Path, problems: Problems) -> Knows:
+        """Contacts of `truth.json`, of a structure (or a folder of them), or of a file of contacts.
+
+        A structure's chain is found by alignment, wherever it begins. A file of contacts has two columns, the
+        residues from 1, or three with their distance in angstrom; or a header with `pfam`, `col_i`, `col_j`
+        (columns of the alignment from 0) and `cb_dist`, for the rows of alignments that are named so.
+        """
+        if path.suffix.lower() == ".json" or (path / TRUTH).is_file():
+            return self._of_sample(read_truth(path, SCHEMA, ("families",)))
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        if chains := [chain for file in files for chain in _chains(file, problems)]:
+            return lambda record, units: _of_chains(chains, "".join(units), problems)
+        if path.is_dir() or _suffix(path) in _STRUCTURES:
+            remedy = "give truth.json, files in PDB or mmCIF format, or a file of contacts"
+            raise DataError("no chain of a protein is there", source=str(path), remedy=remedy)
+        return self._of_table(_table(path, problems))
+
+    def _of_sample(self, truth: Mapping[str, Any]) -> Knows:
+        families = {one["name"]: one for one in truth["families"]}
+        self._alignments.family = lambda record: record.id.rpartition("-")[0]
+
+        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+            family = families.get(record.id.rpartition("-")[0])
+            if family is None or family["length"] != len(units):
+                return None
+            contacts = frozenset((int(i), int(j)) for i, j in family["contacts"])
+            through = dict.fromkeys(_reached(contacts) - contacts, "indirect")
+            return Truth(edges=contacts, kinds=through | _ranges(contacts))
+
+        return knows
+
+    def _of_table(self, table: _Table) -> Knows:
+        def knows(record: Record, units: Sequence[str]) -> Truth | None:
+            if not table.families:
+                place = {residue: residue - 1 for residue in range(1, len(units) + 1)}
+                return table.truth("", place)
+            name = next((one for one in table.families if _named(record, one)), None)
+            columns = None if name is None else self._alignments.columns(record)
+            if name is None or columns is None:
+                return None
+            return table.truth(name, {column: place for place, column in enumerate(columns)})
+
+        return knows
+
+    def measures(self, decoded: Iterable[Decoded]) -> dict[str, float]:
+        """P@L with its interval, by range and at L/2 and L/5, beside what needs no model."""
+        found: dict[str, list[float]] = {}
+        for one in decoded:
+            if one.truth is None:
+                continue
+            for name, value in self._figures(one, one.truth).items():
+                found.setdefault(name, []).append(value)
+        told: dict[str, float] = {}
+        for name, values in found.items():
+            whole = ratio(values)
+            told[name] = whole.value
+            if name.startswith("p_at_l") and name.count("_") == 2:
+                told |= {f"{name}_low": whole.low, f"{name}_high": whole.high}
+        return told
+
+    def _figures(self, one: Decoded, truth: Truth) -> dict[str, float]:
+        """Of one sequence; nothing where no pair of it could be a contact."""
+        pairs = _pairs(len(one.units), self.separation, truth)
+        if not len(pairs.labels) or not pairs.labels.any():
+            return {}
+        values = one.dependence.values[pairs.first, pairs.second]
+        distance = (pairs.second - pairs.first).astype(np.float64)
+        scores = {"": values, "_of_distance": -distance}
+        if (by_counting := self._alignments.scores(one.record)) is not None:
+            scores["_of_inverse_covariance"] = by_counting[pairs.first, pairs.second]
+        found = {f"p_at_l{name}": precision(pairs.labels, own, pairs.length) for name, own in scores.items()}
+        found["density"] = float(pairs.labels.mean())
+        for part, share in list(PARTS.items())[1:]:
+            count = max(1, pairs.length // share)
+            found |= {f"{part}{name}": precision(pairs.labels, own, count) for name, own in scores.items()}
+        for kind, (low, high) in RANGES.items():
+            inside = (distance >= low) & (distance < high)
+            if not inside.any() or low < self.separation:
+                continue
+            for part, share in PARTS.items():
+                count = max(1, pairs.length // share)
+                found[f"{part}_{kind}"] = precision(pairs.labels[inside], values[inside], count)
+            found[f"density_{kind}"] = float(pairs.labels[inside].mean())
+        if (through := pairs.marked("indirect", truth)).any():
+            top = strongest(values)[: pairs.length]
+            found["indirect_at_l"] = float(through[top].mean())
+        whole = np.nan_to_num(values, nan=-np.inf)
+        curve = Detection(pairs.labels, whole).curve()
+        return found | {"auprc": curve.average_precision, "auroc": curve.auroc}
+
+
+def strongest(values: Doubles) -> NDArray[np.int64]:
+    """(P',) the pairs with a value, the strongest first; of equal values those first that come first."""
+    known = np.flatnonzero(~np.isnan(values))
+    order: NDArray[np.int64] = known[np.argsort(-values[known], kind="stable")]
+    return order
+
+
+def precision(labels: Bools, values: Doubles, count: int) -> float:
+    """Share of the `count` strongest pairs that are true; of all where there are fewer, NaN without any."""
+    top = strongest(values)[:count]
+    return float(labels[top].mean()) if len(top) else float("nan")
+
+
+class _Pairs(NamedTuple):
+    """The judged pairs of a sequence: units (P,) and (P,), (P,) whether in contact, and L residues placed."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    labels: Bools
+    length: int
+
+    def marked(self, kind: str, truth: Truth) -> Bools:
+        """(P,) pairs of a kind."""
+        pairs = zip(self.first.tolist(), self.second.tolist(), strict=True)
+        return np.array([truth.kinds.get(pair) == kind for pair in pairs], dtype=np.bool_)
+
+
+def _pairs(size: int, separation: int, truth: Truth) -> _Pairs:
+    first, second = np.triu_indices(size, 1)
+    if truth.known is not None:
+        pairs = zip(first.tolist(), second.tolist(), strict=True)
+        told = np.array([truth.known(pair) for pair in pairs], dtype=np.bool_)
+        first, second = first[told], second[told]
+    length = len(np.union1d(first, second))
+    far = second - first >= separation
+    first, second = first[far], second[far]
+    pairs = zip(first.tolist(), second.tolist(), strict=True)
+    labels = np.array([pair in truth.edges for pair in pairs], dtype=np.bool_)
+    return _Pairs(first, second, labels, length)
+
+
+def _ranges(contacts: Iterable[Pair]) -> dict[Pair, str]:
+    """The range of each contact, of those at least 3 apart."""
+    return {(i, j): kind for i, j in contacts for kind, (low, high) in RANGES.items() if low <= j - i < high}
+
+
+def _reached(contacts: Iterable[Pair]) -> set[Pair]:
+    """All pairs that a path of contacts joins."""
+    group: dict[int, set[int]] = {}
+    for i, j in contacts:
+        joined = group.get(i, {i}) | group.get(j, {j})
+        for one in joined:
+            group[one] = joined
+    return {(i, j) for joined in group.values() for i in joined for j in joined if i < j}
+
+
+# Structures
+
+
+def _suffix(path: Path) -> str:
+    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return plain.suffix.lower()
+
+
+def _chains(path: Path, problems: Problems) -> list[Record]:
+    read = _STRUCTURES.get(_suffix(path))
+    return [] if read is None else list(read(path, problems))
+
+
+def _of_chains(chains: Sequence[Record], sequence: str, problems: Problems) -> Truth | None:
+    """The contacts of the chain that is most like a sequence, in the sequence's places."""
+    best, share, chain = None, 0.0, chains[0]
+    for one in chains:
+        found, own = _matched(one.raw, sequence)
+        if own > share:
+            best, share, chain = found, own, one
+    if best is None or share < IDENTITY:
+        problems.note("a sequence of which no chain of the structures is, left out of the figures")
+        return None
+    if (begin := min(best.values()) - min(best)) or share < 1:
+        problems.note(
+            f"chain {chain.id} has {share:.0%} of a sequence; its residue 1 is residue {begin + 1} of that"
+        )
+    contacts = frozenset((best[i], best[j]) for i, j in chain.meta["contacts"] if i in best and j in best)
+    placed = frozenset(place for residue, place in best.items() if residue not in chain.meta["unplaced"])
+    return Truth(
+        edges=contacts,
+        kinds=_ranges(contacts),
+        known=lambda pair: pair[0] in placed and pair[1] in placed,
+    )
+
+
+def _matched(chain: str, sequence: str) -> tuple[dict[int, int], float]:
+    """Residue of a chain -> residue of a sequence that it is aligned with, and the share of equal ones.
+
+    An alignment of both from end to end, unaligned ends free.
+    """
+    if (begin := sequence.find(chain)) >= 0:
+        return {residue: begin + residue for residue in range(len(chain))}, 1.0
+    from Bio.Align import PairwiseAligner
+
+    aligner = PairwiseAligner(mode="global", match_score=2.0, mismatch_score=-1.0)
+    aligner.open_gap_score, aligner.extend_gap_score, aligner.end_gap_score = -3.0, -0.5, 0.0
+    first, second = aligner.align(chain, sequence)[0].aligned
+    pairs = {
+        int(a) + k: int(b) + k
+        for (a, end), (b, _) in zip(first, second, strict=True)
+        for k in range(int(end - a))
+    }
+    same = sum(chain[a] == sequence[b] for a, b in pairs.items())
+    return pairs, same / max(min(len(chain), len(sequence)), 1)
+
+
+# Files of contacts
+
+
+class _Table(NamedTuple):
+    """A file of contacts: by family ("" where none is named) residues or columns, and their distance."""
+
+    families: Sequence[str]
+    pairs: Mapping[str, Mapping[tuple[int, int], float | None]]
+
+    def truth(self, family: str, place: Mapping[int, int]) -> Truth | None:
+        """The pairs of a family in places of a sequence; None where none is in it.
+
+        With distances above that of a contact the file tells of all pairs it has, else of all that there are.
+        """
+        found = {
+            (min(place[i], place[j]), max(place[i], place[j])): far
+            for (i, j), far in self.pairs[family].items()
+            if i in place and j in place
+        }
+        if not found:
+            return None
+        edges = frozenset(pair for pair, far in found.items() if far is None or far < CONTACT)
+        partly = any(far is not None and far >= CONTACT for far in found.values())
+        return Truth(edges=edges, kinds=_ranges(edges), known=found.__contains__ if partly else None)
+
+
+def _table(path: Path, problems: Problems) -> _Table:
+    """Read a file of contacts.
+
+    Raises:
+        DataError: no line of it has two numbers.
+    """
+    source, header = source_of(path), dict[str, int]()
+    pairs: dict[str, dict[tuple[int, int], float | None]] = {}
+    for number, text in lines(source, problems, max_bytes=MAX_BYTES):
+        cells = text.replace(",", " ").split()
+        if not cells or cells[0].startswith("#"):
+            continue
+        if not pairs and not header and not cells[0].isdecimal():
+            header = {name: place for place, name in enumerate(cells)}
+            continue
+        try:
+            family, pair, far = _row(cells, header)
+        except (ValueError, KeyError, IndexError):
+            remedy = "a line has two residues, numbered from 1, and perhaps their distance"
+            problems.bad(DataError("no pair of residues", source=source, line=number, remedy=remedy), text)
+            continue
+        pairs.setdefault(family, {})[pair] = far
+    if not pairs:
+        remedy = "give truth.json, a structure, or a file with two residues a line"
+        raise DataError("no contacts are in this file", source=source, remedy=remedy)
+    return _Table([name for name in pairs if name], pairs)
+
+
+def _row(cells: Sequence[str], header: Mapping[str, int]) -> tuple[str, tuple[int, int], float | None]:
+    if "pfam" in header:
+        pair = int(cells[header["col_i"]]), int(cells[header["col_j"]])
+        return cells[header["pfam"]], pair, float(cells[header["cb_dist"]])
+    return "", (int(cells[0]), int(cells[1])), float(cells[2]) if len(cells) > 2 else None
+
+
+def _named(record: Record, family: str) -> bool:
+    """Whether a record's alignment, or its file, is called so."""
+    return record.document == family or Path(record.source).name.split(".")[0] == family
+
+
+# Alignments
+
+
+class _Alignment:
+    """Rows of one length."""
+
+    def __init__(self, rows: Mapping[str, str]) -> None:
+        self._rows = rows
+        self._scores: Doubles | None = None
+
+    def columns(self, record: Record) -> list[int] | None:
+        """The column of each residue of a record; None where it is no row, or another one."""
+        row = self._rows.get(record.id, "")
+        without = [place for place, letter in enumerate(row) if letter not in "-."]
+        same = "".join(row[place] for place in without) == str(record.raw).replace("-", "").replace(".", "")
+        return without if row and same else None
+
+    def scores(self, columns: Sequence[int]) -> Doubles | None:
+        """(N, N) of some columns; None where rows are too few."""
+        if len(self._rows) < FEWEST_ROWS:
+            return None
+        if self._scores is None:
+            number = {letter: place for place, letter in enumerate(STANDARD)}
+            rows = [[number.get(letter, len(STANDARD)) for letter in row] for row in self._rows.values()]
+            self._scores = inverse_covariance(np.array(rows, dtype=np.int64), len(STANDARD))
+        return self._scores[np.ix_(columns, columns)]
+
+
+class _Alignments:
+    """The alignments that records come from, read when they are first asked for.
+
+    Args:
+        domain: which reads them.
+
+    Attributes:
+        family: whose rows are aligned where those of a whole file are not: the families of the sample.
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self.family: Callable[[Record], str] | None = None
+        self._files: dict[str, dict[str, _Alignment]] = {}
+
+    def columns(self, record: Record) -> list[int] | None:
+        """The column of each residue of a record that comes from an alignment."""
+        found = self._of(record)
+        return None if found is None else found.columns(record)
+
+    def scores(self, record: Record) -> Doubles | None:
+        """(N, N) inverse covariance of a record's residues."""
+        found = self._of(record)
+        columns = None if found is None else found.columns(record)
+        return None if found is None or columns is None else found.scores(columns)
+
+    def _of(self, record: Record) -> _Alignment | None:
+        if record.source == "-":
+            return None
+        if record.source not in self._files:
+            self._files[record.source] = self._read(record.source)
+        return self._files[record.source].get(self._name(record))
+
+    def _name(self, record: Record) -> str:
+        return self.family(record) if self.family is not None else record.document or ""
+
+    def _read(self, source: str) -> dict[str, _Alignment]:
+        rows: dict[str, dict[str, str]] = {}
+        try:
+            for number, one in enumerate(self._domain.read([source], Problems("skip"), gaps="keep")):
+                if number == MOST_ROWS:
+                    break
+                rows.setdefault(self._name(one), {})[one.id] = str(one.raw).upper()
+        except SeqmlmError:  # a format without gaps is no alignment
+            return {}
+        return {
+            name: _Alignment(own)
+            for name, own in rows.items()
+            if len({len(row) for row in own.values()}) == 1
+        }

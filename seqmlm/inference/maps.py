@@ -1,0 +1,318 @@
+"""Records to maps of dependence: long sequences window by window, aligned families as one mean map.
+
+Estimators (`seqmlm.structure.estimators`) are given sequences that fit into the model. Here a longer one is
+cut into windows that overlap by half, and each pair is taken from the window in which it is most central;
+pairs that no window holds together are not asked about. Memory is that of the dense map, so the number of
+units, and of pairs, has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import ONE_PASS, unit_numbers
+from seqmlm.engine.windows import central_windows
+from seqmlm.errors import DataError, UsageError
+from seqmlm.inference.session import Session, digest
+from seqmlm.structure.base import StructureSettings
+from seqmlm.structure.estimators import PairCounts, estimator
+from seqmlm.structure.maps import DependenceMap, Null, against, apc, nulls
+
+Longs = NDArray[np.int64]
+
+MOST_UNITS = 4096
+"""Units of a sequence whose map is made: one of so many takes 128 MiB, and several are held at once."""
+
+MOST_PAIRS = 1 << 20
+"""Pairs of a sequence that are asked about: all of 1,448 units, or those within a distance of more units."""
+
+
+class Asked(NamedTuple):
+    """What one map is made of: a sequence, or the members of a family, the one whose units it has first."""
+
+    encodings: Sequence[Encoding]
+    family: Family | None = None
+
+
+class Maps:
+    """Makes maps with one model and one estimator.
+
+    Args:
+        session: the model.
+        settings: of the estimator. The average product is corrected here, on whole maps, so that neither
+            windows nor members of a family are corrected each by itself.
+        null: null models of each sequence, by which pairs get z and p; 0 for none.
+        kind: of null model, as of `seqmlm.structure.maps.nulls`.
+        corpus: what "pmi" counts in.
+
+    Raises:
+        UsageError: the model cannot be asked by this method.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StructureSettings,
+        *,
+        null: int = 0,
+        kind: Null = "shuffled",
+        corpus: Iterable[Encoding] = (),
+    ) -> None:
+        self.session, self.units = session, session.tokenizer.units
+        self.settings = replace(settings, candidates=_candidates(session))
+        self._null, self._kind = null, kind
+        counts = None
+        if settings.method == "pmi":
+            counts = PairCounts(settings.window)
+            for encoding in corpus:
+                counts.add(self.units.spelled(encoding))
+        correction = None
+        with suppress(UsageError):  # then the estimator says whether it can do without
+            correction = session.correction(ONE_PASS)  # of answers about tokens that the model sees
+        self._estimator = estimator(
+            replace(self.settings, apc=False),
+            session.conditionals(),
+            self.units,
+            counts=counts,
+            correction=correction,
+        )
+
+    @property
+    def name(self) -> str:
+        """What estimates, such as "cmi/exact"."""
+        return self._estimator.name
+
+    def refusal(self, encoding: Encoding) -> str | None:
+        """Why no map of a sequence is made, or None."""
+        count = len(self.units.numbers(encoding))
+        pairs = count * min(count, self.settings.distance or count)
+        if count <= MOST_UNITS and pairs <= 2 * MOST_PAIRS:
+            return None
+        return f"a sequence of {count:,} units, too many for a map of all pairs"
+
+    def passes(self, encoding: Encoding) -> int:
+        """Masked or changed copies of a sequence that its map takes."""
+        return sum(count for _, count in self._copies(encoding))
+
+    def cost(self, encoding: Encoding) -> float:
+        """Forward tokens that its map takes."""
+        return float(sum(len(window) * count for window, count in self._copies(encoding)))
+
+    def tokens(self, length: int) -> float:
+        """Forward tokens that a sequence of so many tokens takes, its units being tokens."""
+        longest = self.session.card.max_length
+        if length <= longest:
+            return float(length * self._estimator.passes(length, length))
+        windows = -(-2 * length // longest)
+        return float(windows * longest * self._estimator.passes(longest, longest))
+
+    def _copies(self, encoding: Encoding) -> Iterator[tuple[Encoding, int]]:
+        times = 1 + (min(self._null, 1) if self._kind == "mirrored" else self._null)
+        for window in self._windows(encoding):
+            numbers = self.units.numbers(window)
+            if self.settings.method != "cpmi":  # others ask about each token of a unit
+                numbers = np.flatnonzero(unit_numbers(window) >= 0)
+            yield window, times * self._estimator.passes(len(numbers), len(window))
+
+    def of(self, given: Sequence[Asked]) -> list[DependenceMap]:
+        """One map for each, in order; equal sequences are asked about once.
+
+        Raises:
+            UsageError: null models of sequences whose units cannot be moved.
+        """
+        versions = [[self._versions(encoding) for encoding in one.encodings] for one in given]
+        made = self._each([encoding for one in versions for own in one for encoding in own])
+        return [
+            self._finished(one.family, [[made[digest(encoding)] for encoding in x] for x in own])
+            for one, own in zip(given, versions, strict=True)
+        ]
+
+    def _versions(self, encoding: Encoding) -> list[Encoding]:
+        """A sequence and its null models."""
+        if not self._null:
+            return [encoding]
+        space, seed = self.session.tokenizer.space, self.settings.seed
+        return [encoding, *nulls(encoding, space, self._null, kind=self._kind, seed=seed)]
+
+    def _finished(self, family: Family | None, found: Sequence[Sequence[DependenceMap]]) -> DependenceMap:
+        """The map of what is asked about, given those of each member and its null models."""
+        every = []
+        for own in zip(*found, strict=True):
+            one = own[0] if family is None else family_map(family, own)
+            if self.settings.apc:
+                one = replace(one, values=apc(one.values), method=f"{one.method}, apc", nats=False)
+            every.append(one)
+        return against(every[0], every[1:]) if self._null else every[0]
+
+    def _each(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
+        """The maps of sequences, as the estimator makes them, by `digest`."""
+        fresh = {digest(one): one for one in encodings}
+        windows = {key: self._windows(one) for key, one in fresh.items()}
+        found = iter(self._estimator.maps([one for own in windows.values() for one in own]))
+        return {
+            key: self._joined(fresh[key], own, list(islice(found, len(own)))) for key, own in windows.items()
+        }
+
+    def _windows(self, encoding: Encoding) -> list[Encoding]:
+        longest = self.session.card.max_length
+        if len(encoding) <= longest:
+            return [encoding]
+        return [one for one, _ in central_windows(encoding, self.session.tokenizer.space, longest)]
+
+    def _joined(
+        self, encoding: Encoding, windows: Sequence[Encoding], found: Sequence[DependenceMap]
+    ) -> DependenceMap:
+        """The map of a sequence from those of its windows."""
+        if len(windows) == 1:
+            return found[0]
+        numbers, first = self.units.numbers(encoding), found[0]
+        size = (len(numbers), len(numbers))
+        depth, values, error = np.full(size, -1.0), np.full(size, np.nan), np.full(size, np.nan)
+        for window, one in zip(windows, found, strict=True):
+            at = np.searchsorted(numbers, self.units.numbers(window))
+            place = np.arange(len(at))
+            central = np.minimum(place, place[::-1]).astype(np.float64)
+            own, here = np.minimum.outer(central, central), np.ix_(at, at)
+            better = (own > depth[here]) & np.isfinite(one.values)
+            depth[here] = np.where(better, own, depth[here])
+            values[here] = np.where(better, one.values, values[here])
+            if one.error is not None:
+                error[here] = np.where(better, one.error, error[here])
+        return replace(
+            first,
+            values=values,
+            error=None if first.error is None else error,
+            passes=sum(one.passes for one in found),
+            details=mean_details(found),
+        )
+
+
+def _candidates(session: Session) -> tuple[int, ...] | None:
+    """The ids that can stand at a place, where the field says that these are not all ordinary ones."""
+    texts = session.domain.candidates(session.tokenizer)
+    if texts is None:
+        return None
+    known, tokenizer = set(texts), session.tokenizer
+    return tuple(int(one) for one in tokenizer.space.ordinary if tokenizer.surface(int(one)) in known)
+
+
+def mean_details(found: Sequence[DependenceMap]) -> dict[str, float]:
+    """Figures of several maps, as means over those that have them."""
+    names = dict.fromkeys(name for one in found for name in one.details)
+    return {
+        name: float(np.mean([one.details[name] for one in found if name in one.details])) for name in names
+    }
+
+
+# Aligned families
+
+
+class Member(NamedTuple):
+    """A sequence of a family: as it is without gaps, and (N,) the column of each of its units."""
+
+    raw: Any
+    columns: Longs
+
+
+class Family(NamedTuple):
+    """Some rows of an alignment, the first of them the one whose units the map is of."""
+
+    members: tuple[Member, ...]
+
+    def check(self, units: Sequence[int]) -> None:
+        """Refuse members that have so many units, and another number of columns.
+
+        Raises:
+            DataError: a unit is not one letter, so that it has no column.
+        """
+        if any(len(one.columns) != count for one, count in zip(self.members, units, strict=True)):
+            raise DataError(
+                "rows of an alignment whose units are not its letters",
+                remedy="use a model of single letters, or leave out --family",
+            )
+
+
+GAPS = "-."
+
+
+def families(session: Session, most: int) -> Callable[[Iterable[Record], Problems], Iterator[Record]]:
+    """What makes records that are families of records that are rows of alignments, for `Runner.run`.
+
+    Args:
+        most: members of a family: the first row, and others spread evenly over the rest.
+    """
+
+    def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
+        for _, rows in groupby(records, key=lambda one: (one.source, one.document)):
+            own = list(rows)
+            if len({len(str(one.raw)) for one in own}) > 1:
+                raise DataError(
+                    "no alignment: its rows differ in length",
+                    source=own[0].source,
+                    line=own[0].line,
+                    remedy="align them first, or leave out --family",
+                )
+            chosen = sorted({round(at) for at in np.linspace(0, len(own) - 1, min(most, len(own)))})
+            members = tuple(_member(session, own[at]) for at in chosen)
+            yield replace(own[0], raw=Family(members))
+
+    return through
+
+
+def _member(session: Session, row: Record) -> Member:
+    text = str(row.raw)
+    columns = [place for place, letter in enumerate(text) if letter not in GAPS]
+    bare = "".join(text[place] for place in columns)
+    return Member(session.domain.respelled(row.raw, bare), np.array(columns, dtype=np.int64))
+
+
+def row_options(session: Session, format: str | None) -> dict[str, Any]:
+    """The option that makes readers keep the gaps of an alignment.
+
+    Raises:
+        UsageError: no reader of the field has it.
+    """
+    formats = session.domain.all_formats
+    asked = [formats[format]] if format in formats else list(formats.values())
+    if not any("gaps" in one.options() for one in asked):
+        raise UsageError(f"domain {session.domain.name} reads no alignments: leave out --family")
+    return {"gaps": "keep"}
+
+
+def family_map(family: Family, found: Sequence[DependenceMap]) -> DependenceMap:
+    """The mean of the maps of a family in the columns of its first member.
+
+    Args:
+        family: of M members.
+        found: M maps.
+    """
+    query = family.members[0].columns
+    size = (len(query), len(query))
+    total, square, count = np.zeros(size), np.zeros(size), np.zeros(size)
+    for member, one in zip(family.members, found, strict=True):
+        _, at, own = np.intersect1d(query, member.columns, return_indices=True)
+        values, here = one.values[np.ix_(own, own)], np.ix_(at, at)
+        known = np.nan_to_num(values)
+        total[here] += known
+        square[here] += known**2
+        count[here] += np.isfinite(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = total / count
+        spread = np.sqrt(np.maximum(square / count - mean**2, 0.0) / (count - 1))
+    return replace(
+        found[0],
+        values=mean,
+        error=np.where(count > 1, spread, np.nan),
+        passes=sum(one.passes for one in found),
+        details=mean_details(found),
+    )

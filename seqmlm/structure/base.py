@@ -1,0 +1,283 @@
+"""What all estimators of dependence share: settings, what of a sequence is asked about, and queries.
+
+A, the alphabet, is what may stand at a place: the ordinary tokens, or `StructureSettings.candidates`. Units
+of several tokens are asked about token by token, and put together (`maps.aggregated`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.query import Answer, Query
+from seqmlm.engine.reductions import Reduction, Rows
+from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.units import Units, unit_numbers
+from seqmlm.errors import UsageError
+from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, aggregated, apc, symmetrized
+
+Method = Literal["cmi", "cpmi", "pmi", "jacobian", "dependency"]
+METHODS: tuple[Method, ...] = ("cmi", "cpmi", "pmi", "jacobian", "dependency")
+ESTIMATORS = ("auto", "exact", "fast", "topk", "gibbs")
+"""Of `cmi`."""
+
+SMALL_ALPHABET = 64
+"""Symbols up to which all of them are tried at each place."""
+
+MASKED = -1  # a place that holds [MASK], where a symbol is expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureSettings:
+    """What decides a map.
+
+    Args:
+        method: one of `METHODS`. estimator: of "cmi", one of `ESTIMATORS`.
+        distance: units that a pair is apart at most; None for any.
+        columns, rows: how tokens are put together to units.
+        symmetric: the mean of both directions, or the larger.
+        apc: whether the average product correction is made.
+        steps: of the Gibbs sampler, of which the first fifth is left out.
+        k: symbols of each place that "topk" tries.
+        seed: of the sampler.
+        exact_pairs: of "fast": so many pairs times N, the strongest, are computed exactly.
+        candidates: token ids that may stand at a place; None for all ordinary ones.
+        window: of "pmi": units apart that count as together.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
+
+    method: Method = "cmi"
+    estimator: str = "auto"
+    distance: int | None = None
+    columns: Over = "max"
+    rows: Over = "mean"
+    symmetric: Over = "mean"
+    apc: bool = False
+    steps: int = 2000
+    k: int = 128
+    seed: int = 0
+    exact_pairs: float = 5.0
+    candidates: tuple[int, ...] | None = None
+    window: int = 10
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UsageError(f"--method is one of {', '.join(METHODS)}; got {self.method!r}")
+        if self.estimator not in ESTIMATORS:
+            raise UsageError(f"--estimator is one of {', '.join(ESTIMATORS)}; got {self.estimator!r}")
+        if self.distance is not None and self.distance < 1:
+            raise UsageError("pairs are at least 1 unit apart")
+        if self.steps < 10 or self.k < 2 or self.window < 1 or self.exact_pairs < 0:
+            raise UsageError(
+                "at least 10 steps, 2 symbols, a window of 1 unit, and no negative share of pairs"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """What of a sequence is asked about.
+
+    Args:
+        encoding: the sequence.
+        at: (M,) positions of its ordinary tokens.
+        unit: (M,) the unit of each, ascending.
+        count: N units.
+        pairs: (P, 2) pairs of places in 0..M-1, of different units, the smaller first.
+    """
+
+    encoding: Encoding
+    at: Longs
+    unit: Longs
+    count: int
+    pairs: Longs
+
+
+class Estimator(ABC):
+    """Makes maps of sequences that fit into the model.
+
+    Args:
+        settings: of the maps.
+        conditionals: of the model.
+        units: its rule.
+        correction: for tokens that the model sees; None where there is none.
+
+    Attributes:
+        name: of the method, as the maps have it. nats: whether its values are nats.
+    """
+
+    name: str
+    nats: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        settings: StructureSettings,
+        conditionals: Conditionals,
+        units: Units,
+        correction: Correction | None = None,
+    ) -> None:
+        self.settings, self.units, self.correction = settings, units, correction
+        self._conditionals = conditionals
+        self._space = conditionals.space
+        given = settings.candidates
+        ids = self._space.ordinary if given is None else np.array(given, dtype=np.int32)
+        self.alphabet: Ids = np.unique(ids).astype(np.int32)
+        self._symbol = np.full(self._space.size, MASKED, dtype=np.int64)
+        self._symbol[self.alphabet] = np.arange(len(self.alphabet))
+
+    @abstractmethod
+    def passes(self, units: int, tokens: int) -> int:
+        """Copies that a sequence of so many units takes; more where they have several tokens."""
+
+    @abstractmethod
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        """A map for each sequence, in order.
+
+        Raises:
+            UsageError: a sequence for which the method is not possible.
+        """
+
+    def places(self, encoding: Encoding) -> Places:
+        """What of a sequence is asked about."""
+        numbers = unit_numbers(encoding)
+        at = np.flatnonzero((numbers >= 0) & ~self._space.is_special[encoding.ids])
+        at = at[np.argsort(numbers[at], kind="stable")]
+        unit = numbers[at]
+        first, second = np.triu_indices(len(at), 1)
+        apart = unit[second] - unit[first]
+        near = (
+            apart > 0 if self.settings.distance is None else (apart > 0) & (apart <= self.settings.distance)
+        )
+        count = int(numbers.max(initial=-1)) + 1
+        return Places(encoding, at, unit, count, np.stack([first[near], second[near]], axis=1))
+
+    def pairs(self, units: int) -> int:
+        """Pairs of a sequence of units of one token."""
+        near = min(units - 1, self.settings.distance or units)
+        return max(0, units * near - near * (near + 1) // 2)
+
+    def answers(
+        self, queries: Iterable[Query], want: Sequence[Reduction] = (Rows(),), *, seen: bool = False
+    ) -> Iterator[Answer]:
+        """Ask the model; answers about tokens that it sees are corrected."""
+        return self._conditionals.ask(queries, want, correction=self.correction if seen else None)
+
+    def finished(
+        self,
+        places: Places,
+        directed: Doubles,
+        *,
+        error: Doubles | None = None,
+        passes: int,
+        details: dict[str, float] | None = None,
+    ) -> DependenceMap:
+        """The map of units.
+
+        Args:
+            directed: (M, M) of tokens, one direction in each triangle.
+            error: as `directed`; of units of several tokens there is none.
+        """
+        own = self.settings
+        if places.count == len(places.at):
+            values = directed
+        else:
+            error = None
+            values = aggregated(directed, places.unit, places.count, columns=own.columns, rows=own.rows)
+        if error is not None:
+            error = np.sqrt(symmetrized(error**2)) / (np.sqrt(2) if own.symmetric == "mean" else 1.0)
+        values = symmetrized(values, own.symmetric)
+        return DependenceMap(
+            values=apc(values) if own.apc else values,
+            method=f"{self.name}, apc" if own.apc else self.name,
+            nats=self.nats and not own.apc,
+            error=error,
+            passes=passes,
+            details=details or {},
+        )
+
+    def _limited(self, most: int, remedy: str) -> None:
+        if len(self.alphabet) > most:
+            raise UsageError(
+                f"{self.name} tries every symbol at every place, and there are {len(self.alphabet):,}: "
+                f"{remedy}"
+            )
+
+
+def copies(
+    encoding: Encoding,
+    masked: Sequence[tuple[int, int]],
+    asked: Sequence[tuple[int, int]],
+    put: Sequence[tuple[int, int, int]],
+    allowed: Ids,
+) -> Query:
+    """A query of several copies.
+
+    Args:
+        masked, asked: (copy, position); the asked ones in the order of copies.
+        put: (copy, position, token id) that stands there.
+        allowed: (A,) what the answers are about.
+    """
+    hidden, read, new = (
+        np.array(one, dtype=np.int32).reshape(len(one), width)
+        for one, width in ((masked, 2), (asked, 2), (put, 3))
+    )
+    return Query(
+        encoding=encoding,
+        masked=hidden[:, 1],
+        masked_in=hidden[:, 0],
+        asked=read[:, 1],
+        asked_in=read[:, 0],
+        substituted=new[:, 1],
+        substituted_in=new[:, 0],
+        substitutes=new[:, 2],
+        allowed=allowed,
+    )
+
+
+def both_ways(places: Places, values: Doubles, other: Doubles | None = None) -> Doubles:
+    """(M, M) of the values of pairs (P,), in one direction, and the other where that differs."""
+    made = np.full((len(places.at), len(places.at)), np.nan)
+    made[places.pairs[:, 0], places.pairs[:, 1]] = values
+    made[places.pairs[:, 1], places.pairs[:, 0]] = values if other is None else other
+    return made
+
+
+def neighbours(places: Places) -> list[Longs]:
+    """For each place, those it makes a pair with, ascending."""
+    near = np.zeros((len(places.at), len(places.at)), dtype=np.bool_)
+    near[places.pairs[:, 0], places.pairs[:, 1]] = True
+    return [np.flatnonzero(own) for own in near | near.T]
+
+
+def one_by_one(places: Places, allowed: Ids) -> Query:
+    """Each place asked while it alone is hidden."""
+    each = [(n, position) for n, position in enumerate(places.at.tolist())]
+    return copies(places.encoding, each, each, [], allowed)
+
+
+def substitutions(places: Places, alphabet: Ids, *, itself: bool = False) -> Iterator[Query]:
+    """For each place, what the model says of the others for each symbol there; nothing is hidden.
+
+    A place without others asks about itself, so that every place has an answer.
+
+    Args:
+        itself: also about the place itself.
+    """
+    symbols = alphabet.tolist()
+    for place, near in enumerate(neighbours(places)):
+        own = np.union1d(near, [place]) if itself or not len(near) else near
+        others = places.at[own].tolist()
+        yield copies(
+            places.encoding,
+            [],
+            [(n, position) for n in range(len(symbols)) for position in others],
+            [(n, int(places.at[place]), symbol) for n, symbol in enumerate(symbols)],
+            alphabet,
+        )

@@ -1,0 +1,337 @@
+"""Sequences in, maps of dependence out: one interface for every method, whatever it costs.
+
+    estimate = estimator(StructureSettings(), conditionals, units)
+    [found] = estimate.maps([encoding])
+
+The trade-off of each method is accuracy against passes, the copies of a sequence that the model computes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.query import Query
+from seqmlm.engine.reductions import Rows
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import QUERY_TOKENS, Units
+from seqmlm.errors import UsageError
+from seqmlm.structure.base import (
+    ESTIMATORS,
+    MASKED,
+    METHODS,
+    SMALL_ALPHABET,
+    Estimator,
+    Places,
+    StructureSettings,
+    both_ways,
+    neighbours,
+    substitutions,
+)
+from seqmlm.structure.cmi import Exact, Fast, Gibbs, TopK
+from seqmlm.structure.maps import DependenceMap, Doubles, Longs
+
+__all__ = ["ESTIMATORS", "METHODS", "Estimator", "PairCounts", "StructureSettings", "estimator"]
+
+Unit = tuple[int, ...]
+
+CHEAP = 20_000
+"""Passes of a sequence up to which `auto` takes the better estimator."""
+
+_TENSOR = 1 << 28  # elements of a Jacobian: 1 GiB
+
+
+class Cpmi(Estimator):
+    """Conditional pointwise mutual information of what is observed (Hoover et al. 2021).
+
+    log p(x_i | rest) - log p(x_i | rest without x_j), each unit hidden whole; both directions of a pair come
+    from one copy in which both are hidden. It may be negative.
+    """
+
+    name = "cpmi"
+
+    def passes(self, units: int, tokens: int) -> int:
+        return units + self.pairs(units)
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        copies = [self._copies(one) for one in encodings]
+        queries = [self._queries(*given) for given in zip(encodings, copies, strict=True)]
+        answers = self._conditionals.ask(chain.from_iterable(queries), self.units.needs())
+        found = []
+        for encoding, own, asked in zip(encodings, copies, queries, strict=True):
+            count, done = len(self.units.numbers(encoding)), 0
+            alone, given = np.full(count, np.nan), np.full((count, count), np.nan)
+            for query in asked:
+                copy, unit, total = self.units.read(query, next(answers)).totals()
+                first, second = own[done + copy].T
+                single = first == second
+                alone[unit[single]] = total[single]
+                other = np.where(unit == first, second, first)[~single]
+                given[unit[~single], other] = total[~single]
+                done += query.variants
+            values = alone[:, None] - given
+            whole = Places(encoding, np.arange(count), np.arange(count), count, np.zeros((0, 2), np.int64))
+            found.append(self.finished(whole, values, passes=len(own)))
+        return found
+
+    def _copies(self, encoding: Encoding) -> Longs:
+        """(C, 2) units that are hidden together; one alone is there twice."""
+        own = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
+        first, second = np.triu_indices(len(own), 1)
+        pairs = np.stack([own[first], own[second]], axis=1)
+        if self.settings.distance is not None:
+            pairs = pairs[pairs[:, 1] - pairs[:, 0] <= self.settings.distance]
+        return np.concatenate([np.stack([own, own], axis=1), pairs])
+
+    def _queries(self, encoding: Encoding, copies: Longs) -> list[Query]:
+        step = max(1, QUERY_TOKENS // max(1, len(encoding)))
+        made = []
+        for begin in range(0, len(copies), step):
+            own = copies[begin : begin + step]
+            flat, copy = own.ravel(), np.repeat(np.arange(len(own)), 2)
+            made.append(self.units.ask(encoding, flat, flat, hidden_in=copy, asked_in=copy))
+        return made
+
+
+class Jacobian(Estimator):
+    """The categorical Jacobian (Zhang et al. 2024): how each symbol at each place moves the logits of others.
+
+    J[i, a, j, b] is centred along all four axes and made symmetric; a pair has the Frobenius norm of its
+    (A, A) block. The authors apply the average product correction (`apc`).
+    """
+
+    name = "jacobian"
+    nats = False
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._limited(SMALL_ALPHABET, "use --method cmi or cpmi")
+
+    def passes(self, units: int, tokens: int) -> int:
+        return units * len(self.alphabet)
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        all_places, size = [self.places(one) for one in encodings], len(self.alphabet)
+        if (most := max((len(one.at) for one in all_places), default=0)) ** 2 * size**2 > _TENSOR:
+            raise UsageError(
+                f"the Jacobian of {most:,} places and {size} symbols does not fit into memory: "
+                "use --method dependency, or cmi with --estimator fast"
+            )
+        everywhere = [replace(one, pairs=np.stack(np.triu_indices(len(one.at), 1), 1)) for one in all_places]
+        answers = self.answers(
+            chain.from_iterable(substitutions(one, self.alphabet, itself=True) for one in everywhere)
+        )
+        found = []
+        for places in all_places:
+            count = len(places.at)
+            moved = np.zeros((count, size, count, size), dtype=np.float32)
+            for place in range(count):
+                moved[place] = next(answers).values[Rows.name].reshape(size, count, size)
+            for axis in range(4):
+                moved -= moved.mean(axis=axis, keepdims=True)
+            norms = np.zeros((count, count))
+            for place in range(count):
+                own = (moved[place] + moved[:, :, place].transpose(2, 0, 1)) / 2
+                norms[place] = np.sqrt(np.einsum("amb,amb->m", own, own, dtype=np.float64))
+            first, second = places.pairs.T
+            directed = both_ways(places, norms[first, second])
+            found.append(self.finished(places, directed, passes=count * size))
+        return found
+
+
+class Dependency(Estimator):
+    """The dependency map (Tomaz da Silva et al. 2024): the largest change of log2 odds by one substitution.
+
+    e_ij = max over symbols a at i and b at j of |log2 odds(x_j = b | x_i = a) - log2 odds(x_j = b)|, in
+    sequences of which nothing is hidden; the larger of both directions.
+    """
+
+    name = "dependency"
+    nats = False
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._limited(SMALL_ALPHABET, "use --method cmi or cpmi")
+        self.settings = replace(self.settings, symmetric="max")
+
+    def passes(self, units: int, tokens: int) -> int:
+        return units * len(self.alphabet)
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        all_places, size = [self.places(one) for one in encodings], len(self.alphabet)
+        answers = self.answers(
+            chain.from_iterable(substitutions(one, self.alphabet) for one in all_places), seen=True
+        )
+        found = []
+        for places in all_places:
+            count = len(places.at)
+            directed = np.full((count, count), np.nan)
+            for place, near in enumerate(neighbours(places)):
+                rows = next(answers).values[Rows.name].astype(np.float64).reshape(size, -1, size)
+                if len(near):
+                    odds = _log2_odds(np.exp(rows))
+                    here = self._symbol[places.encoding.ids[places.at[place]]]
+                    change = np.abs(odds - odds[here if here != MASKED else 0])
+                    directed[place, near] = change.max(axis=(0, 2))
+            found.append(self.finished(places, directed, passes=count * size))
+        return found
+
+
+def _log2_odds(shares: Doubles) -> Doubles:
+    kept = shares + 1e-10
+    kept /= kept.sum(axis=-1, keepdims=True)
+    found: Doubles = np.log2(kept / (1 - kept + 1e-10))
+    return found
+
+
+class PairCounts:
+    """How often units come together within a window of some sequences.
+
+    Args:
+        window: units apart, at most.
+    """
+
+    ADDED = 0.1
+    """Of each count, so that pairs that never came have a value."""
+
+    def __init__(self, window: int) -> None:
+        self.window, self.together, self.total = window, 0, 0
+        self._alone, self._pairs = Counter[Unit](), Counter[tuple[Unit, Unit]]()
+
+    def add(self, units: Sequence[Unit]) -> None:
+        """Count one sequence."""
+        self._alone.update(units)
+        self.total += len(units)
+        for apart in range(1, min(self.window, len(units) - 1) + 1):
+            for one, another in zip(units, units[apart:], strict=False):
+                self._pairs[one, another] += 1
+                self._pairs[another, one] += 1
+                self.together += 2
+
+    def information(self, one: Unit, another: Unit) -> float:
+        """log p(a, b) / (p(a) p(b)), nats."""
+        joint = (self._pairs[one, another] + self.ADDED) / (self.together + self.ADDED)
+        apart = (self._alone[one] + self.ADDED) * (self._alone[another] + self.ADDED)
+        return float(np.log(joint) - np.log(apart) + 2 * np.log(self.total + self.ADDED))
+
+
+class Pmi(Estimator):
+    """Pointwise mutual information by counts of units in a corpus; no model is asked.
+
+    Args:
+        counts: of the corpus; None: of the sequences themselves that `maps` is given.
+    """
+
+    name = "pmi"
+
+    def __init__(self, *given: Any, counts: PairCounts | None = None, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._counts = counts
+
+    def passes(self, units: int, tokens: int) -> int:
+        return 0
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        spelled = [self.units.spelled(one) for one in encodings]
+        counts = self._counts
+        if counts is None:
+            counts = PairCounts(self.settings.window)
+            for own in spelled:
+                counts.add(own)
+        found = []
+        for encoding, own in zip(encodings, spelled, strict=True):
+            count = len(own)
+            first, second = np.triu_indices(count, 1)
+            near = second - first <= (self.settings.distance or count)
+            pairs = np.stack([first[near], second[near]], axis=1)
+            whole = Places(encoding, np.arange(count), np.arange(count), count, pairs)
+            values = np.array([counts.information(own[i], own[j]) for i, j in pairs.tolist()])
+            found.append(self.finished(whole, both_ways(whole, values), passes=0))
+        return found
+
+
+class Auto(Estimator):
+    """The best estimator of conditional mutual information that is cheap enough for a sequence.
+
+    Every symbol is tried in alphabets of up to `SMALL_ALPHABET`, in pairs (exact) or, of longer sequences, in
+    the sequence as it is (fast); in larger ones the most probable symbols are (topk), or what is observed
+    alone (cpmi).
+    """
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        small = len(self.alphabet) <= SMALL_ALPHABET
+        self._best: Estimator = (Exact if small else TopK)(*given, **more)
+        if not small:
+            self._cheap: Estimator = Cpmi(*given, **more)
+        else:
+            self._cheap = self._best if self.correction is None else Fast(*given, **more)
+        self._longest = max((n for n in range(2, 4096) if self._best.passes(n, n) <= CHEAP), default=1)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Both, and up to which length the better one is taken."""
+        if self._cheap is self._best:
+            return self._best.name
+        return f"{self._best.name} up to {self._longest} units, {self._cheap.name} beyond"
+
+    def _of(self, units: int) -> Estimator:
+        return self._best if units <= self._longest else self._cheap
+
+    def passes(self, units: int, tokens: int) -> int:
+        return self._of(units).passes(units, tokens)
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        chosen = [self._of(len(self.places(one).at)) for one in encodings]
+        found: dict[int, DependenceMap] = {}
+        for estimate in dict.fromkeys(chosen):
+            own = [number for number, one in enumerate(chosen) if one is estimate]
+            found |= dict(zip(own, estimate.maps([encodings[number] for number in own]), strict=True))
+        return [found[number] for number in range(len(encodings))]
+
+
+def estimator(
+    settings: StructureSettings,
+    conditionals: Conditionals,
+    units: Units,
+    *,
+    counts: PairCounts | None = None,
+    correction: Correction | None = None,
+) -> Estimator:
+    """What makes maps as settings say.
+
+    Args:
+        settings, conditionals, units: see `Estimator`.
+        counts: of "pmi".
+        correction: for tokens that the model sees: what `fast` needs, and `auto` for long sequences.
+
+    Raises:
+        UsageError: units that the method cannot ask about, or a correction that is missing.
+    """
+    given = (settings, conditionals, units, correction)
+    if settings.method == "pmi":
+        return Pmi(*given, counts=counts)
+    if settings.method == "cpmi":
+        return Cpmi(*given)
+    if type(units).ask is not Units.ask:
+        raise UsageError(
+            f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "
+            "several units: use --method cpmi, or a model of single units"
+        )
+    kinds: dict[str, type[Estimator]] = {
+        "exact": Exact,
+        "fast": Fast,
+        "topk": TopK,
+        "gibbs": Gibbs,
+        "auto": Auto,
+    }
+    if settings.method == "cmi":
+        return kinds[settings.estimator](*given)
+    return (Jacobian if settings.method == "jacobian" else Dependency)(*given)

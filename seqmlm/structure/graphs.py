@@ -1,0 +1,48 @@
+"""Edges as a graph that other programs open: GraphML, by networkx.
+
+All sequences are one graph, each a component of its own, so that one file opens in Cytoscape, Gephi or yEd.
+networkx holds the whole graph in memory, a kilobyte or so an edge.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from seqmlm.errors import printable
+
+
+class Component(NamedTuple):
+    """The edges of one sequence.
+
+    id: of the sequence.
+    units: how each unit is spelled.
+    edges: (unit, unit, value); NaN where it has none.
+    """
+
+    id: str
+    units: Sequence[str]
+    edges: Iterable[tuple[int, int, float]]
+
+
+def graphml(sequences: Iterable[Component]) -> bytes:
+    """The graph as a file; control characters, which XML cannot hold, are shown as escapes.
+
+    Every unit of a sequence is a node, with the attributes `sequence`, `place` (from 0) and `unit`; every
+    edge has a `value`.
+    """
+    import networkx as nx
+
+    graph = nx.Graph()
+    for number, one in enumerate(sequences):
+        for place, unit in enumerate(one.units):
+            named = {"sequence": printable(one.id), "place": place, "unit": printable(unit)}
+            graph.add_node(f"{number}:{place}", **named)
+        for i, j, value in one.edges:
+            known = {"value": float(value)} if math.isfinite(value) else {}
+            graph.add_edge(f"{number}:{i}", f"{number}:{j}", **known)
+    out = io.BytesIO()
+    nx.write_graphml(graph, out)
+    return out.getvalue()

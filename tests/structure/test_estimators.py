@@ -1,0 +1,388 @@
+"""Every estimator is what its formula says, by a naive computation with one forward pass for each copy."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from text_models import text_model
+from tiny_models import dna_model, protein_model, residues
+
+from seqmlm.engine.conditionals import Conditionals
+from seqmlm.engine.correction import Correction
+from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import Units
+from seqmlm.errors import UsageError
+from seqmlm.inference import model_folder
+from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.structure.base import Estimator
+from seqmlm.structure.cmi import Gibbs
+from seqmlm.structure.estimators import PairCounts, StructureSettings, estimator
+from seqmlm.structure.maps import symmetrized
+
+Doubles = NDArray[np.float64]
+NO_CORRECTION = Correction()
+
+
+def made(model: LoadedModel, correction: Correction | None = NO_CORRECTION, **settings: Any) -> Estimator:
+    conditionals = Conditionals(model.rows, tokens_per_batch=256)
+    return estimator(
+        StructureSettings(**settings), conditionals, model.tokenizer.units, correction=correction
+    )
+
+
+class Naive:
+    """Log-probabilities by separate calls of the model itself.
+
+    Args:
+        allowed: what answers are about.
+    """
+
+    def __init__(self, model: LoadedModel, allowed: NDArray[np.int32]) -> None:
+        self.model, self.allowed = deepcopy(model.rows.model).eval(), allowed
+        self.model.set_attn_implementation("sdpa")
+
+    def __call__(self, ids: NDArray[np.int32], at: int) -> Doubles:
+        with torch.no_grad():
+            found = self.model(input_ids=torch.tensor(ids[None].astype(np.int64)))
+        logits = found.logits[0, at, self.allowed.astype(np.int64)].double()
+        return np.asarray(torch.log_softmax(logits, -1))
+
+
+def changed(encoding: Encoding, *pairs: tuple[int, int]) -> NDArray[np.int32]:
+    ids = encoding.ids.copy()
+    for place, token in pairs:
+        ids[place] = token
+    return ids
+
+
+def entropy(p: Doubles) -> Any:
+    return -(p * np.log(p)).sum(-1)
+
+
+def mutual(joint: Doubles) -> float:
+    return float(entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint.ravel()))
+
+
+def _stronger(model: LoadedModel) -> LoadedModel:
+    """Fresh weights are so small that everything is as probable as anything else."""
+    with torch.no_grad():
+        for weights in model.rows.parameters():
+            weights *= 6
+    return model
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return model_folder.load(text_model(tmp_path_factory.mktemp("text")))
+
+
+DNA = _stronger(dna_model())
+SEQUENCE = DNA.tokenizer.encode("ACGTTGA")
+ALPHABET = DNA.rows.space.ordinary[:4]
+MASK = DNA.rows.space.mask
+PLACES = range(1, 8)
+
+
+def conditionals_of(i: int, j: int) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    ask, both = Naive(DNA, ALPHABET), changed(SEQUENCE, (i, MASK), (j, MASK))
+    given_i = np.stack([ask(changed(SEQUENCE, (i, a), (j, MASK)), j) for a in ALPHABET.tolist()])
+    given_j = np.stack([ask(changed(SEQUENCE, (j, b), (i, MASK)), i) for b in ALPHABET.tolist()])
+    return tuple(np.exp(one) for one in (ask(both, i), ask(both, j), given_i, given_j))  # type: ignore[return-value]
+
+
+def four(**settings: Any) -> dict[str, Any]:
+    return {"candidates": tuple(ALPHABET.tolist()), **settings}
+
+
+def test_exact_is_the_information_of_the_mean_of_both_joints() -> None:
+    [found] = made(DNA, **four(estimator="exact")).maps([SEQUENCE])
+    apart = []
+    for i, j in combinations(PLACES, 2):
+        one, two, given_i, given_j = conditionals_of(i, j)
+        joints = one[:, None] * given_i, (two[:, None] * given_j).T
+        assert found.values[i - 1, j - 1] == pytest.approx(mutual((joints[0] + joints[1]) / 2), abs=1e-6)
+        apart.append(np.abs(joints[0] - joints[1]).sum() / 2)
+    assert found.details["incompatibility"] == pytest.approx(np.mean(apart), abs=1e-6)
+    assert (found.values == found.values.T)[~np.eye(7, dtype=bool)].all()
+    assert np.isnan(np.diag(found.values)).all()
+    assert found.passes == 21 * 9 == made(DNA, **four(estimator="exact")).passes(7, 9)
+    assert found.method == "cmi/exact"
+
+
+def law(given_i: Doubles, given_j: Doubles) -> tuple[Doubles, Doubles]:
+    """The eigenvectors of the full kernel."""
+    values, vectors = np.linalg.eig((given_j @ given_i).T)
+    of_j = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
+    of_j /= of_j.sum()
+    return of_j @ given_j, of_j
+
+
+def test_topk_of_all_symbols_is_the_stationary_law() -> None:
+    [found] = made(DNA, **four(estimator="topk", k=4)).maps([SEQUENCE])
+    for i, j in combinations(PLACES, 2):
+        _, _, given_i, given_j = conditionals_of(i, j)
+        of_i, of_j = law(given_i, given_j)
+        sides = [
+            entropy(of_j @ given_j) - of_j @ entropy(given_j),
+            entropy(of_i @ given_i) - of_i @ entropy(given_i),
+        ]
+        assert found.values[i - 1, j - 1] == pytest.approx(np.mean(sides), abs=1e-6)
+    assert found.details["covered"] == pytest.approx(1.0)
+    [fewer] = made(DNA, **four(estimator="topk", k=2)).maps([SEQUENCE])
+    assert 0.4 < fewer.details["covered"] < 1
+    assert fewer.passes < found.passes
+
+
+def test_gibbs_comes_to_the_stationary_law_and_says_how_near_it_is() -> None:
+    [exact] = made(DNA, **four(estimator="topk", k=4)).maps([SEQUENCE])
+    [found] = made(DNA, **four(estimator="gibbs", steps=400)).maps([SEQUENCE])
+    assert found.error is not None
+    upper = np.triu_indices(7, 1)
+    errors, apart = found.error[upper], found.values[upper] - exact.values[upper]
+    assert (errors > 0).all()
+    assert np.sqrt(np.mean(apart**2)) < 3 * np.sqrt(np.mean(errors**2)) + 1e-4
+    assert (found.values[upper] >= 0).all()
+    assert 21 < found.passes <= 21 * 2 * 5
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_remembering_conditionals_changes_no_sample(plain: bool) -> None:
+    def sampled(cached: bool) -> Any:
+        one = made(DNA, **four(estimator="gibbs", steps=40, distance=2))
+        assert isinstance(one, Gibbs)
+        one.plain, one.cached = plain, cached
+        return one.maps([SEQUENCE])[0]
+
+    remembered, asked = sampled(True), sampled(False)
+    np.testing.assert_allclose(remembered.values, asked.values, atol=1e-6)
+    assert asked.passes == 11 * 2 * 40
+    assert remembered.passes < asked.passes
+
+
+def test_gibbs_draws_what_its_numbers_say() -> None:
+    """The first draws of one chain, by hand, and the estimates of its steps."""
+    from seqmlm.engine.randomness import uniform
+
+    steps, pair = 30, SEQUENCE
+    one = made(DNA, **four(estimator="gibbs", steps=steps, distance=1))
+    [found] = one.maps([pair])
+    ask, now, met = Naive(DNA, ALPHABET), [MASK, MASK], ([], [])  # type: ignore[var-annotated]
+    for step in range(steps):
+        for side in (0, 1):
+            own, other = (1, 2) if side == 0 else (2, 1)
+            p = np.exp(ask(changed(pair, (own, MASK), (other, now[1 - side])), own))
+            number = uniform(0, np.array([0]), np.array([2 * step + side]))[0]
+            now[side] = int(ALPHABET[np.searchsorted(p.cumsum(), number * p.sum(), side="right")])
+            met[side].append(p)
+    sides = []
+    for own in met:
+        kept = np.stack(own[steps // 5 :])
+        sides.append(entropy(kept.mean(0)) - entropy(kept).mean())
+    assert found.values[0, 1] == pytest.approx(np.mean(sides), abs=1e-6)
+
+
+def test_fast_ranks_by_the_sequence_as_it_is_and_computes_the_strongest() -> None:
+    correction = Correction(seen=np.linspace(0, 1, DNA.rows.space.size).astype(np.float32))
+    fast = made(DNA, correction, **four(estimator="fast", exact_pairs=0))
+    [ranked] = fast.maps([SEQUENCE])
+    ask = Naive(DNA, np.arange(DNA.rows.space.size, dtype=np.int32))
+    assert correction.seen is not None
+
+    def seen(ids: NDArray[np.int32], at: int) -> Doubles:
+        logits = ask(ids, at)
+        logits[ids[at]] -= correction.seen[ids[at]]  # type: ignore[index]
+        own = np.exp(logits[ALPHABET])
+        return own / own.sum()
+
+    directed = np.full((7, 7), np.nan)
+    for i in PLACES:
+        alone = np.exp(Naive(DNA, ALPHABET)(changed(SEQUENCE, (i, MASK)), i))
+        for j in PLACES:
+            if i != j:
+                rows = np.stack([seen(changed(SEQUENCE, (i, a)), j) for a in ALPHABET.tolist()])
+                mean = alone @ rows
+                directed[i - 1, j - 1] = alone @ (rows * np.log(rows / mean)).sum(1)
+    np.testing.assert_allclose(ranked.values, symmetrized(directed), atol=1e-6)
+    [exact] = made(DNA, **four(estimator="exact")).maps([SEQUENCE])
+    [both] = made(DNA, correction, **four(estimator="fast", exact_pairs=1)).maps([SEQUENCE])
+    again = both.values != ranked.values
+    assert int((again & ~np.isnan(both.values)).sum()) == 2 * 7
+    order = np.argsort(-ranked.values[np.triu_indices(7, 1)])[:7]
+    chosen = tuple(axis[order] for axis in np.triu_indices(7, 1))
+    np.testing.assert_allclose(both.values[chosen], exact.values[chosen], atol=1e-6)
+    assert both.passes == 7 * 5 + 7 * 9 == made(DNA, **four(estimator="fast", exact_pairs=1)).passes(7, 9)
+
+
+def test_cpmi_is_the_difference_of_two_log_probabilities() -> None:
+    ordinary = DNA.rows.space.ordinary
+    [found] = made(DNA, method="cpmi").maps([SEQUENCE])
+    ask = Naive(DNA, ordinary)
+
+    def own(at: int, *hidden: int) -> float:
+        log_probs = ask(changed(SEQUENCE, *((place, MASK) for place in hidden)), at)
+        return float(log_probs[np.flatnonzero(ordinary == SEQUENCE.ids[at])[0]])
+
+    for i, j in combinations(PLACES, 2):
+        expected = (own(i, i) - own(i, i, j) + own(j, j) - own(j, i, j)) / 2
+        assert found.values[i - 1, j - 1] == pytest.approx(expected, abs=1e-5)
+    assert found.passes == 7 + 21
+
+
+def test_cpmi_hides_words_whole(words: LoadedModel) -> None:
+    encoding = words.tokenizer.encode("the enormous committee reconsidered.")
+    [found] = made(words, method="cpmi").maps([encoding])
+    numbers = words.tokenizer.units.numbers(encoding)
+    assert found.values.shape == (len(numbers), len(numbers))
+    sizes = np.bincount(encoding.groups[encoding.groups >= 0])
+    assert sizes.max() > 1, "a word of several tokens"
+    ordinary, mask = words.rows.space.ordinary, words.rows.space.mask
+    ask = Naive(words, ordinary)
+
+    def own(unit: int, *hidden: int) -> float:
+        at = [(int(place), mask) for one in hidden for place in np.flatnonzero(encoding.groups == one)]
+        return sum(
+            float(ask(changed(encoding, *at), place)[np.flatnonzero(ordinary == encoding.ids[place])[0]])
+            for place in np.flatnonzero(encoding.groups == unit).tolist()
+        )
+
+    expected = (own(0, 0) - own(0, 0, 1) + own(1, 1) - own(1, 0, 1)) / 2
+    assert found.values[0, 1] == pytest.approx(expected, abs=1e-4)
+
+
+def test_words_have_the_largest_column_and_the_mean_row_of_their_tokens(words: LoadedModel) -> None:
+    encoding = words.tokenizer.encode("the enormous committee reconsidered.")
+    tokens = tuple(words.rows.space.ordinary[:6].tolist())
+    [found] = made(words, estimator="exact", candidates=tokens, symmetric="mean").maps([encoding])
+    parts = Encoding(ids=encoding.ids, groups=np.where(encoding.groups >= 0, np.arange(len(encoding)), -1))
+    [of_tokens] = made(words, estimator="exact", candidates=tokens).maps([parts])
+    one, two = (np.flatnonzero(encoding.groups[1:-1] == unit) for unit in (0, 1))
+    block = np.exp(of_tokens.values[np.ix_(one, two)])
+    forth, back = np.log(block.max(axis=1).mean()), np.log(block.max(axis=0).mean())
+    assert found.values[0, 1] == pytest.approx((forth + back) / 2, abs=1e-6)
+    assert found.error is None
+
+
+def test_jacobian_is_that_of_its_authors() -> None:
+    [found] = made(DNA, **four(method="jacobian")).maps([SEQUENCE])
+    ask = Naive(DNA, ALPHABET)
+    moved = np.zeros((7, 4, 7, 4))
+    for i in PLACES:
+        for n, a in enumerate(ALPHABET.tolist()):
+            for j in PLACES:
+                moved[i - 1, n, j - 1] = ask(changed(SEQUENCE, (i, a)), j) - ask(SEQUENCE.ids, j)
+    for axis in range(4):
+        moved -= moved.mean(axis, keepdims=True)
+    moved = (moved + moved.transpose(2, 3, 0, 1)) / 2
+    expected = np.sqrt((moved**2).sum((1, 3)))
+    np.fill_diagonal(expected, np.nan)
+    np.testing.assert_allclose(found.values, expected, atol=1e-5)
+    assert not found.nats
+
+
+def test_dependency_is_the_largest_change_of_log_odds() -> None:
+    [found] = made(DNA, **four(method="dependency")).maps([SEQUENCE])
+    ask = Naive(DNA, ALPHABET)
+
+    def odds(ids: NDArray[np.int32], at: int) -> Doubles:
+        p = np.exp(ask(ids, at))
+        return np.asarray(np.log2(p / (1 - p)))
+
+    directed = np.full((7, 7), np.nan)
+    for i in PLACES:
+        for j in PLACES:
+            if i != j:
+                base = odds(SEQUENCE.ids, j)
+                moves = [np.abs(odds(changed(SEQUENCE, (i, a)), j) - base) for a in ALPHABET.tolist()]
+                directed[i - 1, j - 1] = np.max(moves)
+    np.testing.assert_allclose(found.values, symmetrized(directed, "max"), atol=1e-4)
+
+
+def test_pmi_counts_units_that_are_near() -> None:
+    counts = PairCounts(2)
+    for word in ("abc", "abd"):
+        counts.add([(ord(letter),) for letter in word])
+    a, b, c = ((ord(letter),) for letter in "abc")
+    assert counts.together == 12
+    expected = np.log((2 + 0.1) / 12.1) - np.log(2.1 * 2.1 / 6.1**2)
+    assert counts.information(a, b) == pytest.approx(expected)
+    assert counts.information(b, a) == counts.information(a, b)
+    assert counts.information(c, (ord("d"),)) < counts.information(a, c)
+    [found] = made(DNA, method="pmi").maps([SEQUENCE])
+    assert found.passes == 0
+    assert np.isfinite(found.values[~np.eye(7, dtype=bool)]).all()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"estimator": name} for name in ("exact", "topk", "gibbs", "fast")]
+    + [{"method": name} for name in ("cpmi", "pmi", "jacobian", "dependency")],
+    ids=str,
+)
+def test_pairs_that_are_too_far_apart_are_not_asked_about(settings: dict[str, Any]) -> None:
+    everything = made(DNA, **four(steps=20, **settings)).maps([SEQUENCE])[0]
+    [found] = made(DNA, **four(steps=20, distance=2, **settings)).maps([SEQUENCE])
+    near = np.abs(np.subtract.outer(np.arange(7), np.arange(7))) <= 2
+    np.fill_diagonal(near, False)
+    assert (np.isfinite(found.values) == near).all()
+    if settings.get("estimator") not in ("gibbs", "fast") and settings.get("method") != "pmi":
+        np.testing.assert_allclose(found.values[near], everything.values[near], atol=1e-6)
+    assert found.passes <= everything.passes
+
+
+@pytest.mark.parametrize("settings", [{"estimator": "exact"}, {"method": "cpmi"}, {}], ids=str)
+def test_maps_do_not_depend_on_what_is_asked_together(settings: dict[str, Any]) -> None:
+    model = protein_model()
+    sequences = [model.tokenizer.encode(residues(length)) for length in (5, 1, 8, 2)]
+    settings = {"candidates": tuple(model.rows.space.ordinary[:5].tolist()), **settings}
+    for sequence, found in zip(sequences, made(model, **settings).maps(sequences), strict=True):
+        np.testing.assert_allclose(
+            found.values, made(model, **settings).maps([sequence])[0].values, atol=1e-6
+        )
+        assert len(found) == len(sequence) - 2
+
+
+def test_auto_says_what_it_chooses(words: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    from seqmlm.structure import estimators
+
+    monkeypatch.setattr(estimators, "CHEAP", 100)  # 5 places have 10 pairs of 9 passes
+    both = made(DNA, **four())
+    assert both.name == "cmi/exact up to 5 units, cmi/fast beyond"
+    short, long = DNA.tokenizer.encode("ACGTA"), SEQUENCE
+    assert [one.method for one in both.maps([short, long])] == ["cmi/exact", "cmi/fast"]
+    assert both.passes(7, 9) == made(DNA, **four(estimator="fast")).passes(7, 9)
+    assert made(DNA, None, **four()).name == "cmi/exact"
+    assert made(words, k=4).name.startswith("cmi/topk up to ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "cmo"}, "--method is one of"),
+        ({"estimator": "best"}, "--estimator is one of"),
+        ({"distance": 0}, "at least 1 unit apart"),
+        ({"steps": 3}, "at least 10 steps"),
+    ],
+)
+def test_settings_without_sense(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        StructureSettings(**settings)
+
+
+def test_what_is_not_possible_is_said(words: LoadedModel) -> None:
+    with pytest.raises(UsageError, match="no one-pass correction"):
+        made(DNA, None, estimator="fast")
+    with pytest.raises(UsageError, match="tries every symbol"):
+        made(words, method="jacobian")
+
+    class Several(Units):
+        def ask(self, *given: Any, **more: Any) -> Any:
+            return super().ask(*given, **more)
+
+    with pytest.raises(UsageError, match="--method cpmi"):
+        estimator(StructureSettings(), Conditionals(DNA.rows), Several(DNA.rows.space))

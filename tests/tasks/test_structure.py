@@ -1,0 +1,410 @@
+"""`seqmlm structure` end to end: rows, files, figures, stops and resumes, and requests that make no sense."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from histories import histories
+from sklearn.metrics import average_precision_score, roc_auc_score
+from structures import Best, Equal, value
+from tiny_fields import random_model
+from tiny_models import protein_model, residues
+
+from seqmlm import plugins
+from seqmlm.data.rows import read_rows
+from seqmlm.errors import DataError, SeqmlmError, StateError, UsageError
+from seqmlm.inference import batches, model_folder, runner
+from seqmlm.structure.maps import DependenceMap
+from seqmlm.tasks.structure import StructureResult, map_structure
+from seqmlm.tasks.structure_plan import Plan, StructureConfig
+from seqmlm.tokenizers.events import EventsTokenizer
+from seqmlm.tracking import Tracker
+from seqmlm.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    loaded = protein_model(64)
+    folder = tmp_path_factory.mktemp("model")
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    return str(folder)
+
+
+@pytest.fixture
+def equal(monkeypatch: pytest.MonkeyPatch) -> list[Equal]:
+    """Maps need no model, and every protein's structure is the best partner of each residue."""
+    made: list[Equal] = []
+
+    def estimator(*given: Any, **named: Any) -> Equal:
+        made.append(Equal(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr("seqmlm.inference.maps.estimator", estimator)
+    for name in ("protein", "ehr"):
+        monkeypatch.setattr(type(plugins.domain(name)), "decoder", lambda self: Best())
+    return made
+
+
+@pytest.fixture
+def fasta(tracked_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twenty sequences, mapped four at a time; a commit after every second batch."""
+    monkeypatch.setattr(batches, "BATCH_RECORDS", 4)
+    monkeypatch.setattr(runner, "COMMIT_RECORDS", 8)
+    file = tracked_workspace / "p.fasta"
+    text = residues(70)
+    # One residue alone has no pair; two records of one name are two sequences.
+    lengths = [1 if n == 3 else 4 + n % 9 for n in range(20)]
+    file.write_text("".join(f">p{n - (n == 6)}\n{text[n : n + size]}\n" for n, size in enumerate(lengths)))
+    return file
+
+
+@pytest.fixture
+def truth(tracked_workspace: Path) -> Path:
+    """Of eight sequences: neighbours by two, and one that has no pair at all."""
+    file = tracked_workspace / "truth.json"
+    known = {f"p{n}": [[i, i + 2] for i in range(2 + n % 3)] for n in range(8, 15)}
+    file.write_text(json.dumps({**known, "p3": []}))
+    return file
+
+
+def _map(model: str, *paths: Path, **settings: Any) -> StructureResult:
+    config = StructureConfig(**{"model": model, "paths": tuple(map(str, paths)), **settings})
+    return map_structure(config, io.StringIO())
+
+
+def _sequences(fasta: Path) -> list[tuple[str, str]]:
+    lines = fasta.read_text().split()
+    return [(name[1:], text) for name, text in zip(lines[::2], lines[1::2], strict=True)]
+
+
+def _expected(text: str, ids: dict[str, int]) -> dict[tuple[int, int], float]:
+    own = [ids[letter] for letter in text]
+    return {(i, j): value(own[i], own[j], i, j) for i in range(len(own)) for j in range(i + 1, len(own))}
+
+
+def _ids(model: str) -> dict[str, int]:
+    tokens = protein_model().tokenizer.tokens
+    return {text: number for number, text in enumerate(tokens)}
+
+
+def test_edges_go_to_standard_output_and_all_pairs_where_they_are_asked_for(
+    model: str, fasta: Path, equal: list[Equal], seqmlm: Callable[..., Any]
+) -> None:
+    done = seqmlm("structure", model, fasta)
+    assert done.code == 0, done.err
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert found
+    assert all(row["predicted"] for row in found)
+    every = [json.loads(line) for line in seqmlm("structure", model, fasta, "--all").out.splitlines()]
+    assert [row for row in every if row["predicted"]] == found
+    ids, pairs = _ids(model), [(n, x, p) for n, x in _sequences(fasta) for p in _expected(x, _ids(model))]
+    assert [(row["id"], (row["i"], row["j"])) for row in every] == [(n, p) for n, _, p in pairs]
+    for row, (_, text, pair) in zip(every, pairs, strict=True):
+        assert row["value"] == pytest.approx(_expected(text, ids)[pair], abs=1e-12)
+        assert (row["unit_i"], row["unit_j"]) == (text[pair[0]], text[pair[1]])
+        assert row["z"] is row["p"] is row["se"] is None
+    table = seqmlm("structure", model, fasta, "--format-out", "tsv").out.splitlines()
+    assert table[0].split("\t") == list(found[0])
+    assert len(table) == len(found) + 1
+    assert "--estimator auto: cmi/equal" in done.err
+    assert "20 sequences" in done.err
+
+
+def test_pairs_are_as_far_apart_as_is_said(model: str, fasta: Path, equal: list[Equal]) -> None:
+    out = fasta.parent / "out"
+    _map(model, fasta, folder=out, separation=3, distance=5)
+    found = [int(row["j"]) - int(row["i"]) for _, row in read_rows(str(out / "edges.tsv"))]
+    assert set(found) == {3, 4, 5}
+
+
+def test_a_folder_holds_edges_graphs_and_a_report_that_a_run_keeps(
+    model: str, fasta: Path, equal: list[Equal], truth: Path, seqmlm: Callable[..., Any]
+) -> None:
+    out = fasta.parent / "out"
+    done = seqmlm("structure", model, fasta, "--out", out, "--truth", truth, "--json")
+    assert done.code == 0, done.err
+    names = ("edges.tsv", "edges.json", "edges.graphml", "pairs.txt", "units.txt", "report.html")
+    assert tuple(done.json["files"]) == names
+    assert {path.name for path in out.iterdir()} == {*names, "settings.json"}
+    rows = [row for _, row in read_rows(str(out / "edges.tsv"))]
+    assert done.json["pairs"] == len(rows)
+    edges = [(row["id"], int(row["i"]), int(row["j"])) for row in rows if row["predicted"] == "true"]
+    assert done.json["edges"] == len(edges) > 20
+    told = json.loads((out / "edges.json").read_text())
+    assert [(one["id"], "".join(one["units"])) for one in told] == _sequences(fasta)
+    assert [(one["id"], edge["i"], edge["j"]) for one in told for edge in one["edges"]] == edges
+    graph = nx.read_graphml(out / "edges.graphml")
+    assert (len(graph), graph.number_of_edges()) == (sum(len(x) for _, x in _sequences(fasta)), len(edges))
+    assert graph.nodes["7:2"] == {"sequence": "p7", "place": 2, "unit": _sequences(fasta)[7][1][2]}
+    assert (out / "units.txt").read_text().split() == [text for _, text in _sequences(fasta)]
+    report = (out / "report.html").read_text()
+    assert "picture of 8 units" in report
+    assert "minus the distance" in report
+    [run] = [one for one in Tracker(Workspace.locate()).runs() if one.tags.get("task") == "structure"]
+    assert run.metrics["auroc"] == pytest.approx(done.json["auroc"])
+    assert run.metrics["share"] == done.json["share"] == done.json["measures"]["share"]
+
+
+def test_figures_are_those_of_the_pairs_that_the_truth_speaks_of(
+    model: str, fasta: Path, equal: list[Equal], truth: Path
+) -> None:
+    result = _map(model, fasta, truth=truth)
+    known, ids = json.loads(truth.read_text()), _ids(model)
+    found = []
+    for name, text in _sequences(fasta):
+        if known.get(name):
+            pairs = _expected(text, ids)
+            labels = [list(pair) in known[name] for pair in pairs]
+            near = [i - j for i, j in pairs]
+            found.append(
+                [
+                    *(roc_auc_score(labels, x) for x in (list(pairs.values()), near)),
+                    *(average_precision_score(labels, x) for x in (list(pairs.values()), near)),
+                    np.mean(labels),
+                ]
+            )
+    assert result.ranking is not None
+    own = result.ranking
+    told = [own.values["auroc"], own.distance["auroc"], own.values["auprc"], own.distance["auprc"]]
+    assert [*(one.value for one in told), own.prevalence] == pytest.approx(np.mean(found, axis=0).tolist())
+    assert own.sequences == len(found) == 7
+    assert result.known == 8, "one of them has no pair"
+    assert all(one.low < one.value < one.high for one in told)
+    assert result.folder is None
+    assert result.measures["share"] > 0
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _stop_after(patched: pytest.MonkeyPatch, batches: int, error: BaseException | None) -> None:
+    """End the run in its n-th batch: by an error that kills it, or by a polite signal."""
+    decoded, done = Plan.decoded, 0
+
+    def batch(self: Plan, *given: Any) -> Any:
+        nonlocal done
+        done += 1
+        if done == batches:
+            if error is not None:
+                raise error
+            os.kill(os.getpid(), signal.SIGTERM)
+        return decoded(self, *given)
+
+    patched.setattr(Plan, "decoded", batch)
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["killed", "told"])
+def test_a_stopped_run_goes_on_to_the_same_files(
+    model: str, fasta: Path, equal: list[Equal], truth: Path, monkeypatch: pytest.MonkeyPatch,
+    stopped: int, kind: str,
+) -> None:  # fmt: skip
+    whole, out = fasta.parent / "whole", fasta.parent / "out"
+    once = _map(model, fasta, folder=whole, truth=truth)
+    with monkeypatch.context() as patched:
+        _stop_after(patched, stopped, KeyboardInterrupt() if kind == "killed" else None)
+        if kind == "killed":
+            with pytest.raises(KeyboardInterrupt):
+                _map(model, fasta, folder=out, truth=truth)
+        else:
+            result = _map(model, fasta, folder=out, truth=truth)
+            assert result.written.stopped == signal.SIGTERM
+            assert not (out / "report.html").exists()
+    again = _map(model, fasta, folder=out, truth=truth, resume=True)
+    assert _contents(out) == _contents(whole)
+    assert again.figures() == once.figures()
+    if stopped == 4:
+        assert len(equal[-1].asked) < 20, "what was committed is not asked again"
+
+
+def test_what_was_mapped_is_not_mapped_again_to_learn_more_of_it(
+    model: str, fasta: Path, equal: list[Equal], truth: Path
+) -> None:
+    out = fasta.parent / "out"
+    first = _map(model, fasta, folder=out)
+    assert first.ranking is None
+    (out / "report.html").unlink()
+    more = _map(model, fasta, folder=out, truth=truth, resume=True)
+    assert not equal[-1].asked
+    assert more.ranking is not None
+    assert (more.pairs, more.passes, more.details) == (first.pairs, first.passes, first.details)
+    assert (out / "report.html").exists()
+    edges = out / "edges.tsv"
+    edges.write_text(edges.read_text().replace("p8", "p9"))
+    _map(model, fasta, folder=out, resume=True)
+    assert equal[-1].asked, "a table that somebody changed is made anew"
+
+
+def test_a_run_of_another_request_is_not_continued(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = fasta.parent / "out"
+    with monkeypatch.context() as patched:
+        _stop_after(patched, 4, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _map(model, fasta, folder=out)
+    with pytest.raises(StateError, match="distance was not given and is 3"):
+        _map(model, fasta, folder=out, resume=True, distance=3)
+
+
+def test_an_input_that_changed_meanwhile_is_no_basis_of_files(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Plan.again
+
+    def changed(self: Plan) -> Any:
+        return (one for number, one in enumerate(again(self)) if number != 9)
+
+    monkeypatch.setattr(Plan, "again", changed)
+    with pytest.raises(StateError, match="has changed meanwhile"):
+        _map(model, fasta, folder=fasta.parent / "out")
+
+
+def test_people_are_told_of_in_files_of_their_own_and_in_large_numbers_alone(
+    tracked_workspace: Path, equal: list[Equal], seqmlm: Callable[..., Any]
+) -> None:
+    loaded = random_model("ehr", EventsTokenizer.train(histories(40), min_subjects=1))
+    folder = tracked_workspace / "model"
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, replace(loaded.card, sensitive=True))
+    table, out, truth = (
+        tracked_workspace / "events.csv",
+        tracked_workspace / "out",
+        tracked_workspace / "t.json",
+    )
+    lines = [f"person{n},20{10 + y}-01-01,{code}" for n in range(12) for y, code in
+             enumerate(("DRUG//metformin", "DRUG//sertraline"))]  # fmt: skip
+    table.write_text("subject_id,time,code\n" + "\n".join(lines) + "\n")
+    truth.write_text(json.dumps({f"person{n}": [[0, 1]] for n in range(3)}))
+    refused = seqmlm("structure", folder, table)
+    assert refused.code == 2
+    assert "not shown on the console" in refused.err
+    done = seqmlm("structure", folder, table, "--out", out, "--truth", truth, "--json")
+    assert done.code == 0, done.err
+    assert "person" not in done.out + done.err + (out / "report.html").read_text()
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o600}
+    assert "person7" in (out / "edges.tsv").read_text()
+    assert done.json["with_truth"] == "<11"
+    assert "auroc" not in done.json
+    assert "share" not in done.json
+    assert "withheld" in (out / "report.html").read_text()
+    [run] = [one for one in Tracker(Workspace.locate()).runs() if one.tags.get("task") == "structure"]
+    assert "share" not in run.metrics
+    assert seqmlm("structure", folder, table, "--json").code == 0
+
+
+def test_a_family_has_one_map_of_its_first_row(
+    model: str, equal: list[Equal], tracked_workspace: Path
+) -> None:
+    file, out = tracked_workspace / "family.fasta", tracked_workspace / "out"
+    file.write_text(">query\nMK-TAYM\n>other\nMKWT--M\n>third\n-KWTAYM\n")
+    result = _map(model, file, folder=out, family=True)
+    rows = {(int(r["i"]), int(r["j"])): r for _, r in read_rows(str(out / "edges.tsv"))}
+    assert {row["id"] for row in rows.values()} == {"query"}
+    assert "".join(json.loads((out / "edges.json").read_text())[0]["units"]) == "MKTAYM"
+    ids = _ids(model)
+    # Columns of T and M: places 2 and 5 of the query, 3 and 4 of the second, 2 and 5 of the third row.
+    own = [value(ids["T"], ids["M"], i, j) for i, j in ((2, 5), (3, 4), (2, 5))]
+    assert float(rows[2, 5]["value"]) == pytest.approx(np.mean(own))
+    assert float(rows[2, 5]["se"]) == pytest.approx(np.std(own, ddof=1) / np.sqrt(3))
+    assert result.sequences == 1
+    two = _map(model, file, folder=out, family=True, sequences=1)
+    assert two.passes == 6
+    file.write_text(">query\nMK-TAYM\n>other\nMKWT-M\n")
+    with pytest.raises(DataError, match="rows differ in length"):
+        _map(model, file, folder=out, family=True)
+
+
+def test_a_field_without_a_decoder_has_values_alone(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch, seqmlm: Callable[..., Any]
+) -> None:
+    def none(self: Any) -> Any:
+        raise UsageError("domain protein does not say what its maps of dependence mean")
+
+    monkeypatch.setattr(type(plugins.domain("protein")), "decoder", none)
+    out = fasta.parent / "out"
+    done = seqmlm("structure", model, fasta, "--out", out)
+    assert done.code == 0, done.err
+    assert "none is taken for an edge" in done.err
+    assert "predicted" not in (out / "edges.tsv").read_text().splitlines()[0]
+    assert {path.name for path in out.iterdir()} == {"edges.tsv", "report.html", "settings.json"}
+    assert len(seqmlm("structure", model, fasta).out.splitlines()) > 100
+    refused = seqmlm("structure", model, fasta, "--truth", fasta)
+    assert refused.code == 2
+    assert "does not say what" in refused.err
+
+
+def test_what_it_takes_is_estimated_from_the_input(
+    model: str, fasta: Path, equal: list[Equal], seqmlm: Callable[..., Any]
+) -> None:
+    done = seqmlm("structure", model, fasta, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    assert done.json["passes"] == sum(len(text) for _, text in _sequences(fasta))
+    assert done.json["seconds"] > 0
+    assert not equal[-1].asked
+    told = _map(model, fasta, folder=fasta.parent / "out")
+    assert told.passes == done.json["passes"]
+    assert "passes" in seqmlm("structure", model, fasta, "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"paths": ()}, UsageError, "nothing to read"),
+        ({"paths": ("-",), "folder": Path("x")}, UsageError, "standard input cannot be read twice"),
+        ({"paths": ("-",), "truth": Path("x")}, UsageError, "standard input cannot be read twice"),
+        ({"folder": Path("."), "format_out": "csv"}, UsageError, "--format-out is of standard output"),
+        ({"folder": Path()}, UsageError, "holds what is read"),
+        ({"distance": 2, "separation": 3}, UsageError, "no pair is"),
+        ({"sequences": 0}, UsageError, "sequences is at least 1"),
+        ({"resume": True}, UsageError, "--resume continues"),
+        ({"truth": Path("nowhere.json")}, DataError, "no such file"),
+        ({"folder": Path("out"), "truth": Path("empty.json")}, DataError, "none of the sequences is in"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused_in_a_sentence(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any], error: type[SeqmlmError], told: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(fasta.parent)
+    Path("empty.json").write_text("{}")
+    with pytest.raises(error, match=told):
+        _map(model, **{"paths": (fasta.name,), **settings})
+    assert not any(one.asked for one in equal), "before anything is asked"
+
+
+def test_a_sequence_too_long_for_a_map_is_a_bad_record(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.inference.maps.MOST_UNITS", 10)
+    with pytest.raises(DataError, match="11 units, too many"):
+        _map(model, fasta, folder=fasta.parent / "out")
+    result = _map(model, fasta, folder=fasta.parent / "out", on_error="skip")
+    assert (result.sequences, result.bad) == (16, 4)
+
+
+def test_an_edge_without_a_value_stays_an_edge(
+    model: str, fasta: Path, equal: list[Equal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree connects pairs that nobody asked about."""
+
+    def chain(self: Best, record: Any, units: Any, dependence: DependenceMap) -> Any:
+        return frozenset({(0, len(units) - 1)}) if len(units) > 1 else frozenset()
+
+    monkeypatch.setattr(Best, "decode", chain)
+    out = fasta.parent / "out"
+    result = _map(model, fasta, folder=out, distance=2)
+    told = json.loads((out / "edges.json").read_text())
+    assert [len(one["edges"]) for one in told] == [0 if n == 3 else 1 for n in range(20)]
+    assert told[0]["edges"] == [{"i": 0, "j": 3, "value": None}]
+    assert result.edges == 19
