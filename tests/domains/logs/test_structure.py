@@ -209,4 +209,4 @@ def test_planted_maps_are_perfect_and_noise_is_null(sample) -> None:
     assert found["auprc"] == found["auroc_against_indirect"] == found["recall_of_direct"] == 1
     assert found["auroc_against_indirect_of_pmi"] < 0.8, "PMI shows what is indirect too"
     assert floor["auroc"] == pytest.approx(0.5, abs=0.12)
-    assert floor["auprc"] < 0.3
+    assert floor["auprc"] < found["prevalence"] + 0.25
