@@ -97,3 +97,22 @@ class Decoder(ABC):
     def files(self, decoded: Iterable[Decoded]) -> Mapping[str, Iterator[str]]:
         """Formats of the field, by the name of the file: its text in pieces (CoNLL-U, dot-bracket)."""
         return {}
+
+
+def placed(text: str, units: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Where the units of a text stand in it, half-open; None where they are not its pieces in order.
+
+    Only white space may be between units; a unit of white space alone is looked for as it is.
+
+    >>> placed("a b.", ["a", "b", "."])
+    [(0, 1), (2, 3), (3, 4)]
+    """
+    spans: list[tuple[int, int]] = []
+    done = 0
+    for unit in units:
+        at = text.find(unit, done)
+        if at < 0 or text[done:at].strip():
+            return None
+        done = at + len(unit)
+        spans.append((at, done))
+    return spans

@@ -21,6 +21,7 @@ from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
+    from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
 
 
@@ -113,6 +114,12 @@ class CodeDomain(Domain):
     def row(self, record: Record) -> dict[str, Any]:
         """The text and its language."""
         return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
+
+    def decoder(self) -> Decoder:
+        """Trees over lexer tokens."""
+        from seqmlm.domains.code.structure import SyntaxDecoder
+
+        return SyntaxDecoder()
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Python modules of small packages with a few planted bugs; n modules, 400 by default."""

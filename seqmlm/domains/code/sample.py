@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm.domains.code.syntax import syntax
 from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 KINDS = ("operator", "operands", "variable", "exception")
@@ -202,7 +203,7 @@ def draw(n: int, seed: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
     return modules, bugs
 
 
-def truth(n: int, seed: int, bugs: list[dict[str, Any]]) -> dict[str, Any]:
+def truth(n: int, seed: int, modules: dict[str, str], bugs: list[dict[str, Any]]) -> dict[str, Any]:
     """What is planted, as `truth.json` holds it (docs/SAMPLES.md)."""
     return {
         "schema": "seqmlm.sample.code.v1",
@@ -214,6 +215,7 @@ def truth(n: int, seed: int, bugs: list[dict[str, Any]]) -> dict[str, Any]:
         "kinds": list(KINDS),
         "bug_share": _BUGS,
         "idioms": [_describe(name) for name in TEMPLATES],
+        "modules": [_links(path, text) for path, text in modules.items()],
         "anomalies": bugs,
     }
 
@@ -223,7 +225,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     count = checked_count(n, DEFAULT_COUNT)
     modules, bugs = draw(count, seed)
     lines = {path: text.splitlines() for path, text in modules.items()}
-    return write_sample(out, FOLDER, lines, truth(count, seed, bugs))
+    return write_sample(out, FOLDER, lines, truth(count, seed, modules, bugs))
 
 
 def _path(number: int) -> str:
@@ -264,6 +266,13 @@ def _bug(idiom: str, before: str, body: str, slot: Slot, wrong: str) -> dict[str
         "found": wrong,
         "original": slot.right,
     }
+
+
+def _links(path: str, text: str) -> dict[str, Any]:
+    found = syntax(text)
+    if found is None:
+        raise ValueError(f"{path} of the sample does not parse")
+    return {"file": path, **found._asdict()}
 
 
 def _describe(name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.readers.huggingface import read_parquet
@@ -15,6 +15,9 @@ from seqmlm.domains.samples import Sample
 from seqmlm.domains.text.conllu import read_conllu
 from seqmlm.domains.text.levels import SentenceLevel, WordLevel
 from seqmlm.engine.masking.base import MaskingConfig
+
+if TYPE_CHECKING:
+    from seqmlm.domains.structure import Decoder
 
 
 class TextDomain(Domain):
@@ -49,6 +52,12 @@ class TextDomain(Domain):
     @property
     def levels(self) -> tuple[Level, ...]:
         return SentenceLevel(), WordLevel(self.unit)
+
+    def decoder(self) -> Decoder:
+        """Trees over words."""
+        from seqmlm.domains.text.structure import TreeDecoder
+
+        return TreeDecoder()
 
     def sample(self, out: Path, *, n: int | None = None, seed: int = 0) -> Sample:
         """Sentences of a probabilistic grammar with their dependency trees; n of them, 6,000 by default."""
