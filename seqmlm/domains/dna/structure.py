@@ -123,7 +123,13 @@ class StemsDecoder(Decoder):
         """
         values, can = dependence.values, complementary(units)
         far = np.triu(np.ones_like(can), self.separation)
-        excess = values - outstanding(values, far) if dependence.z is None else dependence.z - Z
+        if dependence.z is not None:
+            excess = dependence.z - Z
+        else:
+            # Values of neighbours have a long tail: as contacts, no more than N pairs can stand out.
+            found = np.sort(values[can & far & np.isfinite(values)])
+            least = float(found[-len(units) - 1]) if len(found) > len(units) else -np.inf
+            excess = values - max(outstanding(values, far), least)
         strong = can & far & (excess > 0)
         if not strong.any():
             return frozenset()
