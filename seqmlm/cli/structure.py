@@ -156,7 +156,8 @@ def structure(
     if json_output:
         print_json(told)
     elif estimating or config.truth is not None:
-        print_facts({name: one if isinstance(one, str) else number(one) for name, one in told.items()})
+        known = {name: one for name, one in told.items() if one == one}  # an interval of one sequence is NaN
+        print_facts({name: one if isinstance(one, str) else number(one) for name, one in known.items()})
     if estimating:
         return
     if result.written.stopped is not None:
