@@ -94,7 +94,8 @@ class StructureResult:
     @property
     def withheld(self) -> bool:
         """Whether figures about a truth would be of too few people."""
-        return self.sensitive and 0 < self.known < SMALLEST
+        counts = [self.known, 0 if self.ranking is None else self.ranking.sequences]
+        return self.sensitive and any(0 < count < SMALLEST for count in counts)
 
     def figures(self) -> dict[str, float]:
         """What can be compared between runs."""
