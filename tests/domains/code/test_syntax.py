@@ -27,7 +27,17 @@ def spelled(text: str, links: list[tuple[int, ...]]) -> list[str]:
         ("if a:\n    b", ["a<-if", ":<-if", "b<-if"]),
         (
             "def f(a=1): return a",
-            "f<-def (<-def a<-def =<-def 1<-def )<-def :<-def return<-def a<-return".split(),
+            [
+                "f<-def",
+                "(<-def",
+                "a<-def",
+                "=<-def",
+                "1<-def",
+                ")<-def",
+                ":<-def",
+                "return<-def",
+                "a<-return",
+            ],
         ),
         ("[x for x in y]", ["[<-for", "x<-for", "x<-for", "in<-for", "y<-for", "]<-for"]),
         ("é = 'ü' + ö", ["=<-é", "'<-+", "+<-é", "ö<-+"]),
