@@ -186,7 +186,7 @@ def curve(out: Path, form: str, steps: int) -> list[dict[str, Any]]:
     """The same for models of so many of the first normal lines."""
     lines = (out / "normal" / f"{form}.log").read_bytes().splitlines(keepends=True)
     detectors: Detectors = {}
-    for size in (*SIZES, len(lines)):
+    for size in (*(size for size in SIZES if size < len(lines)), len(lines)):
         name = f"{form}-{size}"
         log = out / f"{name}.log"
         log.write_bytes(b"".join(lines[:size]))

@@ -6,6 +6,8 @@
     operator   which of 16 operators stands in a gap of held-out Python functions; rivals: the most frequent
                one, and counts of the operator between its neighbours, backed off to one of them
     event      the next event of held-out HDFS sessions given those before; rivals: the most frequent, bigram
+    drug       one of the drugs of a held-out patient's visit, given its conditions and all visits before;
+               rivals: the most frequent drug, and counts of drug and condition in one visit, in two ways
 
 Models are `tiny`, trained by `anomaly_models.trained` for --minutes each on the data of `anomaly_real.py`,
 whose held-out parts are asked about. A gain is accuracy minus that of the best rival, with a paired bootstrap
@@ -33,11 +35,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from anomaly_field_data import FIELDS
+from anomaly_field_data import FIELDS, patients
 from anomaly_logs import log_flags
 from anomaly_models import trained
 from anomaly_sessions import hdfs, records_of, write_sessions
 
+from seqmlm.data.problems import Problems
+from seqmlm.domains.ehr import EHR
 from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.evaluation.intervals import Rate, bootstrap_weights, exact_rate, summarized
 from seqmlm.inference.cloze import Cloze
@@ -193,6 +197,86 @@ def event(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
     yield from compared("event", np.array(guesses) == truth, rivals, groups=[n for n, _ in asked])
 
 
+def drug(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    folders = patients(data, out)
+    model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
+    alone, conditions, together = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+    for raw in _histories(folders[0]):
+        for given, taken in _visits(raw).values():
+            alone.update(set(taken))
+            conditions.update(set(given))
+            together.update((c, d) for c in set(given) for d in set(taken))
+    drugs = [name for name, _ in alone.most_common()]
+    total = sum(alone.values())
+
+    def likely(given: Sequence[str]) -> str:
+        """By the condition of the visit that says most."""
+        best = max(
+            (
+                (together[c, d] / conditions[c], -n)
+                for c in given
+                if c in conditions
+                for n, d in enumerate(drugs)
+            ),
+            default=(0, 0),
+        )
+        return drugs[-best[1]]
+
+    def bayes(given: Sequence[str]) -> str:
+        """By all conditions of the visit, as if they were independent given the drug."""
+
+        def score(d: str) -> float:
+            seen = (np.log((together[c, d] + 0.1) / (alone[d] + 0.1 * len(conditions))) for c in given)
+            return float(np.log(alone[d] / total) + sum(seen))
+
+        return max(drugs, key=score)
+
+    asked = []
+    for number, raw in enumerate(_histories(folders[1])):
+        for visit, (given, taken) in _visits(raw).items():
+            if given and set(taken) & set(drugs):
+                asked.append((number, raw, visit, given, set(taken)))
+    random = np.random.default_rng(seed)
+    asked = [asked[i] for i in sorted(random.permutation(len(asked))[:QUESTIONS].tolist())]
+
+    def right(guesses: Sequence[str]) -> np.ndarray[Any, Any]:
+        return np.array([guess in one[-1] for guess, one in zip(guesses, asked, strict=True)])
+
+    rivals = {
+        "most frequent": right([drugs[0]] * len(asked)),
+        "likeliest by one condition": right([likely(one[3]) for one in asked]),
+        "naive Bayes": right([bayes(one[3]) for one in asked]),
+    }
+    cloze, guesses = Cloze(Session(model)), list[str]()
+    for first in range(0, len(asked), 64):
+        raws = [_without_drugs(raw, visit) for _, raw, visit, *_ in asked[first : first + 64]]
+        for own in cloze.guesses(cloze.opened(cloze.prompts(raws)), cloze.session.tokenizer.space.size):
+            guesses.append(next(one.text for one in own[0] if one.text in alone))
+    yield from compared("drug", right(guesses), rivals, groups=[number for number, *_ in asked])
+
+
+def _histories(folder: Path) -> list[Any]:
+    return [record.raw for record in EHR.read([folder], Problems("skip", sensitive=True))]
+
+
+def _visits(raw: Any) -> dict[str, tuple[list[str], list[str]]]:
+    """Conditions and drugs that began in each visit."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for one in raw.events:
+        for place, kind in enumerate(("CONDITION//", "DRUG//")):
+            if one.visit and one.code.startswith(kind):
+                found.setdefault(one.visit, ([], []))[place].append(one.code)
+    return found
+
+
+def _without_drugs(raw: Any, visit: str) -> Any:
+    """The history until the conditions of a visit, with an unknown event in place of its drugs."""
+    at = next(one.time for one in raw.events if one.visit == visit)
+    before = [one for one in raw.events if one.time is None or one.time < at]
+    own = [one for one in raw.events if one.visit == visit and one.code.startswith("CONDITION//")]
+    return replace(raw, events=(*before, *own, replace(own[0], code="[MASK]")))
+
+
 def compared(
     name: str,
     right: np.ndarray[Any, Any],
@@ -232,6 +316,7 @@ ARMS: dict[str, Callable[[Path, Path, int, float], Iterator[Row]]] = {
     "winogender": lambda *given: bias("winogender", "winogender/all_sentences.tsv.gz", *given),
     "operator": operator,
     "event": event,
+    "drug": drug,
 }
 
 

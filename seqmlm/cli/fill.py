@@ -77,5 +77,7 @@ def _show(found: Filled) -> None:
         lists = [mask["candidates"]] if "candidates" in mask else mask["tokens"]
         for place, candidates in enumerate(lists, 1):
             name = str(number) if len(lists) == 1 else f"{number}, token {place}"
-            rows += [[name, escape(one["text"]), f"{one['p']:.2%}"] for one in candidates]
+            for one in candidates:
+                text = f"{one['text']} {one['description']}" if "description" in one else one["text"]
+                rows.append([name, escape(text), f"{one['p']:.2%}"])
     print_table(["gap", "candidate", "p"], rows)

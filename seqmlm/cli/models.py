@@ -74,7 +74,8 @@ def show(model: opt.Model, json_output: opt.Json = False) -> None:
             "initialised from": found["init"] or "scratch",
             "ancestors": " <- ".join(found["ancestors"]),
             "tokenizer": f"{found['tokenizer']['name']}, {found['tokenizer']['vocabulary_size']:,} tokens",
-            "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {}),
+            "masking": ", ".join(f"{key} {value}" for key, value in found["masking"].items() if value != {})
+            or "none: a linear model learns every unit from all others",
             "data": ", ".join(found["dataset"]["sources"]),
             "data fingerprint": found["dataset"]["fingerprint"],
             "calibrations": found["calibrations"] or "none: seqmlm calibrate makes one of normal data",

@@ -72,7 +72,7 @@ def score(
         typer.Option(
             "--follow",
             help="Score files while others write to them, also rotated ones, and new files of a pattern in "
-            "quotes; go on where it was left. Needs --out.",
+            "quotes; go on where it was left. After a kill rows may come again on stdout, never in --out.",
         ),
     ] = False,
     source: Annotated[
@@ -217,7 +217,7 @@ def score(
     else:
         with ScoringConsole() as console:
             if follow:
-                summary = score_following(config, console)
+                summary = score_following(config, console, stdout=sys.stdout)
             else:
                 summary = score_files(config, sys.stdout, console)
     tell(summary.sentence())
@@ -225,7 +225,7 @@ def score(
         print_json(summary)
     if summary.stopped is not None:
         if follow:
-            tell(f"stopped; run the same command to go on with {out}")
+            tell(f"stopped; run the same command to go on with {out or 'the rows after these'}")
         elif out is not None and max_latency is None:
             tell(f"stopped; run the same command with --resume to complete {out}")
         sys.exit(128 + summary.stopped)

@@ -52,7 +52,8 @@ def train(
     size: Annotated[
         str | None,
         typer.Option(
-            help="Model size: tiny, small or base. Default: by --max-time if given, else by domain."
+            help="Model size: tiny, small or base; or linear, a Potts model of aligned sequences (--option "
+            "gaps=keep). Default: by --max-time if given, else by domain."
         ),
     ] = None,
     layers: Annotated[

@@ -559,8 +559,8 @@ class Prepared:
             ) from error
         return cls(folder, train, validation, calibration, statistics, counts)
 
-    def calibrating(self, limit: int) -> list[tuple[str, str, int]]:
-        """Id, file and line of the calibration records, in order; at most `limit`, spread evenly.
+    def calibrating(self, limit: int) -> list[tuple[str, str, int, int]]:
+        """Id, file, line and number of the file of the calibration records, at most `limit`, spread evenly.
 
         Raises:
             StateError: a part of the entry is missing.
@@ -573,7 +573,9 @@ class Prepared:
             numbers = numbers[np.linspace(0, len(numbers) - 1, limit).astype(np.int64)]
         records = ArrowRows(self.folder / RECORDS)
         rows = records.table.select(["id", "source", "line"]).take(numbers)
-        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        files = {name: number for number, name in enumerate(records.table["source"].unique().to_pylist())}
+        places = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+        return [(name, source, line, files[source]) for name, source, line in places]
 
 
 def _mapped(path: Path) -> NDArray[Any]:

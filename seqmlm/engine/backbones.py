@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from seqmlm.engine import foreign
+from seqmlm.engine import foreign, linear
 from seqmlm.engine.types import TokenSpace
 from seqmlm.errors import SeqmlmError, StateError, UsageError, nearest
 
@@ -99,13 +99,15 @@ class ModelConfig:
     """Which model to start from.
 
     Args:
-        size: "tiny" (4 layers x 128), "small" (6 x 256) or "base" (12 x 768); ignored when `init` is given.
+        size: "tiny" (4 layers x 128), "small" (6 x 256) or "base" (12 x 768); or "linear", which is no
+            encoder (`seqmlm.engine.linear`); ignored when `init` is given.
         init: folder or hub id of a masked LM to continue instead.
         max_length: longest sequence in tokens, special tokens included.
         dropout: probability for embeddings, MLP and attention, in [0, 1).
         layers: which tokens each layer looks at, a name in `LAYERS`.
         initialization: of the weights, a name in `INITIALIZATIONS`.
-        overrides: further fields of `transformers.ModernBertConfig`.
+        overrides: further fields of `transformers.ModernBertConfig`; of a linear model, of
+            `seqmlm.engine.linear.Penalty`.
     """
 
     size: str = "small"
@@ -117,8 +119,9 @@ class ModelConfig:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise UsageError(f"unknown model size {self.size!r}{nearest(self.size, SIZES)}")
+        if self.size not in (*SIZES, linear.SIZE):
+            known = nearest(self.size, (*SIZES, linear.SIZE))
+            raise UsageError(f"unknown model size {self.size!r}{known}")
         if self.layers not in LAYERS:
             raise UsageError(f"unknown model.layers {self.layers!r}{nearest(self.layers, LAYERS)}")
         if self.initialization not in INITIALIZATIONS:
@@ -132,6 +135,11 @@ class ModelConfig:
                 f"{self.max_length}"
             )
         _check_overrides(self)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear model, which is trained, saved and loaded in its own way."""
+        return self.init is None and self.size == linear.SIZE
 
 
 def padded_vocabulary(size: int) -> int:
@@ -231,6 +239,9 @@ def _check_overrides(config: ModelConfig) -> None:
     Raises:
         UsageError: an unknown name, one that the token space determines, or a value that does not fit.
     """
+    if config.is_linear:
+        linear.Penalty.of(config.overrides)
+        return
     if not config.overrides:
         return
     known = set(ModernBertConfig().to_dict()) | {"global_attn_every_n_layers"}

@@ -33,6 +33,7 @@ from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain
 from seqmlm.engine.cones import Layers
 from seqmlm.engine.layout import exact_cost
+from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, Doubles, Mode
 from seqmlm.errors import DataError, SeqmlmError, StateError
@@ -101,6 +102,8 @@ def tokens_per_second(model: LoadedModel) -> float:
 
     By the number of its weights and the kind of device alone, so that it is the same in every run.
     """
+    if isinstance(model.rows, LinearRows):  # sums over columns for each state
+        return _RATES[torch.accelerator.is_available()] / (2 * model.rows.model.fields.numel())
     inputs = int(model.rows.model.get_input_embeddings().weight.numel())
     weights = max(1, sum(one.numel() for one in model.rows.parameters()) - inputs)
     return _RATES[torch.accelerator.is_available()] / (2 * weights)

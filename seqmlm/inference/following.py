@@ -6,6 +6,9 @@ commit left it, and no row is lost or doubled. The file of rows comes after that
 of its last row, is in the next commit, and whoever continues cuts it back to that and fills it again from the
 database. The trade-off: the rows are in the database as well as in the file.
 
+Standard output cannot be cut back. Rows are given to it in order, and none is left out; those after the last
+commit before a kill are given twice.
+
 Rows that alarm become incidents (`inference.grouping`) in the same transaction. What is open is asked of the
 database each time that a row alarms, and not remembered: a person may have acknowledged or muted it by then.
 """
@@ -18,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -32,7 +35,7 @@ from seqmlm.registry import Change, Incident, Notice, Registry, patiently
 from seqmlm.streams.cursor import Position, differences
 from seqmlm.streams.follow import Follower
 from seqmlm.streams.generations import FileState, Gap
-from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, changed, json_lines
+from seqmlm.streams.sinks import Fields, LinesSink, Mark, Schema, StreamSink, changed, json_lines
 
 COMMIT_SECONDS = 5.0
 """Between commits of how far files were read, where no row came of it."""
@@ -48,7 +51,7 @@ class Outbox(Output):
     """The rows of files that are followed on their way to the database, and from there to a file.
 
     Args:
-        path: of the JSON lines.
+        path: of the JSON lines; with `stdout` nothing is there, and what is kept beside it has its name.
         registry: where the stream is kept.
         request: what decides the rows; a stream is continued where all of it is the same.
         follow: begins to follow the files, given how far they were read.
@@ -59,6 +62,7 @@ class Outbox(Output):
         notify: what webhooks are to be told of changes of incidents.
         rolling: keeps statistics of the rows with them, for a calibration that moves on or a new one; None
             where none are kept.
+        stdout: takes the rows in place of a file.
 
     Attributes:
         number: of the last row that was taken.
@@ -82,15 +86,16 @@ class Outbox(Output):
         clock: Callable[[], float] = time.time,
         notify: Callable[[Sequence[Change]], Sequence[Notice]] = lambda changes: (),
         rolling: Rolling | None = None,
+        stdout: TextIO | None = None,
     ) -> None:
-        super().__init__(path, Schema(columns={}), private=private)
+        super().__init__(path, Schema(columns={}), private=private, stdout=stdout)
         self._grouping = replace(grouping or Grouping(model=""), private=private)
         self._tell, self._clock, self._rolling = tell, clock, rolling
         self._unresolved: dict[int, Incident] = {}
         self._out, self._registry, self._follow, self._notify = path, registry, follow, notify
         self._name = str(path.expanduser().resolve())
         self._request = json.loads(json.dumps(request, default=str))
-        self._lines: LinesSink | None = None
+        self._lines: LinesSink | StreamSink | None = None
         self._stream = self.number = self._written = 0
         self._mark: Mark = {}
         self._waiting: list[tuple[int, Fields]] = []
@@ -110,19 +115,20 @@ class Outbox(Output):
             self._registry.protect()
         found = self._registry.stream(self._name)
         if found is None:
-            if self._out.exists() and self._out.stat().st_size:
+            if self._stdout is None and self._out.exists() and self._out.stat().st_size:
                 raise StateError(
                     f"{self._out} is there, and no following of this workspace has written it: name another "
                     "--out, or move it away"
                 )
             self._stand(self._registry.begin_stream(self._name, self._request))
-            self._lines = LinesSink(self._out, private=self._private)
+            self._lines = self._opened()
             self.follower = self._follow([])
             return Position()
         if differing := differences(found.request, self._request):
+            other = "name another --out" if self._stdout is None else "name a file with --out"
             raise StateError(
                 f"cannot go on with {self._out}: {'; '.join(differing)}; give what was given before, or "
-                "name another --out"
+                f"{other}"
             )
         self._stand(found.id)
         self._written, self._mark = found.written, found.mark
@@ -185,7 +191,7 @@ class Outbox(Output):
         if mark is not None and not self._out.exists():
             mark, self._written = None, 0
         try:
-            self._lines = LinesSink(self._out, private=self._private, mark=mark)
+            self._lines = self._opened(mark)
         except StateError as error:
             if str(error) != str(changed(self._out)):
                 raise
@@ -198,6 +204,11 @@ class Outbox(Output):
             self._written = some[-1][0]
         self._mark = self._lines.commit()
         self.number = self._written
+
+    def _opened(self, mark: Mark | None = None) -> LinesSink | StreamSink:
+        if self._stdout is not None:
+            return StreamSink(self._stdout, json_lines)
+        return LinesSink(self._out, private=self._private, mark=mark)
 
     def write(self, rows: Sequence[Fields]) -> None:
         """Take rows; they are kept with the next commit."""

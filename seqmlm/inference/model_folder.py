@@ -32,11 +32,13 @@ from safetensors import SafetensorError
 from seqmlm import __version__, plugins
 from seqmlm.config import from_dict, to_dict
 from seqmlm.domains.base import Domain
+from seqmlm.engine import linear
 from seqmlm.engine.backbones import load as load_backbone
 from seqmlm.engine.backbones import never_predict
 from seqmlm.engine.channels import InputChannels
 from seqmlm.engine.durable import DISK, FileLock, InUseError, entry_of, owner_only, replace_file
 from seqmlm.engine.foreign import ADAPTER, INDEX, file_of
+from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.masking import base
 from seqmlm.engine.masking.base import Masker, MaskingConfig
 from seqmlm.engine.model import MaskedRows
@@ -91,6 +93,8 @@ class Card:
     channels: Mapping[str, Any] = field(default_factory=dict)
     """Further inputs it reads, by name, as `seqmlm.engine.channels.channels_of` takes them."""
     masking: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """Options that its data were read with and all others are too: of a linear model, which reads columns."""
     seed: int = 0
     parent: str | None = None
     dataset: str | None = None
@@ -108,11 +112,18 @@ class Card:
 class LoadedModel:
     """A model ready to be asked: the module, its tokenizer, its domain and its card."""
 
-    rows: MaskedRows
+    rows: MaskedRows | LinearRows
     tokenizer: Tokenizer
     domain: Domain
     card: Card
     path: str
+
+    def reading(self, format: str | None = None) -> dict[str, Any]:
+        """Options of readers that its data are read with, those that a format (None: any) takes."""
+        formats = self.domain.all_formats
+        asked = list(formats.values()) if format is None else [formats[format]] if format in formats else []
+        known = {name for one in asked for name in one.options()}
+        return {name: value for name, value in self.card.reading.items() if name in known}
 
     @property
     def files(self) -> list[Path]:
@@ -122,7 +133,7 @@ class LoadedModel:
         return sorted(path for path in found if path.suffix in (".json", ".safetensors", ".txt"))
 
 
-def write(directory: Path, rows: MaskedRows, tokenizer: Tokenizer, card: Card) -> None:
+def write(directory: Path, rows: MaskedRows | LinearRows, tokenizer: Tokenizer, card: Card) -> None:
     """Write a model folder; the card goes last, so a folder with a card is complete.
 
     Files of a sensitive model are readable by their owner alone, others as the process's umask says.
@@ -158,7 +169,7 @@ def write_plain(directory: Path, folder: Path, card: Card) -> None:
         raise OSError(EIO, " ".join(str(error).split())) from error
 
 
-def _save(directory: Path, rows: MaskedRows) -> None:
+def _save(directory: Path, rows: MaskedRows | LinearRows) -> None:
     with _quiet():
         rows.model.save_pretrained(directory)
     if rows.channels is not None:
@@ -352,6 +363,12 @@ def load(reference: str | Path, *, domain: str | None = None, replaced: str | No
         raise UsageError(f"{reference} has no {CARD}: say what its sequences are with --domain")
     found = plugins.domain(name) if card is None else _named(reference, plugins.domain, name)
     tokenizer = _tokenizer(reference)
+    rows = linear.load(reference, tokenizer.space)
+    if rows is not None:
+        if card is None:
+            raise StateError(f"{reference} is a linear model without its card {CARD}: {_COPY}")
+        tokenizer = tokenizer.of_length(rows.model.config.length)
+        return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
     model = _weights(reference, tokenizer.space)
     if card is None:
         limit = min(
@@ -366,8 +383,8 @@ def load(reference: str | Path, *, domain: str | None = None, replaced: str | No
             sensitive=found.sensitive,
         )
     channels = load_channels(reference, model)
-    rows = MaskedRows(model, tokenizer.space, probability=card.probability, channels=channels)
-    return LoadedModel(rows=rows, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
+    encoder = MaskedRows(model, tokenizer.space, probability=card.probability, channels=channels)
+    return LoadedModel(rows=encoder, tokenizer=tokenizer, domain=found, card=card, path=str(reference))
 
 
 def _checked_card(folder: Path, replaced: str | None = None) -> Card | None:
@@ -396,6 +413,11 @@ def load_weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
 
 
 def _weights(reference: str | Path, space: TokenSpace) -> PreTrainedModel:
+    if linear.load(reference, space) is not None:
+        raise UsageError(
+            f"{reference} is a linear model, which has no weights that transformers could load: it cannot be "
+            "exported or continued with --init; use the folder itself, or train --size tiny, small or base"
+        )
     with _quiet():
         return load_backbone(str(reference), space)
 

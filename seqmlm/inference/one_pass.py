@@ -22,6 +22,7 @@ from seqmlm.config import from_dict
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction, derive, selection_bias
 from seqmlm.engine.foreign import shapes_of
+from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.one_pass import Fit, fit
 from seqmlm.engine.types import Encoding, Floats, Sequences
@@ -52,6 +53,8 @@ def correction_for(model: LoadedModel) -> Correction:
         UsageError: neither exists; the message says why, and what to do.
         StateError: the stored fit is broken.
     """
+    if isinstance(model.rows, LinearRows):
+        return Correction()  # what it says of a token does not depend on that token
     _check_tokens(model)
     stored = _stored(model)
     return derived(model) if stored is None else stored
@@ -75,6 +78,8 @@ def derived(model: LoadedModel) -> Correction:
     Raises:
         UsageError: none follows.
     """
+    if isinstance(model.rows, LinearRows):
+        return Correction()
     masking = _masking(model)
     if masking is None:
         raise UsageError(
@@ -212,7 +217,10 @@ def head_for(model: LoadedModel) -> HeadRows:
         raise UsageError(f"{model.path} has no one-pass head ({HEAD}): ask with --mode one-pass or exact")
     try:
         shapes_of(path)
-        return restored(model.rows, load_file(path))
+        rows = model.rows
+        if isinstance(rows, LinearRows):
+            raise ValueError("a linear model has no hidden states")
+        return restored(rows, load_file(path))
     except (SafetensorError, RuntimeError, KeyError, ValueError, OSError) as error:
         raise StateError(f"{path} is not a one-pass head of this model ({error}); train it again") from None
 
@@ -226,7 +234,8 @@ def _check_tokens(model: LoadedModel) -> None:
 
 
 def _masking(model: LoadedModel) -> MaskingConfig | None:
-    return from_dict(MaskingConfig, model.card.masking) if model.card.masking else None
+    hidden = model.card.masking and not isinstance(model.rows, LinearRows)
+    return from_dict(MaskingConfig, model.card.masking) if hidden else None
 
 
 def _stored(model: LoadedModel) -> Correction | None:

@@ -158,9 +158,8 @@ class Session:
         self, sources: Sequence[str], *, format: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
         """What reads records to score from some sources, given the `Problems` that receive bad ones."""
-        return lambda problems: self.domain.read(
-            sources, problems, format=format, scoring=True, **(options or {})
-        )
+        given = {**self.model.reading(format), **(options or {})}
+        return lambda problems: self.domain.read(sources, problems, format=format, scoring=True, **given)
 
     def check_text(self) -> None:
         """Refuse a model whose sequences are no strings.

@@ -99,9 +99,8 @@ class VariantScorer:
         self.session, self._pll, self._letters = session, pll, letters
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
-        self._ids = dict(
-            zip(letters, self._own(letters).encoding.ids[self._own(letters).tokens], strict=True)
-        )
+        alphabet = self._checked(letters, session.tokenizer.encode_symbols(letters))
+        self._ids = dict(zip(letters, alphabet.encoding.ids[alphabet.tokens], strict=True))
 
     def effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """Log-ratios (nats) of some variants by convention, higher = fitter; {} for what is not scored.
@@ -149,11 +148,14 @@ class VariantScorer:
     def _own(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:
             [encoding] = encoded_texts(self.session.tokenizer, [text])
-            tokens = self.session.tokenizer.units.places(encoding)
-            if len(tokens) != len(text) or np.count_nonzero(encoding.groups >= 0) != len(text):
-                raise UsageError("variants need a model whose units are single letters, each a token")
-            self._wildtypes[text] = _Wildtype(text, encoding, tokens)
+            self._wildtypes[text] = self._checked(text, encoding)
         return self._wildtypes[text]
+
+    def _checked(self, text: str, encoding: Encoding) -> _Wildtype:
+        tokens = self.session.tokenizer.units.places(encoding)
+        if len(tokens) != len(text) or np.count_nonzero(encoding.groups >= 0) != len(text):
+            raise UsageError("variants need a model whose units are single letters, each a token")
+        return _Wildtype(text, encoding, tokens)
 
     def _places(self, variant: Variant) -> list[_Place]:
         own = self._own(variant.wildtype)

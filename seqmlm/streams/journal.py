@@ -135,6 +135,7 @@ class JournalFollower(Follower):
         self._lock, self._stopping, self._room = threading.RLock(), threading.Event(), threading.Event()
         self._lost, self._told_lost = threading.Event(), threading.Event()
         self._failed: Exception | None = None
+        self._waited = False  # for room, in this run of journalctl
         self._child: subprocess.Popen[bytes] | None = None
         self._room.set()
         self._thread = threading.Thread(target=self._pump, name="journal", daemon=True)
@@ -226,9 +227,10 @@ class JournalFollower(Follower):
         tries = 0
         try:
             while not self._stopping.is_set():
+                self._waited = False
                 came, said = self._run()
                 tries = 0 if came else tries + 1
-                if not self._stopping.is_set():
+                if not self._stopping.is_set() and not self._waited:
                     self._say(f"journalctl has ended ({said}); it is started again and again")
                     self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
         except Exception as error:  # told by the next turn
@@ -243,7 +245,7 @@ class JournalFollower(Follower):
         since = [] if self._since is None else [f"--since={self._since}"]
         if begin := [f"--cursor={cursor}"] if cursor else since:
             came, said = self._fetch(begin, cursor, ends=True)
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._waited:
                 return came, said
             cursor = self._cursor()
         begin = ["--no-tail", f"--cursor={cursor}"] if cursor else ["--no-tail", *since]
@@ -278,7 +280,9 @@ class JournalFollower(Follower):
                         lines = self._behind(cursor, lines, ends=ends)
                     came = True
                     self._keep(lines)
-                if self._stopping.is_set():
+                    if self._waited:
+                        break
+                if self._stopping.is_set() or self._waited:
                     child.terminate()
             errors.seek(0)
             said = errors.read().decode("utf-8", "replace").strip().splitlines()
@@ -297,8 +301,13 @@ class JournalFollower(Follower):
         return b"" if self._stopping.is_set() else lines  # not kept before the loss is
 
     def _keep(self, lines: bytes) -> None:
+        """Write entries when there is room for them.
+
+        What the journal has let go of meanwhile a journalctl that waits leaves out in silence; another, which
+        looks for the entry that was kept last, tells it.
+        """
         while not self._room.wait(_MOMENT) and not self._stopping.is_set():
-            pass
+            self._waited = True
         if lines:
             with self._lock:
                 try:

@@ -358,9 +358,13 @@ class StreamSink(Sink):
         self._begun = False
 
     def write(self, rows: Sequence[Fields]) -> None:
+        self.put(self._encode(rows))
+
+    def put(self, data: bytes) -> None:
+        """Take rows as whole lines; as `write`. A reader that is slow is waited for."""
         self._begun = True
         try:
-            self._stream.write(self._encode(rows).decode())
+            self._stream.write(data.decode())
             self._stream.flush()
         except BrokenPipeError:
             raise  # the reader has gone: no error of ours

@@ -24,10 +24,12 @@ from seqmlm.engine.backbones import build, widened
 from seqmlm.engine.channels import InputChannels, channels_of
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.durable import replace_file
+from seqmlm.engine.linear import LinearRows, Penalty
 from seqmlm.engine.masking.base import Corruptor
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import module_tensors, restore_module
 from seqmlm.engine.packing import Augmentation, RowDataset, RowPlanner
+from seqmlm.engine.pseudolikelihood import Aligned, prepared
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
@@ -55,15 +57,16 @@ FINAL_FACTOR = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parts:
-    """The parts of a training that has not begun."""
+    """The parts of a training that has not begun; `aligned` are the data of a linear model, else None."""
 
-    rows: MaskedRows
+    rows: MaskedRows | LinearRows
     corpus: Corpus
     corruptor: Corruptor
     planner: RowPlanner
     dataset: RowDataset
     loop: LoopConfig
     evaluator: Evaluator
+    aligned: Aligned | None = None
 
 
 def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
@@ -78,7 +81,11 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
     """
     tokens_per_row = row_length(config)
     space = corpus.tokenizer.space
-    rows = new_model(config, corpus)
+    rows: MaskedRows | LinearRows
+    if config.model.is_linear:
+        rows, aligned = prepared(corpus.train, space, Penalty.of(config.model.overrides))
+    else:
+        rows, aligned = new_model(config, corpus), None
     frequencies = unigram(corpus.token_counts, space)
     masker = make_masker(config.masking, corpus.tokenizer)
     corruptor = Corruptor(config.masking, masker, space, frequencies, config.seed)
@@ -105,6 +112,7 @@ def assemble(config: PretrainConfig, corpus: Corpus) -> Parts:
         ),
         loop=loop_config(config),
         evaluator=evaluator,
+        aligned=aligned,
     )
 
 
@@ -221,15 +229,15 @@ class Evaluator:
         self.records, self.corruptor, self.seed = records, corruptor, seed
         self.tokens_per_batch = tokens_per_batch
 
-    def __call__(self, rows: MaskedRows) -> dict[str, float]:
+    def __call__(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
         """The evaluation during training."""
         return self._measure(rows, self.records)
 
-    def final(self, rows: MaskedRows) -> dict[str, float]:
+    def final(self, rows: MaskedRows | LinearRows) -> dict[str, float]:
         """The evaluation after training, on more sequences."""
         return self._measure(rows, FINAL_FACTOR * self.records)
 
-    def _measure(self, rows: MaskedRows, records: int) -> dict[str, float]:
+    def _measure(self, rows: MaskedRows | LinearRows, records: int) -> dict[str, float]:
         ask = Conditionals(rows, tokens_per_batch=self.tokens_per_batch)
         chosen: Sequence[int] = sequence_indices(self.validation, records)
         report = unit_bits(
@@ -279,7 +287,7 @@ class Best:
                 raise StateError(f"cannot write {self._file}: {error}; free space, then --resume") from None
         return values
 
-    def restore(self, rows: MaskedRows) -> float | None:
+    def restore(self, rows: MaskedRows | LinearRows) -> float | None:
         """Give a trained model the weights that were kept, if they are better.
 
         Returns:

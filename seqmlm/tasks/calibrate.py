@@ -280,7 +280,8 @@ def _normal(config: CalibrateConfig, model: LoadedModel, problems: Problems) -> 
     rng = np.random.default_rng(config.seed)
     first: Record | None = None
     left_out = fresh = 0
-    for record in model.domain.read(sources, problems, format=config.format, **config.options):
+    options = {**model.reading(config.format), **config.options}
+    for record in model.domain.read(sources, problems, format=config.format, **options):
         if known is not None and model.domain.identity(record) in known:
             first = first or record
             left_out += 1

@@ -15,6 +15,7 @@ from seqmlm.config import arguments_of, from_dict, merge, read_yaml, to_dict
 from seqmlm.data.splits import CalibrateOn
 from seqmlm.domains.base import Domain
 from seqmlm.engine.backbones import INITIALIZATIONS, LAYERS, ModelConfig
+from seqmlm.engine.linear import SIZE as LINEAR
 from seqmlm.engine.masking.base import MaskingConfig, check_options, options_of
 from seqmlm.errors import UsageError, nearest
 
@@ -31,11 +32,16 @@ LIMITS = ("max_steps", "max_time", "epochs")
 DEFAULT_STEPS = 1000  # without any limit
 
 # Peak learning rates that trained stably from scratch at these widths; second-stage training starts lower.
-LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4}
+# A linear model has a line search instead.
+LEARNING_RATES = {"tiny": 2e-3, "small": 1e-3, "base": 5e-4, "linear": 1.0}
 SECOND_STAGE_LEARNING_RATE = 5e-5
 
 # A small model and a short training gain from many small steps; a large model needs less noisy gradients.
-TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768}
+# A linear model takes all data at once: of it, it is the size of an evaluation's forward passes.
+TOKENS_PER_BATCH = {"tiny": 2048, "small": 8192, "base": 32768, "linear": 8192}
+
+LONGEST_ROW = 1 << 16
+"""Tokens of a row that a linear model may have: it is never cut to windows."""
 
 
 def _at_least_one(section: str, config: object, *names: str) -> None:
@@ -286,6 +292,10 @@ def _domain_defaults(domain: Domain, asked: Mapping[str, Any]) -> dict[str, Any]
             "sensitive": domain.sensitive,
         },
     }
+    model = asked.get("model")
+    if isinstance(model, dict) and model.get("size") == LINEAR and model.get("init") is None:
+        base["model"]["max_length"] = LONGEST_ROW
+        base["data"] |= {"join_documents": False, "cuts": "fixed.v1"}
     options = {"tokenizer": defaults.tokenizer_options, "masking": defaults.masking.options}
     for section, key, kind in PLUGGED:
         name = asked[section].get(key) if isinstance(asked.get(section), dict) else None

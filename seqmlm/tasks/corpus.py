@@ -8,7 +8,7 @@ files, the domain's built-in sample is drawn and cached.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -183,12 +183,37 @@ class CorpusReader:
         return (record for record, part in self.divided(name) if part == TRAIN)
 
     def calibrating(self, name: str, prepared: Prepared, limit: int) -> Iterator[Record]:
-        """Read again at most `limit` of the records of a corpus that are held out for calibration."""
-        wanted = Counter(prepared.calibrating(limit))
+        """Read again at most `limit` of the records of a corpus that are held out for calibration.
+
+        Data of the same content are prepared once, so their files may have had other names then: where none
+        of the records is found by name, they are by the number of their file, and their line.
+        """
+        places = prepared.calibrating(limit)
+        found = False
+        wanted = Counter[Hashable]((name, source, line) for name, source, line, _ in places)
+        for record in self._these(name, wanted, lambda one: (one.id, one.source, one.line)):
+            found = True
+            yield record
+        if not found:
+            files: dict[str, int] = {}
+            yield from self._these(
+                name,
+                Counter((_unnamed(id, source), file, line) for id, source, line, file in places),
+                lambda one: (
+                    _unnamed(one.id, one.source),
+                    files.setdefault(one.source, len(files)),
+                    one.line,
+                ),
+            )
+
+    def _these(
+        self, name: str, wanted: Counter[Hashable], place: Callable[[Record], Hashable]
+    ) -> Iterator[Record]:
+        """The records of a corpus at some places, of which one may be wanted several times."""
         for record in self._quietly(name) if wanted else ():
-            place = (record.id, record.source, record.line)
-            if wanted[place] > 0:
-                wanted[place] -= 1
+            key = place(record)
+            if wanted[key] > 0:
+                wanted[key] -= 1
                 yield record
                 wanted = +wanted
                 if not wanted:
@@ -222,6 +247,7 @@ class CorpusReader:
         """One corpus as memory-mapped encodings."""
         config, data = self.config, self.config.data
         moving = data.cuts == "moving.v1"
+        linear = config.model.is_linear
         fingerprint = combined(
             corpus=self.fingerprint(name),
             tokenizer=tokenizer.fingerprint(),
@@ -234,6 +260,7 @@ class CorpusReader:
                 data.sensitive,
                 *_calibrate_on(data),
                 *([data.cuts] if moving else []),  # those before cuts could move keep their names
+                *(["one length"] if linear else []),
             ],
             max_length=config.model.max_length,
             seed=config.seed,
@@ -247,7 +274,7 @@ class CorpusReader:
             with Problems(data.on_error, quarantine=aside, sensitive=data.sensitive) as problems:
                 made = prepare(
                     self._readable(self.records(name, problems), type(tokenizer)),
-                    tokenizer,
+                    tokenizer.of_length() if linear else tokenizer,
                     tokenizer.space,
                     cache=cache,
                     fingerprint=fingerprint,
@@ -280,6 +307,11 @@ class CorpusReader:
             return Chronological(key=key, order=order, share=share, calibration=calibration, calibrate_on=on)
         given = self.domain.given_split
         return ByKey(key=key, share=share, calibration=calibration, seed=seed, given=given)
+
+
+def _unnamed(id: str, source: str) -> str:
+    """An id without the name of the file, with which many begin."""
+    return id.removeprefix(Path(source).name)
 
 
 def build_corpus(reader: CorpusReader, say: Callable[[str], None]) -> Corpus:

@@ -12,6 +12,7 @@ from seqmlm import plugins
 from seqmlm.engine.backbones import parameter_count
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.loop import measured_speed
+from seqmlm.errors import UsageError
 from seqmlm.tasks.assemble import Parts, assemble
 from seqmlm.tasks.config import PretrainConfig, seconds
 from seqmlm.tasks.corpus import CorpusReader, build_corpus
@@ -36,6 +37,11 @@ def dry_run(request: TrainRequest, console: Console) -> dict[str, Any]:
     workspace = Workspace.locate()
     processes = Processes()
     agreed = agreed_plan(request, workspace, processes)
+    if agreed.config.model.is_linear:
+        raise UsageError(
+            "a linear model has no batch that --dry-run could measure: train it with --max-time, and go on "
+            "with --resume and a longer one"
+        )
     domain = plugins.domain(agreed.config.domain)
     corpus = build_corpus(CorpusReader(agreed.config, domain, workspace), console.message)
     config = sized(agreed, corpus, processes, console.message).config

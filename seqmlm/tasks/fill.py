@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -50,12 +50,14 @@ class Filled:
         units: for each unit of its gaps, the most probable candidates of all while all gaps are hidden.
         texts: what fits into the gaps together, a text for each.
         whole: the sequence with these texts.
+        meaning: the description of a candidate, where there is one, such as of a code.
     """
 
     prompt: Prompt
     units: tuple[tuple[Guess, ...], ...]
     texts: tuple[str, ...]
     whole: str
+    meaning: Callable[[str], str | None]
 
     def masks(self) -> list[dict[str, Any]]:
         """The gaps, as JSON has them: where each is written, what it was filled with, and its candidates.
@@ -64,14 +66,15 @@ class Filled:
         """
         found, units = [], iter(self.units)
         for hole, text in zip(self.prompt.holes, self.texts, strict=True):
-            own = [[_candidate(guess) for guess in next(units)] for _ in range(hole.tokens)]
+            own = [[self._candidate(guess) for guess in next(units)] for _ in range(hole.tokens)]
             told: dict[str, Any] = {"start": hole.start, "end": hole.end, "text": text}
             found.append(told | ({"candidates": own[0]} if hole.tokens == 1 else {"tokens": own}))
         return found
 
-
-def _candidate(guess: Guess) -> dict[str, Any]:
-    return {"text": guess.text, "p": math.exp(guess.log_prob)}
+    def _candidate(self, guess: Guess) -> dict[str, Any]:
+        known = self.meaning(guess.text)
+        more = {} if known is None else {"description": known}
+        return {"text": guess.text, "p": math.exp(guess.log_prob), **more}
 
 
 class Filler:
@@ -106,7 +109,8 @@ class Filler:
             texts = joint[number] if number in joint else [own[0][0].text]
             whole = cloze.domain.spelled(cloze.domain.filled(prompt, texts).raw)
             units = tuple(map(tuple, own))
-            found.append(Filled(prompt=prompt, units=units, texts=tuple(texts), whole=whole))
+            meaning = cloze.session.tokenizer.meaning
+            found.append(Filled(prompt=prompt, units=units, texts=tuple(texts), whole=whole, meaning=meaning))
         return found
 
 

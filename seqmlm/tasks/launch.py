@@ -17,6 +17,7 @@ from seqmlm.config import merge, parse_assignments, to_dict
 from seqmlm.data.files import is_reference, save_stdin
 from seqmlm.data.readers.huggingface import Reference
 from seqmlm.engine.backbones import SHAPE_KEYS, SIZES
+from seqmlm.engine.linear import SIZE as LINEAR
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.errors import StateError, UsageError, nearest
 from seqmlm.inference.model_folder import inline_words
@@ -186,6 +187,7 @@ def _asked(request: TrainRequest) -> dict[str, Any]:
     from_file = read_settings(request.config) if request.config else {}
     asked = merge(from_file, _given(request.flags), parse_assignments(request.settings))
     _check_init(asked)
+    _check_linear(asked)
     return asked
 
 
@@ -216,6 +218,24 @@ def _check_init(asked: Mapping[str, Any]) -> None:
     if decided:
         raise UsageError(
             f"{', '.join(decided)} cannot be set together with --init: the initial model determines them"
+        )
+
+
+def _check_linear(asked: Mapping[str, Any]) -> None:
+    """Refuse settings of encoders for a linear model."""
+    model, train = asked.get("model"), asked.get("train")
+    if not isinstance(model, dict) or model.get("size") != LINEAR:
+        return
+    unread = {"model": ("dropout", "layers", "initialization"), "train": ("learning_rate", "sharding")}
+    named = [
+        f"{section}.{key}"
+        for section, values in (("model", model), ("train", train))
+        for key in unread[section]
+        if isinstance(values, dict) and key in values
+    ]
+    if named:
+        raise UsageError(
+            f"{', '.join(named)} cannot be set with --size linear, which has nothing of the kind"
         )
 
 

@@ -29,9 +29,11 @@ from seqmlm.engine.backbones import LAYERS, PATTERN_KEYS, parameter_count
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.distributed import Processes
 from seqmlm.engine.durable import move_into_place, owner_only, replace_file
+from seqmlm.engine.linear import LinearRows, Penalty
 from seqmlm.engine.loop import Loop, LoopResult, NullObserver, Observer, StepReport
 from seqmlm.engine.model import MaskedRows
 from seqmlm.engine.optimizer import restore_module
+from seqmlm.engine.pseudolikelihood import LinearLoop
 from seqmlm.errors import StateError, UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.expert import fit_expert
@@ -98,7 +100,9 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     foretell(agreed, corpus, processes, say)
     parts = assemble(agreed.config, corpus)
     model = agreed.config.model
-    if model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
+    if model.is_linear:
+        _say_linear(parts, processes, say)
+    elif model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
         say(f"layers: {model.layers} ({LAYERS[model.layers]}; --layers names others)")
     _check_rows(parts, processes)
     if not processes.is_main:
@@ -109,7 +113,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
         # Several processes would have to agree on it.
         best = (
             Best(parts.evaluator, agreed.directory / BEST, resume=agreed.resume)
-            if processes.world == 1
+            if processes.world == 1 and not model.is_linear
             else None
         )
         outcome = _run_loop(agreed, parts, recorder, best or parts.evaluator)
@@ -180,6 +184,18 @@ def _check_rows(parts: Parts, processes: Processes) -> None:
         )
 
 
+def _say_linear(parts: Parts, processes: Processes, say: Callable[[str], None]) -> None:
+    """What the data of a linear model are; refuse several processes, of which it uses one."""
+    if processes.world > 1:
+        raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
+    assert isinstance(parts.rows, LinearRows)
+    shape = parts.rows.model.config
+    say(
+        f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(parts.corpus.train):,} rows "
+        f"that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
+    )
+
+
 def _expected_steps(parts: Parts, report: StepReport) -> float:
     """Estimate of the optimizer steps until the first limit."""
     limits: list[float] = []
@@ -187,7 +203,9 @@ def _expected_steps(parts: Parts, report: StepReport) -> float:
         limits.append(parts.loop.max_steps)
     if parts.loop.max_seconds is not None:
         limits.append(report.step * parts.loop.max_seconds / report.seconds)
-    if parts.loop.epochs is not None:
+    if parts.loop.epochs is not None and parts.aligned is not None:
+        limits.append(parts.loop.epochs)
+    elif parts.loop.epochs is not None:
         limits.append(report.step * parts.loop.epochs * parts.planner.tokens_per_epoch / report.tokens)
     return max(float(report.step), min(limits))
 
@@ -231,14 +249,15 @@ def _keep_quarantined(corpus: Corpus, path: Path) -> None:
 def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
     """The parameters that MLflow shows and `runs compare` compares."""
     train, model, masking = config.train, config.model, config.masking
+    encoder = model.init is None and not model.is_linear
     return {
         "domain": config.domain,
         "size": model.size if model.init is None else "as loaded",
         "architecture": parts.rows.model.config.model_type,
         "init": model.init,
         "parameters": parameter_count(parts.rows.model),
-        "layers": model.layers if model.init is None else "as loaded",
-        "initialization": model.initialization if model.init is None else "as loaded",
+        "layers": model.layers if encoder else "linear" if model.is_linear else "as loaded",
+        "initialization": model.initialization if encoder else "zeros" if model.is_linear else "as loaded",
         "max_length": model.max_length,
         "dropout": model.dropout if model.init is None else "as loaded",
         "tokenizer": parts.corpus.tokenizer.name,
@@ -266,6 +285,17 @@ def _params(config: PretrainConfig, parts: Parts) -> dict[str, Any]:
 
 
 def _run_loop(agreed: Plan, parts: Parts, observer: Observer, evaluate: Evaluator | Best) -> LoopResult:
+    if parts.aligned is not None:
+        assert isinstance(parts.rows, LinearRows)
+        return LinearLoop(
+            parts.rows,
+            parts.aligned,
+            Penalty.of(agreed.config.model.overrides),
+            parts.loop,
+            directory=agreed.directory / "checkpoints",
+            observer=observer,
+            evaluate=evaluate,
+        ).run(resume=agreed.resume)
     loop = Loop(
         parts.rows,
         parts.dataset,
@@ -359,16 +389,18 @@ def _card(
     run: TrackedRun,
     values: Mapping[str, float],
 ) -> model_folder.Card:
-    config, tokenizer = plan.config, parts.corpus.tokenizer
+    config, tokenizer, rows = plan.config, parts.corpus.tokenizer, parts.rows
+    linear = isinstance(rows, LinearRows)
     return model_folder.Card(
         domain=domain.name,
         unit=domain.unit,
         tokenizer=tokenizer.name,
-        max_length=config.model.max_length,
+        max_length=rows.model.config.length if linear else config.model.max_length,
         probability=parts.rows.probability,
         sensitive=config.data.sensitive,
         channels=parts.rows.channels.described() if parts.rows.channels is not None else {},
-        masking=to_dict(config.masking),
+        masking={} if linear else to_dict(config.masking),
+        reading=dict(config.data.options) if linear else {},
         seed=config.seed,
         parent=config.model.init,
         dataset=parts.corpus.fingerprint,
@@ -466,7 +498,7 @@ def _register(
             options=tokenizer.options,
             vocabulary_size=tokenizer.space.size,
         ),
-        masking=to_dict(config.masking),
+        masking={} if config.model.is_linear else to_dict(config.masking),
         metrics=values,
         init=config.model.init,
         tracked_dataset=_shown(config, *next(iter(corpus.sources.items()))),

@@ -250,7 +250,8 @@ def predict_risk(config: RiskConfig, stdout: TextIO, progress: Progress | None =
         figures = {"predictions": float(result.predictions)}
         if (own := result.overall) is not None:
             figures |= {"auroc": own.auroc, "auprc": own.auprc, "brier": own.brier}
-        page, told = _page(config, result), {"codes": len(codes)}
+        meanings = {code: session.tokenizer.meaning(code) for code in sorted(codes)}
+        page, told = _page(config, result, meanings), {"codes": len(codes)}
         keep_report(config, session, "risk", page, config.report, figures, told)
     return result
 
@@ -404,8 +405,10 @@ def _result(config: RiskConfig, counts: RiskCounts, codes: int, written: Written
     )
 
 
-def _page(config: RiskConfig, result: RiskResult) -> Page:
+def _page(config: RiskConfig, result: RiskResult, meanings: Mapping[str, str | None]) -> Page:
     page = Page(f"Risk: {config.model}", ", ".join(config.codes[:5]))
+    if any(meanings.values()):
+        page.table("What counts", ["code", "description"], meanings.items())
     if result.overall is None:
         page.warnings(
             ["How good the predictions are is not known: 11 of each class with a label are needed."]

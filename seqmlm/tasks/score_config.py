@@ -203,7 +203,7 @@ class ScoreConfig:
         if self.paths:
             raise UsageError("--source takes the place of files: leave one of them out")
         if not self.follow:
-            raise UsageError("--source is followed: add --follow, and name the file of rows with --out")
+            raise UsageError("--source is followed: add --follow")
 
     def _check_tells(self) -> None:
         if self.calibration not in (FIXED, ROLLING):
@@ -240,8 +240,8 @@ class ScoreConfig:
 
     def _check_follow(self) -> None:
         _ = self.latency, self.quiet_seconds
-        if self.out is None or self.output_format != "jsonl":
-            raise UsageError("--follow writes JSON lines to a file: name it with --out, such as alarms.jsonl")
+        if self.output_format != "jsonl":
+            raise UsageError("--follow writes JSON lines: name a file such as alarms.jsonl with --out")
         if "-" in self.sources:
             raise UsageError("--follow is about files; standard input is read live with --max-latency alone")
         if folder := next(filter(os.path.isdir, self.sources), None):

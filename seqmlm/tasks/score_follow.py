@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from seqmlm import __version__
 from seqmlm.anomaly.findings import small
@@ -50,19 +53,22 @@ _DAY = 86_400.0  # seconds after which a shift that goes on is told again
 _TICK_SHARE = 0.4  # of the latency that lines may wait to become records; the rest is for scoring
 
 
-def score_following(config: ScoreConfig, progress: Progress | None = None) -> ScoreSummary:
+def score_following(
+    config: ScoreConfig, progress: Progress | None = None, *, stdout: TextIO | None = None
+) -> ScoreSummary:
     """Score the lines of files as they are written, until a signal comes.
 
     Args:
         config: what to score, with `follow`; its paths may be patterns, and new files are taken up.
         progress: told what happens on the way.
+        stdout: where rows go when `config.out` is None; default: that of the process.
 
     Returns:
         The summary of the whole stream, earlier processes included.
 
     Raises:
-        UsageError: a request that makes no sense, a port that is taken, or a field whose files cannot be
-            followed.
+        UsageError: a request that makes no sense, a port that is taken, a field whose files cannot be
+            followed, or no `out` for sensitive data.
         DataError: a bad record, under `on_error` "raise"; rows before it are written. Or `ignore` cannot be
             read.
         StateError: no such model, no calibration where one is needed, the database or the output cannot be
@@ -70,7 +76,7 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
     """
     progress = progress or NoProgress()
     config.check()
-    assert config.out is not None
+    shown = (stdout or sys.stdout) if config.out is None else None
     rules = [] if config.ignore is None else ignored(config.ignore)
     hooks = webhooks(config.webhook, config.webhook_format, os.environ.get(TOKEN, ""))
     with ExitStack() as stack:
@@ -80,13 +86,21 @@ def score_following(config: ScoreConfig, progress: Progress | None = None) -> Sc
             progress.message(f"counters are at {port.address}/metrics")
         plan = _chosen(config, progress)
         session = plan.session
+        if config.out is None:
+            config = replace(config, out=_kept(config))
+            progress.message(
+                f"rows go to standard output; what is known of them is kept as {config.out}, which is their "
+                "name for --stream"
+            )
         signals = stack.enter_context(StopSignals())
         registry = stack.enter_context(Registry(Workspace.locate()))
         problems = stack.enter_context(problems_of(config, plan))
         counts, lag = ScoreCounts(), Lag()
         judging = _Judging(config, counts, progress)
         judging.take_up(plan)
-        outbox = _outbox(config, plan, judging, registry, problems, progress, rules=rules, hooks=hooks)
+        outbox = _outbox(
+            config, plan, judging, registry, problems, progress, rules=rules, hooks=hooks, stdout=shown
+        )
         stack.callback(outbox.close)
         counts.kept = outbox.incidents
         runner = Runner(
@@ -282,6 +296,7 @@ def _outbox(
     *,
     rules: Sequence[Ignored],
     hooks: Sequence[Webhook],
+    stdout: TextIO | None,
 ) -> Outbox:
     """Where the rows go, what becomes of alarms, and who is told."""
     assert config.out is not None
@@ -297,7 +312,16 @@ def _outbox(
         tell=_Told(progress),
         rolling=judging.rolling,
         notify=notices(hooks, Origin(output=output, version=__version__, sensitive=plan.sensitive)),
+        stdout=stdout,
     )
+
+
+def _kept(config: ScoreConfig) -> Path:
+    """What a stream whose rows go to standard output is called: the same for the same model and files."""
+    told = json.dumps([config.model, config.source, [absolute(path) for path in config.paths]])
+    name = re.sub(r"[^\w.-]+", "-", Path(config.model).name)
+    folder = Workspace.locate().root / "streams"
+    return folder / f"{name}-{sha256(told.encode()).hexdigest()[:8]}"
 
 
 def _request(config: ScoreConfig, plan: ScoringPlan, patterns: Sequence[str]) -> dict[str, Any]:

@@ -170,7 +170,8 @@ def foretell(agreed: Plan, corpus: Corpus, processes: Processes, say: Callable[[
         say: told in one sentence, if at all.
     """
     config = agreed.config
-    if agreed.resume or config.train.max_time is not None or not processes.is_main:
+    known = agreed.resume or config.train.max_time is not None or config.model.is_linear
+    if known or not processes.is_main:
         return
     if _least_seconds(config, corpus, processes) < SAID:
         return

@@ -346,7 +346,9 @@ def training_floor(session: Session) -> Any:
             return None
         old = "".join(variant.wildtype[edit.start] for edit in variant.edits)
         new = "".join(edit.text for edit in variant.edits)
-        before, after = (own.ids[tokenizer.units.places(own)] for own in tokenizer.encode_batch([old, new]))
+        before, after = (
+            own.ids[tokenizer.units.places(own)] for own in map(tokenizer.encode_symbols, (old, new))
+        )
         return float((log2[after] - log2[before]).sum())
 
     return predict

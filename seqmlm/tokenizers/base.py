@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -193,6 +195,20 @@ class Tokenizer(ABC):
                 tokenizers with a closed alphabet; the others use their unknown token or need none.
         """
 
+    def of_length(self, tokens: int | None = None) -> Self:
+        """This tokenizer for rows of one length: others are refused, in training as in every use.
+
+        Args:
+            tokens: of a row, start and end included; None for as many as the first row has.
+        """
+        made = copy(self)
+        made.encode_batch = partial(_of_one_length, self, [tokens])  # type: ignore[method-assign]
+        return made
+
+    def encode_symbols(self, text: str) -> Encoding:
+        """Encode symbols that are no row of data, whatever the length of rows; see `encode_batch`."""
+        return type(self).encode_batch(self, [text])[0]
+
     def encode(self, raw: Any) -> Encoding:
         """Encode one sequence; see `encode_batch`."""
         return self.encode_batch([raw])[0]
@@ -291,6 +307,23 @@ class Tokenizer(ABC):
         Raises:
             StateError: the folder has no such tokenizer.
         """
+
+
+def _of_one_length(tokenizer: Tokenizer, length: list[int | None], raws: Sequence[Any]) -> list[Encoding]:
+    """Encode rows of as many tokens as `length` holds, or else the first one has."""
+    found = tokenizer.encode_batch(raws)
+    if length[0] is None and found:
+        length[0] = len(found[0])
+    other = next((len(one) for one in found if len(one) != length[0]), None)
+    if other is None:
+        return found
+    space = tokenizer.space
+    edges = sum(token is not None for token in (space.start, space.end))
+    raise DataError(
+        f"a row of {other - edges} units, where a linear model reads rows of {(length[0] or 0) - edges}",
+        remedy="give aligned sequences with their gaps (--option gaps=keep), or others that are all of one "
+        "length; for sequences of any length train --size tiny, small or base",
+    )
 
 
 def _name_for_all_versions(path: Path) -> None:

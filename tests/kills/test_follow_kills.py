@@ -39,7 +39,7 @@ def workspace(request: pytest.FixtureRequest, workspace: Path, monkeypatch: pyte
     return workspace
 
 
-def _follow(world: World, out: Path) -> None:
+def _follow(world: World, out: Path, stdout: Path | None = None) -> None:
     """What a following does, with a slow scorer, until all is quiet for a while."""
 
     def follower(states: Sequence[FileState]) -> Follower:
@@ -47,7 +47,8 @@ def _follow(world: World, out: Path) -> None:
         return Follower([pattern], world.read, states, tick=0.02, patience=0.06, exclude=[str(out)])
 
     registry, problems = Registry(Workspace.locate()), Problems()
-    outbox = Outbox(out, registry, {"input": "x"}, follower)
+    shown = None if stdout is None else stdout.open("a")
+    outbox = Outbox(out, registry, {"input": "x"}, follower, stdout=shown)
     position = outbox.begin(problems)
     done, quiet = position.records, time.monotonic()
     while time.monotonic() - quiet < 0.5:
@@ -62,6 +63,8 @@ def _follow(world: World, out: Path) -> None:
             quiet = time.monotonic()
     outbox.close()
     registry.close()
+    if shown is not None:
+        shown.close()
 
 
 def _scored(out: Path) -> list[tuple[list[str], float]]:
@@ -165,6 +168,32 @@ def test_no_row_is_lost_or_doubled(workspace: Path) -> None:
         assert [
             line for _, line in registry.stream_rows(found.id, 0, 1 << 20)
         ] == out.read_text().splitlines()
+
+
+@FORK
+@pytest.mark.kills
+def test_no_row_is_lost_on_standard_output(workspace: Path) -> None:
+    chance = random.Random(9)
+    folder = workspace / "logs"
+    folder.mkdir()
+    world, writer = World(folder, window=WINDOW, session="none"), _Writer(folder, chance)
+    Registry(Workspace.locate()).close()
+    wanted = int(os.environ.get("SEQMLM_KILLS", "20")) // 2
+    shown = [workspace / f"shown-{number}" for number in range(wanted + 1)]
+    for one in shown[:-1]:
+        child = _in_a_child(lambda: _follow(world, workspace / "kept", one))  # noqa: B023 called at once
+        for _ in range(chance.randrange(1, 4)):
+            writer.write()
+            time.sleep(chance.uniform(0.0, 0.06))
+        time.sleep(chance.uniform(0.0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    writer.mend()
+    _follow(world, workspace / "kept", shown[-1])
+    given = "".join(one.read_text().rpartition("\n")[0] + "\n" for one in shown if one.exists())
+    rows = [tuple(json.loads(line)["row"]) for line in given.splitlines() if line]
+    assert sorted(set(rows)) == once(world, *writer.contents)  # some come again
+    assert len(rows) - len(set(rows)) < len(rows) / 2
 
 
 @FORK

@@ -170,6 +170,26 @@ def test_entries_that_the_journal_has_lost_are_told_first(entries: Path, process
     assert gap.cause == "the journal keeps the entry no more that was read last"
 
 
+def test_entries_that_the_journal_has_lost_while_it_waited_are_told(entries: Path, process: Process) -> None:
+    add(entries, 1)
+    process.start()
+    process.until(lambda: process.lines == steps(1))
+    follower = process.follower
+    assert follower is not None
+    follower._room.clear()  # as after a turn that left much unread
+    add(entries, 2, 3)
+    for _ in range(300):
+        if follower._waited:
+            break
+        time.sleep(0.01)
+    entries.write_text("")
+    add(entries, 8, 9)
+    process.until(lambda: process.lines == steps(1, 2, 3, 8, 9))
+    [gap] = process.gaps
+    assert (gap.path, gap.line) == ("journald", 4)
+    assert not any("has ended" in one for one in process.said)
+
+
 def test_entries_of_another_boot_are_read(entries: Path, process: Process) -> None:
     add(entries, 1, 2, _BOOT_ID="a")
     process.start()

@@ -62,6 +62,28 @@ def test_the_split_the_data_names_is_kept_and_its_test_records_are_left_out(work
     assert facts["problems"] == {"a record of the test split, left out": 10}
 
 
+def test_data_that_were_prepared_under_other_names_have_the_same_calibration_records(workspace: Path) -> None:
+    folder = workspace / "first"
+    folder.mkdir()
+    for number in range(3):
+        lines = (f"sentence number {number} {i}\n" for i in range(100))
+        (folder / f"{number}.txt").write_text("".join(lines))
+
+    def calibrating() -> list[str]:
+        corpus = build_corpus(CorpusReader(_config(folder), TextDomain(), Workspace.locate()), str)
+        return [record.raw for record in corpus.calibrating(20)]
+
+    before = calibrating()
+    (folder / "1.txt").rename(folder / "1b.txt")
+    assert calibrating()  # what is left of those that were found before
+    folder = folder.rename(workspace / "second")
+    (folder / "1b.txt").rename(folder / "1.txt")
+    assert calibrating() == before
+    for number in range(3):
+        (folder / f"{number}.txt").rename(folder / f"old-{number}.txt")
+    assert calibrating() == before
+
+
 def test_what_is_sensitive_by_nature_stays_so() -> None:
     class People(TextDomain):
         sensitive = True

@@ -73,7 +73,8 @@ def test_a_sequence_on_the_command_line(
 
 
 def test_patients_go_to_a_file_that_is_private(tmp_path: Path, seqmlm: Callable[..., Any]):
-    model = saved(tmp_path, "ehr", EventsTokenizer.train(histories(40), min_subjects=1))
+    people = [replace(one, meanings={"DRUG//metformin": "Metformin 500 MG"}) for one in histories(40)]
+    model = saved(tmp_path, "ehr", EventsTokenizer.train(people, min_subjects=1))
     table = tmp_path / "events.csv"
     table.write_text(
         "subject_id,time,code\np1,2020-01-01,DRUG//metformin\np1,2021-01-01,[MASK]\n"
@@ -82,13 +83,16 @@ def test_patients_go_to_a_file_that_is_private(tmp_path: Path, seqmlm: Callable[
     refused = seqmlm("fill", model, table)
     assert refused.code == 2
     assert "not shown on the console" in refused.err
-    done = seqmlm("fill", model, table, "--out", tmp_path / "filled.jsonl")
+    done = seqmlm("fill", model, table, "--out", tmp_path / "filled.jsonl", "--top", 1000)
     assert done.code == 0, done.err
     assert "metformin" not in done.out + done.err
     assert (tmp_path / "filled.jsonl").stat().st_mode & 0o777 == 0o600
     [row] = map(json.loads, (tmp_path / "filled.jsonl").read_text().splitlines())
     assert row["id"] == "p1"
-    assert not any(one["text"].startswith("[") for one in row["masks"][0]["candidates"])
+    candidates = {one["text"]: one.get("description") for one in row["masks"][0]["candidates"]}
+    assert not any(text.startswith("[") for text in candidates)
+    assert candidates["DRUG//metformin"] == "Metformin 500 MG"
+    assert candidates["DRUG//furosemide"] is None
 
 
 def test_files_give_a_row_for_each_sequence_with_a_gap(tmp_path: Path, seqmlm: Callable[..., Any]):

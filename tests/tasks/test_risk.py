@@ -32,7 +32,8 @@ CODE = "DRUG//metformin"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model, a table of events, and labels: does the drug come later?"""
     path = tmp_path_factory.mktemp("risk")
-    model = random_model("ehr", EventsTokenizer.train(histories(PEOPLE), min_subjects=1), max_length=256)
+    people = [replace(one, meanings={CODE: "Metformin <500 MG>"}) for one in histories(PEOPLE)]
+    model = random_model("ehr", EventsTokenizer.train(people, min_subjects=1), max_length=256)
     model_folder.write(path / "model", model.rows, model.tokenizer, replace(model.card, sensitive=True))
     rows, labels = ["subject_id,time,code,visit_id"], ["subject_id,prediction_time,boolean_value"]
     for one in histories(PEOPLE):
@@ -120,6 +121,7 @@ def test_figures_are_those_of_the_rows(folder: Path, tmp_path: Path, seqmlm: Cal
     assert own["brier_constant"] == pytest.approx(labels.mean() * (1 - labels.mean()))
     assert set(own["floors"]) == {"events", "before"}
     assert "Calibration" in report.read_text()
+    assert "Metformin &lt;500 MG&gt;" in report.read_text()
     assert out.stat().st_mode & 0o777 == report.stat().st_mode & 0o777 == 0o600
     assert not any(row["subject_id"] in done.err for row in rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -10,13 +11,14 @@ import shutil
 import signal
 import sqlite3
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from log_models import NORMAL, write_log_model
@@ -26,7 +28,15 @@ from seqmlm.errors import DataError, StateError, UsageError
 from seqmlm.inference import following, model_folder
 from seqmlm.inference.grouping import Grouping
 from seqmlm.inference.runner import NoProgress
-from seqmlm.registry import Change, DatasetEntry, ModelEntry, Registry, TokenizerEntry, database
+from seqmlm.registry import (
+    Change,
+    DatasetEntry,
+    ModelEntry,
+    Registry,
+    StreamEntry,
+    TokenizerEntry,
+    database,
+)
 from seqmlm.tasks.calibrate import CalibrateConfig, calibrate_files
 from seqmlm.tasks.incidents import list_incidents, mark_incident, show_incident
 from seqmlm.tasks.score import score_files
@@ -104,7 +114,9 @@ class Said(NoProgress):
         self.said.append(text)
 
 
-def _follow(config: ScoreConfig, until: Callable[[], bool], said: Said | None = None) -> ScoreSummary:
+def _follow(
+    config: ScoreConfig, until: Callable[[], bool], said: Said | None = None, *, stdout: TextIO | None = None
+) -> ScoreSummary:
     """Follow until something is so; then SIGTERM."""
     ended = threading.Event()
 
@@ -118,7 +130,7 @@ def _follow(config: ScoreConfig, until: Callable[[], bool], said: Said | None = 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        return score_following(config, said)
+        return score_following(config, said, stdout=stdout)
     finally:
         ended.set()
         watcher.join()
@@ -171,6 +183,93 @@ def test_rows_are_those_of_the_whole_files_and_it_goes_on_by_itself(model: str, 
         assert [one["offset"] for one in found.files] == [
             os.stat(logs / n).st_size for n in ("a.log", "b.log")
         ]
+
+
+def _streamed(config: ScoreConfig) -> StreamEntry:
+    """The one stream of the workspace."""
+    with Registry(_located()) as registry:
+        [found] = registry.streams()
+        entry = registry.stream(found.output)
+    assert entry is not None
+    return entry
+
+
+def _named(text: str) -> list[int]:
+    """The lines that rows begin with."""
+    return [json.loads(line)["line"] for line in text.splitlines()]
+
+
+def test_rows_go_to_standard_output_and_it_goes_on_by_itself(model: str, logs: Path) -> None:
+    config, out, said = _config(model, logs, out=None), io.StringIO(), Said()
+    _write(logs / "a.log", LINES[:8])
+    _follow(config, lambda: out.getvalue().count("\n") >= 2, said, stdout=out)
+    stream = _streamed(config)
+    assert any(f"kept as {stream.output}" in one for one in said.said)
+    assert not standing(stream, _located()).running
+    _write(logs / "a.log", LINES[8:16])
+    further = io.StringIO()
+    _follow(config, lambda: further.getvalue().count("\n") >= 2, stdout=further)
+    assert (_named(out.getvalue()), _named(further.getvalue())) == ([1, 5], [9, 13])
+    whole = replace(config, follow=False, max_latency=None, paths=(str(logs),))
+    score_files(whole, once := io.StringIO())
+    rows = [json.loads(line) for line in (out.getvalue() + further.getvalue()).splitlines()]
+    assert _compared(rows) == _compared([json.loads(line) for line in once.getvalue().splitlines()])
+    with pytest.raises(StateError, match=r"per_unit.*name a file with --out"):
+        score_following(replace(config, per_unit=True), stdout=io.StringIO())
+
+
+def test_who_reads_standard_output_slowly_is_waited_for(model: str, logs: Path) -> None:
+    config, (end, begin) = _config(model, logs, out=None), os.pipe()
+    fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 4096)
+    many = [_line(number) for number in range(4 * 80)]
+    _write(logs / "a.log", many[: 4 * 40])
+    drained, held = list[bytes](), list[int]()
+
+    def read() -> None:
+        """Begin only when the pipe has been full for a while and more lines were written."""
+        _until(lambda: _waiting(end) > 0)
+        held.append(_streamed(config).files[0]["offset"])
+        _write(logs / "a.log", many[4 * 40 :])
+        time.sleep(0.6)  # three times the latency
+        held.append(_streamed(config).files[0]["offset"])
+        while b"".join(drained).count(b"\n") < 80:
+            drained.append(os.read(end, 512))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(begin, "w") as stdout:
+        _follow(config, lambda: not reader.is_alive(), stdout=stdout)
+    reader.join()
+    os.close(end)
+    assert held[0] == held[1] < os.stat(logs / "a.log").st_size  # what nobody took is not read either
+    assert _named(b"".join(drained).decode()) == list(range(1, 4 * 80, 4))
+
+
+def _until(so: Callable[[], bool]) -> None:
+    for _ in range(3000):  # a fuse
+        if so():
+            return
+        time.sleep(0.02)
+
+
+def _waiting(pipe: int) -> int:
+    """Bytes that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
+
+
+def test_what_a_reader_that_left_did_not_take_comes_again(model: str, logs: Path) -> None:
+    class Left(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    config = _config(model, logs, out=None)
+    _write(logs / "a.log", LINES[:8])
+    with pytest.raises(BrokenPipeError):
+        _follow(config, lambda: False, stdout=Left())
+    _write(logs / "a.log", LINES[8:16])
+    out = io.StringIO()
+    _follow(config, lambda: out.getvalue().count("\n") >= 4, stdout=out)
+    assert _named(out.getvalue()) == [1, 5, 9, 13]
 
 
 def _located() -> Any:
@@ -229,7 +328,7 @@ def test_another_request_or_a_changed_file_is_refused(model: str, logs: Path) ->
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"out": None}, "name it with --out"),
+        ({"out": None, "format_out": "csv"}, "JSON lines"),
         ({"out": Path("x.csv")}, "JSON lines"),
         ({"paths": ("-",)}, "about files"),
         ({"resume": True}, "--resume is not possible with --follow: it goes on by itself"),
@@ -740,3 +839,5 @@ def test_nothing_of_sensitive_logs_is_in_an_incident_or_on_the_console(
     assert shown.incident.title == "unusual lines: 1 of 4 lines, a.log:1-4"
     assert [(row["line"], row["last_line"]) for row in shown.rows] == [(1, 4)]
     assert "ann" in _text(config)  # which only its owner may read
+    with pytest.raises(UsageError, match="name a file with --out"):
+        score_following(replace(config, out=None), stdout=io.StringIO())

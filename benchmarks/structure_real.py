@@ -1,0 +1,293 @@
+"""Do maps of dependence show known structure? Real data with a truth, a part for each field.
+
+    pfam   contacts of 30 protein families from their alignments: the linear masked model (`--size linear`)
+           beside mutual information and inverse covariance of the same rows, and beside an independent
+           implementation of pseudolikelihood on one family
+
+    python benchmarks/structure_real.py --data ../shared/data --part pfam            # an hour on one thread
+    python benchmarks/structure_real.py --data ../shared/data --part pfam --quick    # three small families
+
+Results are kept per family and arm under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.readers.fasta import read_fasta
+from seqmlm.engine.linear import LinearRows, Penalty, coupling_norms
+from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
+from seqmlm.engine.schedule import LoopConfig
+from seqmlm.engine.types import InMemory
+from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.structure.maps import apc
+from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
+
+Row = dict[str, Any]
+Doubles = NDArray[np.float64]
+
+# Part (a): contacts of protein families
+
+ROWS = 2000
+"""Rows of an alignment, spread evenly over it: more change little, and cost as much more."""
+ITERATIONS = 40
+"""Of L-BFGS: the ranking of pairs is settled long before the parameters are."""
+CONTACT = 8.0
+"""Angstrom between C-beta atoms."""
+SEPARATIONS = (6, 24)
+DRAWS = 2000
+COMPARED = "PF00018"
+"""The family on which an independent implementation is asked too."""
+
+
+class Family:
+    """An alignment as a linear model sees it, and what one structure says of its columns.
+
+    Args:
+        known: columns that have a residue there; all pairs of them farther than 12 A are not in `distances`.
+        distances: between C-beta atoms, in A, by pair of columns.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, known: list[int], distances: Mapping[tuple[int, int], float]
+    ) -> None:
+        records = list(read_fasta(folder / "aln" / f"{name}.fasta.gz", Problems(), gaps="keep"))
+        chosen = np.unique(np.linspace(0, len(records) - 1, min(ROWS, len(records))).astype(int))
+        encodings = ResidueTokenizer().encode_batch([records[number].raw for number in chosen])
+        self.name, self.known, self.distances = name, known, distances
+        self.rows: LinearRows
+        self.data: Aligned
+        self.rows, self.data = prepared(InMemory(encodings), SPACE, Penalty())
+        shape = self.rows.model.config
+        self.columns, self.states, self.sequences = shape.columns, len(shape.symbols), shape.sequences
+        self.number = len(chosen)
+
+    def one_hot(self) -> Doubles:
+        """(N, L, A), zeros where there is a gap."""
+        hot = torch.nn.functional.one_hot(self.data.states, self.states + 1)[..., : self.states]
+        return np.asarray(hot.double().numpy())
+
+    def precision(self, values: Doubles) -> Row:
+        """Share of contacts among the L, and L / 5, best pairs at least so far apart."""
+        found: Row = {}
+        for separation in SEPARATIONS:
+            pairs = [pair for pair in combinations(self.known, 2) if pair[1] - pair[0] >= separation]
+            pairs.sort(key=lambda pair: -values[pair])
+            hits = np.array([self.distances.get(pair, np.inf) < CONTACT for pair in pairs])
+            for name, most in (("L", self.columns), ("L/5", max(1, self.columns // 5))):
+                found[f"P@{name} >={separation}"] = float(hits[:most].mean())
+            found[f"base rate >={separation}"] = float(hits.mean())
+        return found
+
+
+def trained(family: Family, penalty: Penalty, iterations: int) -> Doubles:
+    """(L, L) the corrected map of couplings."""
+    with tempfile.TemporaryDirectory() as folder:
+        loop = LinearLoop(
+            family.rows, family.data, penalty, LoopConfig(max_steps=iterations), directory=Path(folder)
+        )
+        loop.run()
+    return corrected(coupling_norms(family.rows.model))
+
+
+def corrected(values: Doubles) -> Doubles:
+    """The average product correction, the diagonal left out and 0."""
+    values = values.copy()
+    np.fill_diagonal(values, np.nan)
+    return np.nan_to_num(apc(values))
+
+
+def mutual_information(family: Family) -> Doubles:
+    """(L, L) corrected, of weighted counts with one pseudocount for each pair of columns."""
+    hot, weights = family.one_hot(), family.data.weights.numpy()
+    flat = hot.reshape(len(hot), -1)
+    joint = ((flat * weights[:, None]).T @ flat).reshape(family.columns, family.states, family.columns, -1)
+    joint = joint.transpose(0, 2, 1, 3) + 1 / family.states**2
+    joint /= joint.sum(axis=(2, 3), keepdims=True)
+    own, other = joint.sum(axis=3, keepdims=True), joint.sum(axis=2, keepdims=True)
+    return corrected((joint * np.log(joint / (own * other))).sum(axis=(2, 3)))
+
+
+def inverse_covariance(family: Family) -> Doubles:
+    """(L, L) corrected norms of the blocks of the inverse, shrunk by 4.5 / sqrt(N) (Zhang et al. 2024)."""
+    flat, weights = family.one_hot().reshape(family.number, -1), family.data.weights.numpy()
+    total = weights.sum()
+    centred = flat - (weights[:, None] * flat).sum(axis=0) / total
+    covariance = (weights[:, None] * centred).T @ centred / total
+    inverse = np.linalg.inv(covariance + 4.5 / np.sqrt(total) * np.eye(len(covariance)))
+    blocks = inverse.reshape(family.columns, family.states, family.columns, -1)
+    return corrected(np.sqrt((blocks**2).sum(axis=(1, 3))))
+
+
+def pseudolikelihood(family: Family) -> Doubles:
+    """(L, L) by the linear masked model, with its own settings."""
+    return trained(family, Penalty(), ITERATIONS)
+
+
+ARMS: Mapping[str, Callable[[Family], Doubles]] = {
+    "mutual information": mutual_information,
+    "inverse covariance": inverse_covariance,
+    "linear masked model": pseudolikelihood,
+}
+
+
+def independent(family: Family, penalty: Penalty) -> Doubles:
+    """(L, L) the same map by numpy and scipy alone, from parameters of 0."""
+    from scipy.optimize import minimize
+
+    hot, weights = family.one_hot(), family.data.weights.numpy()
+    length, states = family.columns, family.states
+    flat, known = hot.reshape(len(hot), -1), hot.sum(axis=2) * weights[:, None]
+    upper = np.triu_indices(length, 1)
+    couplings = penalty.weight(family.rows.model.config)
+
+    def cost(values: Doubles) -> tuple[float, Doubles]:
+        field = values[: length * states].reshape(length, states)
+        pairs = values[length * states :].reshape(-1, states, states)
+        full = np.zeros((length, length, states, states))
+        full[upper], full[upper[::-1]] = pairs, pairs.transpose(0, 2, 1)
+        matrix = full.transpose(0, 2, 1, 3).reshape(length * states, -1)
+        logits = field + (flat @ matrix).reshape(hot.shape)
+        logits -= logits.max(axis=2, keepdims=True)
+        log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
+        nll = -(log_p * hot * known[:, :, None]).sum()
+        error = (np.exp(log_p) - hot) * known[:, :, None]
+        slope = (flat.T @ error.reshape(len(hot), -1)).reshape(length, states, length, states)
+        slope = slope.transpose(0, 2, 1, 3)
+        of_pairs = slope[upper] + slope[upper[::-1]].transpose(0, 2, 1) + 2 * couplings * pairs
+        of_field = error.sum(axis=0) + 2 * penalty.fields * field
+        total = nll + penalty.fields * (field**2).sum() + couplings * (pairs**2).sum()
+        return float(total), np.concatenate([of_field.ravel(), of_pairs.ravel()])
+
+    size = length * states + len(upper[0]) * states**2
+    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-5}
+    found = minimize(cost, np.zeros(size), jac=True, method="L-BFGS-B", options=options).x
+    pairs = found[length * states :].reshape(-1, states, states)
+    pairs = pairs - pairs.mean(axis=1, keepdims=True)
+    pairs -= pairs.mean(axis=2, keepdims=True)
+    norms = np.zeros((length, length))
+    norms[upper] = np.sqrt((pairs**2).sum(axis=(1, 2)))
+    return corrected(norms + norms.T)
+
+
+def agreement(family: Family) -> Row:
+    """How far the maps of both implementations are apart, under the same penalty."""
+    penalty = Penalty()
+    ours, theirs = trained(family, penalty, 3000), independent(family, penalty)
+    upper = np.triu_indices(family.columns, 1)
+    return {
+        "correlation": float(np.corrcoef(ours[upper], theirs[upper])[0, 1]),
+        "largest difference": float(np.abs(ours - theirs).max()),
+        "largest value": float(theirs.max()),
+    }
+
+
+def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
+    """Contacts of families, the cheapest ones first."""
+    folder = data / "protein" / "contacts_pfam40"
+    distances: dict[str, dict[tuple[int, int], float]] = {}
+    with gzip.open(folder / "contacts_cb.tsv.gz", "rt") as handle:
+        for row in csv.DictReader(handle, delimiter="\t"):
+            pair = int(row["col_i"]), int(row["col_j"])
+            distances.setdefault(row["pfam"], {})[pair] = float(row["cb_dist"])
+    known = {}
+    with gzip.open(folder / "domain_sequences.tsv.gz", "rt") as handle:
+        for row in csv.DictReader(handle, delimiter="\t"):
+            known[row["pfam"]] = [n for n, letter in enumerate(row["aligned_seq"]) if letter not in "-."]
+    files = {path.name.partition(".")[0]: path.stat().st_size for path in (folder / "aln").glob("*.fasta.gz")}
+    names = sorted(files, key=lambda name: files[name])
+    for name in names[:3] if quick else names:
+        family = None
+        for arm, map_of in ARMS.items():
+            kept = out / f"pfam-{name}-{arm.replace(' ', '-')}.json"
+            if not kept.exists():
+                family = family or Family(folder, name, known[name], distances[name])
+                began = time.perf_counter()
+                found = family.precision(map_of(family))
+                facts = {"family": name, "arm": arm, "L": family.columns, "rows": family.number}
+                facts |= {"effective": round(family.sequences), "seconds": time.perf_counter() - began}
+                kept.write_text(json.dumps({**facts, **found}))
+            yield json.loads(kept.read_text())
+    kept = out / f"pfam-{COMPARED}-agreement.json"
+    if not kept.exists() and not quick:
+        family = Family(folder, COMPARED, known[COMPARED], distances[COMPARED])
+        kept.write_text(json.dumps(agreement(family)))
+    if kept.exists():
+        yield {"family": COMPARED, "arm": "agreement", **json.loads(kept.read_text())}
+
+
+def show_pfam(rows: list[Row]) -> None:
+    """Means over families, and the gain over the better rival with its interval over families."""
+    names = sorted({row["family"] for row in rows if row["arm"] == "linear masked model"})
+    columns = [f"P@{k} >={s}" for s in SEPARATIONS for k in ("L", "L/5")]
+    table = {
+        arm: np.array(
+            [
+                [next(r for r in rows if (r["family"], r["arm"]) == (n, arm))[c] for c in columns]
+                for n in names
+            ]
+        )
+        for arm in ARMS
+    }
+    print(f"{len(names)} families" + "".join(f"{one:>13}" for one in columns))
+    for arm, values in table.items():
+        print(f"{arm:<20}" + "".join(f"{one:13.3f}" for one in values.mean(axis=0)))
+    base = [np.mean([r[f"base rate >={s}"] for r in rows if "L" in r]) for s in SEPARATIONS]
+    print("base rate: " + ", ".join(f"{one:.3f} (>={s})" for one, s in zip(base, SEPARATIONS, strict=True)))
+    gains = table["linear masked model"] - table["inverse covariance"]
+    weights = bootstrap_weights(names, DRAWS, 0)
+    drawn = np.stack([weights(draw) for draw in range(DRAWS)])
+    for number, column in enumerate(columns):
+        found = summarized(float(gains[:, number].mean()), drawn @ gains[:, number] / len(names))
+        print(
+            f"gain over inverse covariance, {column}: {found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+        )
+    for row in rows:
+        if row["arm"] == "agreement":
+            print(f"{row['family']}, independent implementation: {row}")
+
+
+PARTS: Mapping[str, tuple[Callable[[Path, Path, bool], Iterator[Row]], Callable[[list[Row]], None]]] = {
+    "pfam": (pfam, show_pfam),
+}
+"""Name of a part -> what measures it, given data, a folder for what is kept, and haste; what prints it."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="default: all; repeatable")
+    parser.add_argument("--out", type=Path, default=Path("structure_real"), help="where results are kept")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--quick", action="store_true", help="a few minutes")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    every: list[Row] = []
+    for part in given.part or PARTS:
+        measure, show = PARTS[part]
+        rows = []
+        for row in measure(given.data, given.out, given.quick):
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+        show(rows)
+        every += [{"part": part, **row} for row in rows]
+    if given.json:
+        given.json.write_text(json.dumps(every, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+"""Training of a linear masked model: pseudolikelihood (Besag 1975), all data at once, to the one optimum.
+
+The loss is convex. Under an L2 penalty L-BFGS goes to its optimum; under L1, the choice of neighbours
+of Meinshausen and Buhlmann (2006), FISTA does. A training that was interrupted goes on from its parameters.
+
+    N  sequences    L  columns    A  states
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from seqmlm.engine import checkpoint
+from seqmlm.engine.checkpoint import Progress
+from seqmlm.engine.distributed import Processes
+from seqmlm.engine.linear import Doubles, LinearRows, Penalty, Potts, Shape, check_length, spread
+from seqmlm.engine.loop import LoopResult, NullObserver, Observer, StepReport
+from seqmlm.engine.optimizer import module_tensors, restore_module
+from seqmlm.engine.schedule import LoopConfig
+from seqmlm.engine.signals import StopSignals
+from seqmlm.engine.types import Sequences, TokenSpace
+from seqmlm.errors import StateError, TrainingError, UsageError
+
+_CHUNK = 1 << 22  # elements of one piece of work
+_ROUND = 10  # iterations between two looks at limits, signals and clocks
+_HISTORY = 10  # pairs of steps and gradients that L-BFGS remembers
+_SMALL = 1 << 20  # couplings up to which all is computed in double precision: it takes twice as long
+_FLAT = {torch.float64: 1e-6, torch.float32: 1e-5}  # largest gradient, a sequence, that counts as none
+
+
+def prepared(sequences: Sequences, space: TokenSpace, penalty: Penalty) -> tuple[LinearRows, Aligned]:
+    """A linear model of training sequences that knows no couplings yet, and the sequences as it sees them.
+
+    Raises:
+        UsageError: no sequence, sequences of several lengths, or too many couplings.
+    """
+    lengths = np.unique(np.asarray(sequences.lengths))
+    if not len(lengths):
+        raise UsageError("a linear model needs at least one training sequence")
+    check_length(lengths.tolist(), int(lengths[0]))
+    ids = np.stack([np.asarray(sequences[number].ids) for number in range(len(sequences))])
+    lead, trail = (
+        int(token is not None and bool((ids[:, at] == token).all()))
+        for token, at in ((space.start, 0), (space.end, -1))
+    )
+    inner = ids[:, lead : ids.shape[1] - trail]
+    symbols = tuple(np.intersect1d(np.unique(inner), space.ordinary).tolist())
+    if not symbols:
+        raise UsageError("the training sequences have no symbol that could be predicted")
+    weights = sequence_weights(inner, penalty.identity)
+    shape = Shape(
+        columns=inner.shape[1], lead=lead, trail=trail, symbols=symbols, sequences=float(weights.sum())
+    )
+    rows = LinearRows(Potts(shape), space)
+    data = Aligned(shape.states(inner, space.size), torch.from_numpy(weights))
+    with torch.no_grad():
+        rows.model.fields.copy_(data.fields(len(symbols)))
+    return rows, data
+
+
+def sequence_weights(ids: NDArray[np.integer], identity: float) -> Doubles:
+    """(N,) one over the number of sequences that have at least this share of columns alike, itself included.
+
+    Gaps count as a symbol, as in plmDCA.
+
+    Args:
+        ids: (N, L).
+        identity: in (0, 1]; at 1 every sequence weighs 1.
+    """
+    number, length = ids.shape
+    if identity >= 1:
+        return np.ones(number)
+    symbols, codes = np.unique(ids, return_inverse=True)
+    codes = torch.from_numpy(codes.reshape(ids.shape).astype(np.int64))
+
+    def one_hot(part: Tensor) -> Tensor:
+        return nn.functional.one_hot(part, len(symbols)).flatten(1).float()
+
+    least = math.ceil(identity * length - 1e-9)
+    step = max(1, _CHUNK // (length * len(symbols)))
+    parts = torch.split(codes, step)
+    like = torch.zeros(number)
+    for a, left in enumerate(parts):
+        rows = one_hot(left)
+        for b, right in enumerate(parts[a:], start=a):
+            alike = rows @ one_hot(right).T >= least - 0.5
+            like[a * step : a * step + len(left)] += alike.sum(1)
+            if b > a:
+                like[b * step : b * step + len(right)] += alike.sum(0)
+    return np.asarray(1 / like.double().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """Training sequences as a linear model sees them.
+
+    Args:
+        states: (N, L), A for what is no state.
+        weights: (N,) float64.
+    """
+
+    states: Tensor
+    weights: Tensor
+
+    def fields(self, number: int) -> Tensor:
+        """(L, A) log frequencies of A states, one added to each, that sum to 0: where L-BFGS begins."""
+        hot = nn.functional.one_hot(self.states, number + 1)[..., :number]
+        logs = torch.einsum("n,nla->la", self.weights, hot.double()).add(1).log()
+        return logs - logs.mean(1, keepdim=True)
+
+
+class Objective:
+    """The loss of a linear model and its gradient over all sequences, in pieces.
+
+    Sums are in double precision, of small models products too. The loss is the sum over sequences of weight
+    x sum over columns of -ln p(x_i | rest), columns without a state left out, plus the penalty; divided by
+    the sum of the weights, which changes no optimum.
+    """
+
+    def __init__(self, data: Aligned, shape: Shape, penalty: Penalty, device: torch.device) -> None:
+        self.shape, self.penalty = shape, penalty
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        pairs = shape.columns * (shape.columns - 1) // 2
+        self.products = self.dtype if pairs * len(shape.symbols) ** 2 <= _SMALL else torch.float32
+        self._states, self._weights = data.states.to(device), data.weights.to(device, self.dtype)
+        self._total = float(data.weights.sum())
+        self._couplings = penalty.weight(shape)
+        known = data.states < len(shape.symbols)
+        self.predicted = max(float((data.weights[:, None] * known).sum()), 1e-300)
+
+    @property
+    def shrinkage(self) -> float:
+        """Weight of the absolute values of J; 0 under l2."""
+        return self._couplings / self._total if self.penalty.penalty == "l1" else 0.0
+
+    def smooth(self, field: Tensor, couplings: Tensor) -> tuple[float, float, Tensor, Tensor]:
+        """The objective but for an L1 penalty, the loss in nats a symbol, and the gradients."""
+        length, states = self.shape.columns, len(self.shape.symbols)
+        weight = spread(couplings, length).reshape(length * states, length * states)
+        nll = 0.0
+        g_field, g_weight = torch.zeros_like(field), torch.zeros_like(weight)
+        small_field, small_weight = field.to(self.products), weight.to(self.products)
+        step = max(1, _CHUNK // (length * (states + 1)))
+        for seen, counts in zip(
+            torch.split(self._states, step), torch.split(self._weights, step), strict=True
+        ):
+            hot = nn.functional.one_hot(seen, states + 1)[..., :states].to(self.products)
+            known = ((seen < states) * counts[:, None]).to(self.products)[..., None]
+            flat = hot.flatten(1)
+            log_p = torch.log_softmax(small_field + (flat @ small_weight).view(-1, length, states), -1)
+            nll -= float((log_p * hot * known).sum(dtype=self.dtype))
+            error = (log_p.exp() - hot) * known
+            g_field += error.sum(0)
+            g_weight += flat.T @ error.flatten(1)
+        g_full = g_weight.view(length, states, length, states).permute(0, 2, 1, 3)
+        i, j = torch.triu_indices(length, length, 1, device=field.device)
+        # J_ij stands at (i, j) and, transposed, at (j, i).
+        g_couplings = g_full[i, j] + g_full[j, i].transpose(1, 2)
+        value = nll + self.penalty.fields * float((field**2).sum())
+        g_field += 2 * self.penalty.fields * field
+        if self.penalty.penalty == "l2":
+            value += self._couplings * float((couplings**2).sum())
+            g_couplings = g_couplings + 2 * self._couplings * couplings
+        total = self._total
+        return value / total, nll / self.predicted, g_field / total, g_couplings / total
+
+
+class _Lbfgs:
+    """L-BFGS with a strong Wolfe line search (Nocedal and Wright 2006)."""
+
+    def __init__(self, objective: Objective, parameters: list[Tensor]) -> None:
+        self._objective, self._parameters = objective, parameters
+        for one in parameters:
+            one.requires_grad_()
+        self._optimizer = torch.optim.LBFGS(
+            parameters,
+            history_size=_HISTORY,
+            line_search_fn="strong_wolfe",
+            tolerance_grad=_FLAT[objective.products],
+            tolerance_change=1e-12,
+        )
+        self.loss = self.norm = math.nan
+
+    def advance(self, iterations: int) -> tuple[int, bool]:
+        """Do at most so many; how many were done, and whether the optimum is reached."""
+        group = self._optimizer.param_groups[0]
+        group["max_iter"], group["max_eval"] = iterations, 25 * iterations
+        state = self._optimizer.state[self._parameters[0]]
+        before = state.get("n_iter", 0)
+
+        def closure() -> Tensor:
+            with torch.no_grad():
+                value, self.loss, *gradients = self._objective.smooth(*self._parameters)
+            for one, gradient in zip(self._parameters, gradients, strict=True):
+                one.grad = gradient
+            self.norm = max(float(one.abs().max()) if one.numel() else 0.0 for one in gradients)
+            return torch.tensor(value, dtype=torch.float64)
+
+        self._optimizer.step(closure)  # type: ignore[no-untyped-call]
+        done = self._optimizer.state[self._parameters[0]]["n_iter"] - before
+        return done, done < iterations
+
+
+class _Fista:
+    """Proximal gradient steps with momentum, a step length found by halving, and restarts (Beck and Teboulle
+    2009; O'Donoghue and Candes 2015)."""
+
+    def __init__(self, objective: Objective, parameters: list[Tensor]) -> None:
+        self._objective, self._now = objective, parameters
+        self._before = [one.clone() for one in parameters]
+        self._length, self._momentum = 1.0, 1.0
+        self.loss = self.norm = math.nan
+
+    def advance(self, iterations: int) -> tuple[int, bool]:
+        """As of `_Lbfgs`."""
+        for number in range(iterations):
+            momentum = (1 + math.sqrt(1 + 4 * self._momentum**2)) / 2
+            share = (self._momentum - 1) / momentum
+            point = [x + share * (x - old) for x, old in zip(self._now, self._before, strict=True)]
+            value, self.loss, *slopes = self._objective.smooth(*point)
+            if not math.isfinite(value):
+                return number + 1, False
+            new = self._stepped(value, point, slopes)
+            moved = [(a - b) / self._length for a, b in zip(point, new, strict=True)]
+            self.norm = max(float(one.abs().max()) if one.numel() else 0.0 for one in moved)
+            against = sum(float((m * (n - x)).sum()) for m, n, x in zip(moved, new, self._now, strict=True))
+            self._momentum = 1.0 if against > 0 else momentum
+            for x, old, n in zip(self._now, self._before, new, strict=True):
+                old.copy_(x)
+                x.copy_(n)
+            if self.norm <= _FLAT[self._objective.products]:
+                return number + 1, True
+        return iterations, False
+
+    def _stepped(self, value: float, point: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
+        """From a point along the slopes, couplings drawn towards 0; shorter until the bound of it holds."""
+        while True:
+            field, couplings = (x - self._length * g for x, g in zip(point, slopes, strict=True))
+            drawn = self._length * self._objective.shrinkage
+            new = [field, torch.sign(couplings) * (couplings.abs() - drawn).clamp_min(0)]
+            ways = [n - x for n, x in zip(new, point, strict=True)]
+            linear = sum(float((g * way).sum()) for g, way in zip(slopes, ways, strict=True))
+            square = sum(float((way**2).sum()) for way in ways)
+            reached = self._objective.smooth(*new)[0]
+            if not math.isfinite(reached) or reached <= value + linear + square / (2 * self._length) + 1e-12:
+                return new
+            self._length /= 2
+
+
+class LinearLoop:
+    """Trains a linear model on all data at once; stoppable and resumable between rounds of ten iterations.
+
+    A step, of limits and reports, is one iteration. Of a training that goes on after a stop L-BFGS has
+    forgotten its last steps, so it takes another way to the same optimum.
+
+    Args:
+        rows: the model; trained in place.
+        data: what it is trained on.
+        config: limits, evaluation and checkpoints; it has neither batches nor rates.
+        directory: of the checkpoints.
+        evaluate: from `rows` to metrics.
+    """
+
+    def __init__(
+        self,
+        rows: LinearRows,
+        data: Aligned,
+        penalty: Penalty,
+        config: LoopConfig,
+        *,
+        directory: Path,
+        observer: Observer | None = None,
+        evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    ) -> None:
+        self.rows, self.config, self.directory = rows, config, directory
+        self.observer, self.evaluate = observer or NullObserver(), evaluate
+        self.processes = Processes(config.device)
+        self.objective = Objective(data, rows.model.config, penalty, self.processes.device)
+        self.tokens = data.states.numel()
+        self.progress = Progress()
+        self._resumed_from: int | None = None
+
+    def run(self, resume: bool = False) -> LoopResult:
+        """Train until the optimum, a limit or a stop signal; the last state is always saved.
+
+        Raises:
+            StateError: see `checkpoint.find`, `checkpoint.save`.
+            TrainingError: the loss is no finite number.
+        """
+        parameters = self._start(resume)
+        solver = (_Fista if self.objective.penalty.penalty == "l1" else _Lbfgs)(self.objective, parameters)
+        began, before = time.perf_counter(), self.progress.seconds
+        path, over, evaluated = None, False, self.progress.step
+        with StopSignals() as signals:
+            while not over and signals.received is None and (left := self._left()) > 0:
+                started = time.perf_counter()
+                done, over = solver.advance(min(_ROUND, left))
+                if not (math.isfinite(solver.loss) and math.isfinite(solver.norm)):
+                    self._fail(solver.loss, path)
+                self.progress.seconds = before + time.perf_counter() - began
+                self._keep(parameters, max(done, 1), solver.loss)
+                self._report(solver, max(done, 1), time.perf_counter() - started)
+                every = self.config.evaluate_every
+                if self.evaluate is not None and every and self.progress.step - evaluated >= every:
+                    evaluated = self.progress.step
+                    self.observer.on_evaluation(self.progress.step, self.evaluate(self.rows))
+                path = self._save()
+            if signals.received is not None and not over:
+                self.observer.on_event("stopping", {"step": self.progress.step, "signal": signals.received})
+            stopped_by = None if over or self._left() <= 0 else signals.received
+            path = path or self._save()
+        return LoopResult(
+            status="finished" if stopped_by is None else "killed",
+            steps=self.progress.step,
+            resumed_from=self._resumed_from,
+            tokens=self.progress.tokens,
+            loss=self.progress.loss,
+            seconds=self.progress.seconds,
+            checkpoint=path,
+            signal=stopped_by,
+        )
+
+    def _start(self, resume: bool) -> list[Tensor]:
+        """Restore an earlier run's state; (h, J) as the solver changes them."""
+        self.rows.to(self.processes.device)
+        saved, skipped = checkpoint.find(self.directory, resume, self.processes)
+        for each in skipped:
+            self.observer.on_event("checkpoint_skipped", {"path": str(each.path), "reason": each.reason})
+        if saved is not None:
+            restore_module(self.rows, saved.tensors("model"))
+            try:
+                self.progress = Progress(**saved.state)
+            except TypeError as error:
+                what = f"state.json is of another version of seqmlm: {error}"
+                raise StateError(f"{saved.path}: {what}") from error
+            self._resumed_from = self.progress.step
+            self.observer.on_event("resumed", {"step": self.progress.step, "path": str(saved.path)})
+        model = self.rows.model
+        return [one.detach().to(self.objective.dtype).clone() for one in (model.fields, model.couplings)]
+
+    def _left(self) -> int:
+        """Iterations until the first limit."""
+        config, progress = self.config, self.progress
+        limits = [config.max_steps or _ROUND * 10**9]
+        limits += [math.ceil(config.epochs)] if config.epochs is not None else []
+        late = config.max_seconds is not None and progress.seconds >= config.max_seconds
+        return 0 if late else min(limits) - progress.step
+
+    def _keep(self, parameters: list[Tensor], done: int, loss: float) -> None:
+        model, progress = self.rows.model, self.progress
+        with torch.no_grad():
+            for own, new in zip((model.fields, model.couplings), parameters, strict=True):
+                own.copy_(new.detach())
+        progress.step += done
+        progress.tokens += done * self.tokens
+        progress.loss = loss
+
+    def _report(self, solver: _Lbfgs | _Fista, done: int, seconds: float) -> None:
+        self.observer.on_step(
+            StepReport(
+                step=self.progress.step,
+                loss=solver.loss,
+                grad_norm=solver.norm,
+                learning_rate=0.0,
+                tokens=self.progress.tokens,
+                masked=int(self.objective.predicted),
+                fill=1.0,
+                tokens_per_second=done * self.tokens / max(seconds, 1e-9),
+                seconds=self.progress.seconds,
+                epoch=self.progress.step - 1,
+                skipped=False,
+                bad_steps=0,
+            )
+        )
+
+    def _fail(self, loss: float, path: Path | None) -> None:
+        kept = f"the last good checkpoint is {path}" if path else "there is no checkpoint"
+        raise TrainingError(
+            f"the loss is {loss} after step {self.progress.step}; {kept}. Raise model.overrides.couplings or "
+            "model.overrides.fields, which keep parameters small"
+        )
+
+    def _save(self) -> Path:
+        path = checkpoint.save(
+            self.directory,
+            self.progress.step,
+            {"model": module_tensors(self.rows)},
+            asdict(self.progress),
+            keep_last=self.config.keep_last,
+            keep_every=self.config.keep_every,
+        )
+        self.observer.on_checkpoint(self.progress.step, path)
+        return path
