@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, TextIO
 
@@ -38,12 +39,8 @@ surprisals, "json" anything else."""
 EXTRA = "extra"
 """The column of a table that holds, as JSON, every field of a row that the schema does not name."""
 
-FORMATS = {
-    "jsonl": (".jsonl", ".ndjson", ".json"),
-    "csv": (".csv",),
-    "tsv": (".tsv",),
-    "parquet": (".parquet", ".pq"),
-}
+_JSON = (".jsonl", ".ndjson", ".json")
+FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": (".parquet", ".pq")}
 """Format to the endings that mean it; the first format is that of any other name."""
 
 PARTIAL = ".partial.jsonl"
@@ -427,11 +424,9 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
             with pa_parquet.ParquetWriter(file, table.schema) as out:
                 for rows in _batches(lines):
                     out.write_batch(table.batch(rows))
-            return
-        encode = _table_lines(schema, format)
-        file.write(encode([]))
-        for rows in _batches(lines):
-            file.write(encode(rows))
+        else:
+            encode = _table_lines(schema, format)
+            file.writelines(encode(rows) for rows in chain([[]], _batches(lines)))
 
     replace_file(path, fill, mode=0o600 if private else 0o666)
 
@@ -454,9 +449,8 @@ def _table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], by
         first, begun = not begun, True
         batch = table.batch([_finite(row) for row in rows])
         if format == "tsv":
-            head = ["\t".join(table.schema.names) + "\n"] if first else []
-            lines = ("\t".join(map(_tabbed, row.values())) + "\n" for row in batch.to_pylist())
-            return "".join([*head, *lines]).encode()
+            lines = ["\t".join(map(_tabbed, row.values())) + "\n" for row in batch.to_pylist()]
+            return "".join(["\t".join(table.schema.names) + "\n", *lines][not first :]).encode()
         out = io.BytesIO()
         pa_csv.write_csv(batch, out, pa_csv.WriteOptions(include_header=first))
         return out.getvalue()
@@ -478,11 +472,7 @@ def _tabbed(value: Any) -> str:
 
 
 def tsv_cell(text: str) -> str:
-    """A text as it stands in a TSV file.
-
-    >>> tsv_cell("=a"), tsv_cell("a\\tb")
-    ("'=a", 'a\\\\tb')
-    """
+    """A text as it stands in a TSV file."""
     return _tabbed(_encodable(harmless(text)))
 
 
