@@ -93,11 +93,8 @@ class Schema:
                 known |= {f"p_{name}": (value or {}).get(name) for name in self.statistics}
             else:
                 known[name] = value
-        if self.closed:
-            return known
         further = {name: value for name, value in row.items() if name not in self.columns}
-        known[EXTRA] = further or None
-        return known
+        return known if self.closed else {**known, EXTRA: further or None}
 
 
 class Sink(ABC):
@@ -177,7 +174,7 @@ def open_sink(
     """
     if path is None:
         assert stdout is not None
-        return StreamSink(stdout, _table_lines(schema, format) if format in _LINES else json_lines)
+        return StreamSink(stdout, _table_lines(schema, format) if format in ("csv", "tsv") else json_lines)
     if format == "jsonl" and resumable:
         return LinesSink(path, private=private, mark=mark)
     return WholeSink(path, schema, format=format, private=private, mark=mark, resumable=resumable)
@@ -458,17 +455,14 @@ def _table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], by
     return encode
 
 
-_LINES = ("csv", "tsv")
 _BREAKS = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def _tabbed(value: Any) -> str:
     """A cell of a TSV file, which nothing quotes: what would end it is an escape."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.translate(_BREAKS) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return value.translate(_BREAKS)
+    return "" if value is None else json.dumps(value)
 
 
 def tsv_cell(text: str) -> str:
