@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, TextIO
 
@@ -38,12 +39,8 @@ surprisals, "json" anything else."""
 EXTRA = "extra"
 """The column of a table that holds, as JSON, every field of a row that the schema does not name."""
 
-FORMATS = {
-    "jsonl": (".jsonl", ".ndjson", ".json"),
-    "csv": (".csv",),
-    "tsv": (".tsv",),
-    "parquet": (".parquet", ".pq"),
-}
+_JSON = (".jsonl", ".ndjson", ".json")
+FORMATS = {"jsonl": _JSON, "csv": (".csv",), "tsv": (".tsv",), "parquet": (".parquet", ".pq")}
 """Format to the endings that mean it; the first format is that of any other name."""
 
 PARTIAL = ".partial.jsonl"
@@ -96,11 +93,8 @@ class Schema:
                 known |= {f"p_{name}": (value or {}).get(name) for name in self.statistics}
             else:
                 known[name] = value
-        if self.closed:
-            return known
         further = {name: value for name, value in row.items() if name not in self.columns}
-        known[EXTRA] = further or None
-        return known
+        return known if self.closed else {**known, EXTRA: further or None}
 
 
 class Sink(ABC):
@@ -180,7 +174,7 @@ def open_sink(
     """
     if path is None:
         assert stdout is not None
-        return StreamSink(stdout, _table_lines(schema, format) if format in _LINES else json_lines)
+        return StreamSink(stdout, _table_lines(schema, format) if format in ("csv", "tsv") else json_lines)
     if format == "jsonl" and resumable:
         return LinesSink(path, private=private, mark=mark)
     return WholeSink(path, schema, format=format, private=private, mark=mark, resumable=resumable)
@@ -427,11 +421,9 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
             with pa_parquet.ParquetWriter(file, table.schema) as out:
                 for rows in _batches(lines):
                     out.write_batch(table.batch(rows))
-            return
-        encode = _table_lines(schema, format)
-        file.write(encode([]))
-        for rows in _batches(lines):
-            file.write(encode(rows))
+        else:
+            encode = _table_lines(schema, format)
+            file.writelines(encode(rows) for rows in chain([[]], _batches(lines)))
 
     replace_file(path, fill, mode=0o600 if private else 0o666)
 
@@ -454,9 +446,8 @@ def _table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], by
         first, begun = not begun, True
         batch = table.batch([_finite(row) for row in rows])
         if format == "tsv":
-            head = ["\t".join(table.schema.names) + "\n"] if first else []
-            lines = ("\t".join(map(_tabbed, row.values())) + "\n" for row in batch.to_pylist())
-            return "".join([*head, *lines]).encode()
+            lines = ["\t".join(map(_tabbed, row.values())) + "\n" for row in batch.to_pylist()]
+            return "".join(["\t".join(table.schema.names) + "\n", *lines][not first :]).encode()
         out = io.BytesIO()
         pa_csv.write_csv(batch, out, pa_csv.WriteOptions(include_header=first))
         return out.getvalue()
@@ -464,25 +455,18 @@ def _table_lines(schema: Schema, format: str) -> Callable[[Sequence[Fields]], by
     return encode
 
 
-_LINES = ("csv", "tsv")
 _BREAKS = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def _tabbed(value: Any) -> str:
     """A cell of a TSV file, which nothing quotes: what would end it is an escape."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.translate(_BREAKS) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return value.translate(_BREAKS)
+    return "" if value is None else json.dumps(value)
 
 
 def tsv_cell(text: str) -> str:
-    """A text as it stands in a TSV file.
-
-    >>> tsv_cell("=a"), tsv_cell("a\\tb")
-    ("'=a", 'a\\\\tb')
-    """
+    """A text as it stands in a TSV file."""
     return _tabbed(_encodable(harmless(text)))
 
 

@@ -94,7 +94,8 @@ class StructureResult:
     @property
     def withheld(self) -> bool:
         """Whether figures about a truth would be of too few people."""
-        return self.sensitive and 0 < self.known < SMALLEST
+        counts = [self.known, 0 if self.ranking is None else self.ranking.sequences]
+        return self.sensitive and any(0 < count < SMALLEST for count in counts)
 
     def figures(self) -> dict[str, float]:
         """What can be compared between runs."""
@@ -544,9 +545,9 @@ def _interval(one: Difference) -> str:
 
 def _sequences(made: Page, plan: Plan, results: Results, count: int) -> None:
     unit = "nats" if results.nats else "value"
-    note = f"above the diagonal {unit}; places count from 0"
+    note = f"above the diagonal: {unit}; places count from 0"
     if plan.decoder is not None:
-        note += "; below it edges: where a truth is given, dark if true, pale if true and missed"
+        note += "; below it: edges; where a truth is given, dark if true, pale if true and missed"
     for one in islice(results, PICTURED):
         picture = None if plan.decoder is None else plan.decoder.picture(one)
         if picture is not None:

@@ -14,6 +14,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+import torch
+from checkpoints import checkpoint
 from histories import histories
 from sklearn.metrics import average_precision_score, roc_auc_score
 from structures import Best, Equal, value
@@ -355,6 +357,67 @@ def test_what_it_takes_is_estimated_from_the_input(
     told = _map(model, fasta, folder=fasta.parent / "out")
     assert told.passes == done.json["passes"]
     assert "passes" in seqmlm("structure", model, fasta, "--dry-run").out
+
+
+def test_a_model_that_is_asked_goes_on_to_the_same_bytes(
+    model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was packed with what must not show."""
+    whole, out = fasta.parent / "whole", fasta.parent / "out"
+    wanted = {"method": "cpmi", "null": 2, "distance": 3}
+    _map(model, fasta, folder=whole, **wanted)
+    with monkeypatch.context() as patched:
+        _stop_after(patched, 4, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            _map(model, fasta, folder=out, **wanted)
+    _map(model, fasta, folder=out, resume=True, **wanted)
+    assert _contents(out) == _contents(whole)
+    rows = [row for _, row in read_rows(str(out / "edges.tsv"))]
+    assert all(0 < float(row["p"]) <= 1 for row in rows)
+
+
+def _log_probs(theirs: Any, fast: Any, text: str, hidden: tuple[int, ...]) -> dict[int, float]:
+    """By transformers, log-probability of what stands at each hidden place (from 0, behind a start token)."""
+    ids = torch.tensor(fast(text)["input_ids"])
+    given = ids.clone()
+    given[[place + 1 for place in hidden]] = fast.mask_token_id
+    with torch.no_grad():
+        found = theirs(input_ids=given[None]).logits[0].log_softmax(-1)
+    return {place: float(found[place + 1, ids[place + 1]]) for place in hidden}
+
+
+@pytest.mark.parametrize(
+    ("kind", "domain", "name", "content", "text"),
+    [
+        ("bert", "text", "a.txt", "the cat sees the dog .\n", "the cat sees the dog ."),
+        ("esm", "protein", "a.fasta", ">a\nMKTAYIAK\n", "MKTAYIAK"),
+    ],
+)
+def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
+    tracked_workspace: Path, seqmlm: Callable[..., Any],
+    kind: str, domain: str, name: str, content: str, text: str,
+) -> None:  # fmt: skip
+    theirs, fast = checkpoint(kind, tracked_workspace / kind)
+    file, out = tracked_workspace / name, tracked_workspace / "out"
+    file.write_text(content)
+    words = ("structure", tracked_workspace / kind, file, "--domain", domain, "--out", out)
+    done = seqmlm(*words, "--method", "cpmi", "--no-apc", "--min-separation", 1)
+    assert done.code == 0, done.err
+    rows = [row for _, row in read_rows(str(out / "edges.tsv"))]
+    pairs = [(int(row["i"]), int(row["j"])) for row in rows]
+    count = max(j for _, j in pairs) + 1
+    assert pairs == [(i, j) for i in range(count) for j in range(i + 1, count)]
+    alone = {place: _log_probs(theirs, fast, text, (place,))[place] for place in range(count)}
+    for (i, j), row in zip(pairs, rows, strict=True):
+        both = _log_probs(theirs, fast, text, (i, j))
+        own = (alone[i] - both[i] + alone[j] - both[j]) / 2
+        assert float(row["value"]) == pytest.approx(own, abs=1e-4)
+    assert any(row["predicted"] == "true" for row in rows)
+    exact = seqmlm(*words[:-2], "--dry-run", "--json")
+    assert exact.code == 0, exact.err
+    refused = seqmlm(*words[:-2], "--estimator", "fast")
+    assert refused.code == 2
+    assert "use --estimator exact" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ class TreeDecoder(Decoder):
 
 def _words(record: Record, units: Sequence[str]) -> tuple[list[Node], list[Node]]:
     """The words of a sentence, and its punctuation."""
-    parse, spans = _meta(record), placed(str(record.raw), units)
+    parse, spans = parse_of(record), placed(str(record.raw), units)
     if parse is not None and spans is not None and (groups := _aligned(parse, spans)) is not None:
         split = [(node, all(parse.punctuation[word] for word in words)) for node, words in groups]
         return [node for node, mark in split if not mark], [node for node, mark in split if mark]
@@ -266,7 +266,7 @@ def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
     groups = None if spans is None or len(parse.spans) != len(parse.heads) else _aligned(parse, spans)
     links = [(word, head - 1) for word, head in enumerate(parse.heads) if 0 < head <= len(parse.heads)]
     lengths = path_lengths(len(parse.heads), links)
-    if groups is None or len(links) != len(parse.heads) - 1 or not np.isfinite(lengths).all():
+    if groups is None or list(parse.heads).count(0) != 1 or not np.isfinite(lengths).all():
         return None
     kept = [(node, words) for node, words in groups if not all(parse.punctuation[word] for word in words)]
     nodes, words = [node for node, _ in kept], [own for _, own in kept]
@@ -288,7 +288,7 @@ def tree_of(text: str, units: Sequence[str], parse: Parse) -> Tree | None:
     )
 
 
-def _meta(record: Record) -> Parse | None:
+def parse_of(record: Record) -> Parse | None:
     """The tree that a record of CoNLL-U brings along, or None; a word without a head counts as a root."""
     meta = record.meta
     if not all(name in meta for name in ("spans", "heads", "deprel", "upos")) or None in meta["spans"]:
@@ -303,7 +303,7 @@ def _meta(record: Record) -> Parse | None:
 def _of_treebank(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Parse]]]:
     known: dict[str, dict[str, Parse]] = {}
     for record in read_conllu(path, problems):
-        if (parse := _meta(record)) is None:
+        if (parse := parse_of(record)) is None:
             problems.note("a sentence whose words are not pieces of its text: it is not judged")
         else:
             known.setdefault(record.raw, {})[record.id] = parse

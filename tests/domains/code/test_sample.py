@@ -27,10 +27,12 @@ def clean(text: str, bugs: list[dict]) -> str:
 def test_truth_is_as_documented(tmp_path: Path):
     sample = CODE.sample(tmp_path, n=60, seed=3)
     truth = json.loads(sample.truth.read_text(encoding="utf-8"))
-    own, idioms, anomalies = documented("code")
+    own, idioms, anomalies, modules = documented("code")
     check(truth, documented(None)[0] | own)
     for item in truth["idioms"]:
         check(item, idioms)
+    for item in truth["modules"]:
+        check(item, modules)
     for item in truth["anomalies"]:
         check(item, anomalies)
         lines = (tmp_path / "code" / item["file"]).read_text().splitlines()
