@@ -81,6 +81,7 @@ def test_measures_count_by_hand(tmp_path: Path):
     figures = SyntaxDecoder().measures([one])
     assert next(iter(figures)) == SyntaxDecoder.measure == "parents"
     assert figures["precedence"] == 1
+    assert "parents_low" not in figures  # of one file
     assert figures["precedence_left"] == 0
     assert figures["brackets_nearest"] == 1
     turned = decoded_of(text, {(3, 4): 1}, tmp_path)
