@@ -104,6 +104,16 @@ def test_partners_of_names_and_brackets(tmp_path: Path):
     assert "precedence" not in figures  # there is nothing to be found
 
 
+def test_a_map_that_knows_distances_alone_is_its_own_rival(tmp_path: Path):
+    text = "a = f(b, (c))\nb = a + b * c\n"
+    size = len(units_of(text))
+    far = {(i, j): float(j - i) for i in range(size) for j in range(i + 1, size)}
+    figures = SyntaxDecoder().measures([decoded_of(text, far, tmp_path)])
+    for name in ("def_use", "brackets"):
+        assert figures[f"{name}_matched"] == figures[name]
+    assert figures["def_use"] < figures["def_use_nearest"] == 1  # it takes the farthest
+
+
 def test_a_perfect_map_beats_its_rivals(tmp_path: Path):
     sample = CODE.sample(tmp_path, n=3, seed=1)
     records = list(CODE.read(list(sample.files), Problems()))
