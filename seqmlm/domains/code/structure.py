@@ -125,7 +125,8 @@ class SyntaxDecoder(Decoder):
             made[name] = total[name] / count
             if name == self.measure:
                 own = ratio([one[name] for one in files], [one[f"{name} of"] for one in files])
-                made |= {f"{name}_low": own.low, f"{name}_high": own.high}
+                if len(files) > 1:
+                    made |= {f"{name}_low": own.low, f"{name}_high": own.high}
             made |= {f"{name}_{rival}": total[f"{name}_{rival}"] / count for rival in rivals}
         return made
 

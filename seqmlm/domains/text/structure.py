@@ -146,17 +146,12 @@ class TreeDecoder(Decoder):
         hits = np.array([len(one.truth & one.trees["uuas"]) for one in found])
         ours = ratio(hits, sizes)
         gain = ratio(hits - [len(one.truth & one.trees["chain"]) for one in found], sizes)
+        made = {"uuas": ours.value, "uuas_low": ours.low, "uuas_high": ours.high}
+        made |= {name: share(name) for name in ("chain", "random", "projective")}
+        made |= {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
         return {
-            "uuas": ours.value,
-            "uuas_low": ours.low,
-            "uuas_high": ours.high,
-            "chain": share("chain"),
-            "random": share("random"),
-            "projective": share("projective"),
-            "gain": gain.value,
-            "gain_low": gain.low,
-            "gain_high": gain.high,
-        }
+            name: value for name, value in made.items() if np.isfinite(value)
+        }  # one sentence has no bounds
 
     def relations(self, decoded: Iterable[Decoded]) -> list[Relation]:
         """Each relation's edges, most frequent first: found by the spanning tree, and by the chain."""

@@ -81,6 +81,7 @@ def test_measures_count_by_hand(tmp_path: Path):
     figures = SyntaxDecoder().measures([one])
     assert next(iter(figures)) == SyntaxDecoder.measure == "parents"
     assert figures["precedence"] == 1
+    assert "parents_low" not in figures  # of one file
     assert figures["precedence_left"] == 0
     assert figures["brackets_nearest"] == 1
     turned = decoded_of(text, {(3, 4): 1}, tmp_path)
@@ -101,6 +102,16 @@ def test_partners_of_names_and_brackets(tmp_path: Path):
     figures = SyntaxDecoder().measures([decoded_of(text, bad, tmp_path)])
     assert figures["def_use"] == figures["brackets"] == 0
     assert "precedence" not in figures  # there is nothing to be found
+
+
+def test_a_map_that_knows_distances_alone_is_its_own_rival(tmp_path: Path):
+    text = "a = f(b, (c))\nb = a + b * c\n"
+    size = len(units_of(text))
+    far = {(i, j): float(j - i) for i in range(size) for j in range(i + 1, size)}
+    figures = SyntaxDecoder().measures([decoded_of(text, far, tmp_path)])
+    for name in ("def_use", "brackets"):
+        assert figures[f"{name}_matched"] == figures[name]
+    assert figures["def_use"] < figures["def_use_nearest"] == 1  # it takes the farthest
 
 
 def test_a_perfect_map_beats_its_rivals(tmp_path: Path):

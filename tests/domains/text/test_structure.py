@@ -131,6 +131,7 @@ def test_measures_count_edges_by_hand():
     assert figures["uuas"] == pytest.approx(2 / 3)
     assert figures["chain"] == pytest.approx(2 / 3)  # the comma does not separate dog and it
     assert figures["gain"] == 0
+    assert "uuas_low" not in figures  # of one sentence
     assert 0 <= figures["random"] <= 1
     assert decoder.measures([decoded_of(decoder, "x y", {}, None)]) == {}
     [first, second, third] = decoder.relations([one])
