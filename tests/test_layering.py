@@ -290,7 +290,6 @@ STAND_APART = {
     "domains.dna.bed": "a format",
     "domains.dna.fastq": "a format",
     "domains.dna.genbank": "a format",
-    "domains.text.conllu": "a format",
     "domains.code.worktree": "which files of a folder are read, beside how one is read",
     "domains.ehr.audit": "what may be told of patients, apart from their readers",
     "domains.logs.jobs": "what is planted for maps of dependence, apart from the requests",
@@ -303,7 +302,6 @@ STAND_APART = {
     "tasks.labels": "who has which label, before anything is measured",
     "tasks.score_versions": "versions of a followed model: aliases that move, and a shadow beside",
     "tokenizers.kmer_block": "one vocabulary",
-    "tokenizers.lexers": "a package",
     "tokenizers.log_fields": "what a line that is fields says, apart from lines of words",
     "tokenizers.lexers.*": "one language, or one parser",
 }

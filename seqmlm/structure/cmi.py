@@ -328,13 +328,13 @@ class Gibbs(Estimator):
                 passes[number] = sum(map(len, own.rows if self.cached else own.met))
         found, done = [], 0
         for places in all_places:
-            own = slice(done, done := done + len(places.pairs))
+            here = slice(done, done := done + len(places.pairs))
             found.append(
                 self.finished(
                     places,
-                    both_ways(places, *values[own].T),
-                    error=both_ways(places, *errors[own].T),
-                    passes=int(passes[own].sum()),
+                    both_ways(places, *values[here].T),
+                    error=both_ways(places, *errors[here].T),
+                    passes=int(passes[here].sum()),
                 )
             )
         return found
