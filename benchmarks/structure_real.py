@@ -34,6 +34,7 @@ from seqmlm.engine.pseudolikelihood import Aligned, LinearLoop, prepared
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.structure.covariance import inverse_covariance
 from seqmlm.structure.maps import apc
 from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
@@ -122,17 +123,6 @@ def mutual_information(family: Family) -> Doubles:
     return corrected((joint * np.log(joint / (own * other))).sum(axis=(2, 3)))
 
 
-def inverse_covariance(family: Family) -> Doubles:
-    """(L, L) corrected norms of the blocks of the inverse, shrunk by 4.5 / sqrt(N) (Zhang et al. 2024)."""
-    flat, weights = family.one_hot().reshape(family.number, -1), family.data.weights.numpy()
-    total = weights.sum()
-    centred = flat - (weights[:, None] * flat).sum(axis=0) / total
-    covariance = (weights[:, None] * centred).T @ centred / total
-    inverse = np.linalg.inv(covariance + 4.5 / np.sqrt(total) * np.eye(len(covariance)))
-    blocks = inverse.reshape(family.columns, family.states, family.columns, -1)
-    return corrected(np.sqrt((blocks**2).sum(axis=(1, 3))))
-
-
 def pseudolikelihood(family: Family) -> Doubles:
     """(L, L) by the linear masked model, with its own settings."""
     return trained(family, Penalty(), ITERATIONS)
@@ -140,7 +130,7 @@ def pseudolikelihood(family: Family) -> Doubles:
 
 ARMS: Mapping[str, Callable[[Family], Doubles]] = {
     "mutual information": mutual_information,
-    "inverse covariance": inverse_covariance,
+    "inverse covariance": lambda family: inverse_covariance(family.data.states.numpy(), family.states),
     "linear masked model": pseudolikelihood,
 }
 

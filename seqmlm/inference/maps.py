@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
+from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import ONE_PASS, unit_numbers
 from seqmlm.engine.windows import central_windows
@@ -250,7 +251,15 @@ def families(session: Session, most: int) -> Callable[[Iterable[Record], Problem
 
     Args:
         most: members of a family: the first row, and others spread evenly over the rest.
+
+    Raises:
+        UsageError: a linear model, which reads rows with their gaps and is of one family as a whole.
     """
+    if isinstance(session.model.rows, LinearRows):
+        raise UsageError(
+            "--family takes the gaps out of rows, which a linear model needs: leave it out, and use --method "
+            "couplings, the map of the whole family"
+        )
 
     def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         for _, rows in groupby(records, key=lambda one: (one.source, one.document)):

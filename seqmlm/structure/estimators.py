@@ -18,6 +18,7 @@ import numpy as np
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
+from seqmlm.engine.linear import LinearRows, columns_of, coupling_norms
 from seqmlm.engine.query import Query
 from seqmlm.engine.reductions import Rows
 from seqmlm.engine.types import Encoding
@@ -184,6 +185,38 @@ class Dependency(Estimator):
         return found
 
 
+class Couplings(Estimator):
+    """Frobenius norms of the couplings of a linear model in the zero-sum gauge (Ekeberg et al. 2013).
+
+    Read from its parameters: nothing is asked, and all sequences have the numbers of their columns.
+    """
+
+    name = "couplings"
+    nats = False
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        rows = self._conditionals.rows
+        if not isinstance(rows, LinearRows):
+            raise UsageError(
+                "--method couplings reads the parameters of a linear model (train --size linear); of this "
+                "one use --method cmi or jacobian"
+            )
+        self._model, self._norms = rows.model, coupling_norms(rows.model)
+
+    def passes(self, units: int, tokens: int) -> int:
+        return 0
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        found = []
+        for encoding in encodings:
+            places = self.places(encoding)
+            column = columns_of(self._model, len(encoding))[places.at]
+            values = self._norms[column[places.pairs[:, 0]], column[places.pairs[:, 1]]]
+            found.append(self.finished(places, both_ways(places, values), passes=0))
+        return found
+
+
 def _log2_odds(shares: Doubles) -> Doubles:
     kept = shares + 1e-10
     kept /= kept.sum(axis=-1, keepdims=True)
@@ -320,6 +353,8 @@ def estimator(
         return Pmi(*given, counts=counts)
     if settings.method == "cpmi":
         return Cpmi(*given)
+    if settings.method == "couplings":
+        return Couplings(*given)
     if type(units).ask is not Units.ask:
         raise UsageError(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "

@@ -24,7 +24,8 @@ from seqmlm.engine.reductions import Rows
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Encoding, InMemory
 from seqmlm.errors import StateError, TrainingError, UsageError
-from seqmlm.structure.linear import coupling_map
+from seqmlm.structure.estimators import StructureSettings, estimator
+from seqmlm.structure.maps import DependenceMap
 from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
 Doubles = NDArray[np.float64]
@@ -84,6 +85,11 @@ def numpy_cost(values: Doubles, states: NDArray[Any], weights: Doubles, penalty:
 
 def flat(model: Potts) -> Doubles:
     return np.concatenate([one.detach().double().numpy().ravel() for one in (model.fields, model.couplings)])
+
+
+def coupling_map(rows: LinearRows, encoding: Encoding, *, apc: bool = True) -> DependenceMap:
+    settings = StructureSettings(method="couplings", apc=apc)
+    return estimator(settings, Conditionals(rows), TOKENIZER.units).maps([encoding])[0]
 
 
 def fit(out: Path, penalty: Penalty, steps: int = 2000, **options: Any) -> tuple[LinearRows, Any]:
@@ -327,15 +333,17 @@ def test_the_gauge_keeps_the_probabilities_and_sums_to_zero() -> None:
 
 def test_the_map_of_a_sequence_leaves_its_gaps_out() -> None:
     rows = random_model()
-    whole, gapped = (coupling_map(rows.model, encoded()[number]) for number in (2, 1))
+    whole, gapped = (coupling_map(rows, encoded()[number], apc=False) for number in (2, 1))
     assert (whole.method, whole.nats, len(whole), len(gapped)) == ("couplings", False, 5, 4)
     kept = [0, 1, 3, 4]
     assert gapped.values[np.triu_indices(4, 1)] == pytest.approx(
         whole.values[np.ix_(kept, kept)][np.triu_indices(4, 1)]
     )
     assert np.isnan(np.diag(whole.values)).all()
+    norms = coupling_norms(rows.model)
+    assert whole.values[1, 3] == pytest.approx(norms[1, 3])
     with pytest.raises(UsageError, match="all of one length"):
-        coupling_map(rows.model, TOKENIZER.encode("ACD"))
+        coupling_map(rows, TOKENIZER.encode("ACD"))
 
 
 def test_planted_contacts_are_found(tmp_path: Path) -> None:
@@ -346,7 +354,7 @@ def test_planted_contacts_are_found(tmp_path: Path) -> None:
     rows, data = prepared(InMemory(encodings), SPACE, Penalty())
     config = LoopConfig(max_steps=20, device="cpu")
     LinearLoop(rows, data, Penalty(), config, directory=tmp_path).run()
-    values = coupling_map(rows.model, encodings[0]).values
+    values = coupling_map(rows, encodings[0]).values
     upper = np.triu_indices(len(values), 1)
     contacts = set(family.model.contacts)
     planted = np.array([pair in contacts for pair in zip(*map(np.ndarray.tolist, upper), strict=True)])

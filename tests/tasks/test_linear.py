@@ -95,6 +95,16 @@ def test_train_score_and_variants(seqmlm: Run, alignment: Path, tracked_workspac
     assert one < other
     assert both > one
 
+    mapped = seqmlm("structure", "fam", asked, "--method", "couplings", "--no-apc", "--min-separation", 1)
+    assert mapped.code == 0, mapped.err
+    pairs = [json.loads(line) for line in mapped.out.splitlines()]
+    first = {(row["i"], row["j"]): row["value"] for row in pairs if row["id"] == "r0"}
+    assert sorted(first, key=lambda pair: -first[pair])[:4] == sorted(
+        ((i, 8 - i) for i in range(4)), key=lambda pair: -first[pair]
+    )
+    family = seqmlm("structure", "fam", asked, "--method", "couplings", "--family")
+    assert (family.code, "leave it out" in family.err) == (2, True)
+
 
 def by_hand(model: LinearRows, raw: str) -> float:
     """The sum of ln p of the letters of a row, from the parameters."""
