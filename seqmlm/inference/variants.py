@@ -13,7 +13,7 @@ probability of the new unit minus that of the old one. Summed over M, with place
 For one substitution all but `wt` and `pll_delta` are the same. Of a sequence longer than the model every
 place is asked in the window in whose middle it stands, as ProteinGym does; what lies outside does not count.
 
-Where a token is several letters (k-mers, byte pairs of DNA) a letter is hidden with all tokens that show it,
+Where a token is several letters (k-mers, byte pairs) a letter is hidden with all tokens that show it,
 and read as a letter: `masked` is the one masked convention there. Of both strands the mean is taken.
 """
 
@@ -66,7 +66,7 @@ class _Wildtype:
     Args:
         text: raw.
         encoding: of it, every unit a token.
-        tokens: (U,) where its units stand.
+        tokens: (U,) where its units stand, one a letter; -1 where a letter is no unit.
 
     Attributes:
         known: (V,) log-probabilities in the contexts that variants share.
@@ -197,7 +197,13 @@ class VariantScorer:
         if text not in self._wildtypes:
             [encoding] = encoded_texts(self.session.tokenizer, [text])
             tokens = self.session.tokenizer.units.places(encoding)
-            if len(tokens) != len(text) or np.count_nonzero(encoding.groups >= 0) != len(text):
+            units = np.count_nonzero(encoding.groups >= 0)
+            if len(tokens) < len(text) and encoding.spans is not None:  # N is no unit: nothing stands there
+                every = np.full(len(text), -1, dtype=np.int64)
+                every[encoding.spans[tokens, 0]] = tokens
+                nowhere = {letter for letter, token in zip(text, every, strict=True) if token < 0}
+                tokens = tokens if nowhere & set(self._letters) else every
+            if len(tokens) != len(text) or units != np.count_nonzero(tokens >= 0):
                 raise UsageError(NOT_LETTERS)
             self._wildtypes[text] = _Wildtype(text, encoding, tokens)
         return self._wildtypes[text]

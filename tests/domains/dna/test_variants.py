@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,24 @@ def read(path: Path, reference: Path, on_error: Any = "raise") -> tuple[list[Var
 
 
 def by_hand(own: Session, text: str, masked: set[int], asked: int) -> np.ndarray[Any, Any]:
-    """(4,) log-probabilities of the bases at a place, by one forward pass of the model itself."""
+    """(4,) log-probabilities of the bases at a place, by one forward pass of transformers."""
     ids = own.tokenizer.encode(text).ids.astype(np.int64)
     first = own.tokenizer.encode("ACGT").ids[1:5]
-    ids[[one + 1 for one in masked]] = own.tokenizer.space.mask_id
+    ids[[one + 1 for one in masked]] = own.tokenizer.space.mask
     with torch.no_grad():
-        logits = own.model.rows.model(torch.from_numpy(ids)[None]).logits[0, asked + 1].double()
-    logits[torch.from_numpy(own.tokenizer.space.is_special)] = -torch.inf
+        logits = bare_model()(torch.from_numpy(ids)[None]).logits[0, asked + 1].double()
+    special = own.tokenizer.space.is_special
+    logits = logits[: len(special)]  # the model's own vocabulary is padded
+    logits[torch.from_numpy(special)] = -torch.inf
     return torch.log_softmax(logits, -1).numpy()[first]
+
+
+@cache
+def bare_model() -> Any:
+    """The same weights, without anything of ours around them."""
+    model = random_model("dna", BaseTokenizer()).rows.model
+    model.set_attn_implementation("sdpa")
+    return model.eval()
 
 
 def snv(text: str, place: int, new: str) -> Variant:
@@ -320,8 +331,8 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
         )
         assert info[2] == "END=150"  # nothing to say
         assert not (tmp_path / f"{name}.partial").exists()
-    with bgzf.open(str(tmp_path / "scored.vcf.gz")) as packed:  # refuses gzip that is not BGZF
-        assert packed.readline().startswith("##fileformat")
+    with bgzf.open(str(tmp_path / "scored.vcf.gz"), "rb") as packed:  # refuses gzip that is not BGZF
+        assert packed.readline().startswith(b"##fileformat")
     again, _, _ = read(tmp_path / "scored.vcf.gz", reference)
     assert len(again) == 5
     done = seqmlm("variants", model, out, "--reference", reference, "--out", tmp_path / "twice.vcf")
@@ -363,7 +374,7 @@ def test_requests_that_make_no_sense(seqmlm: Run, model: Path, reference: Path, 
         (2, "one wild type", (asked, "--reference", reference, "--next", "2")),
         (2, "a copy of a VCF", (table, "--reference", reference, "--out", tmp_path / "out.vcf")),
         (2, "are for proteins", (asked, "--reference", reference, "--first", "2")),
-        (3, "check --reference", (asked, "--reference", tmp_path / "nowhere.fa")),
+        (3, "nowhere.fa: no such file", (asked, "--reference", tmp_path / "nowhere.fa")),
         (3, "no record", (tmp_path / "empty.vcf", "--reference", reference)),
         (3, "no record", (tmp_path / "empty.vcf", "--reference", reference, "--out", tmp_path / "o.vcf")),
     ]
