@@ -29,7 +29,7 @@ def variants(
         typer.Option(
             "--wildtype",
             "--reference",
-            help="File of the wild type, or of the contigs that a VCF refers to. Default: the column wt_seq "
+            help="File of the wild type, or FASTA that a VCF refers to. Default: the column wt_seq "
             "or target_seq.",
         ),
     ] = None,

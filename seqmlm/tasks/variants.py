@@ -288,7 +288,7 @@ def _bits(scorer: VariantScorer, field: Variants, told: Progress) -> float | Non
     bits, chance = scorer.bits(), math.log2(len(field.letters))
     if bits is not None and bits >= chance:
         what, remedy = (
-            ("these windows", "train on this genome, or on one like it")
+            ("these windows", "train on what they are cut out of, or on its like")
             if field.windows
             else (
                 "this wild type",
@@ -315,7 +315,7 @@ def _scored(
     found: list[Judged] = []
     counts = Counter[str]()
     note = (
-        f"log-ratio (nats) of the allele to the reference by {shown_name(config.model)}, "
+        f"log-ratio (nats) of the allele to the reference by {Path(config.model).name}, "
         f"{config.convention}, pll_delta of insertions and deletions, mean of both strands; higher = fitter"
     )
     copy = None if config.out is None else field.annotated(config.table, config.out, note)
