@@ -287,7 +287,6 @@ STAND_APART = {
     "domains.*.levels": "what a field's records are judged by, a chapter a reader looks for",
     "domains.*.readers": "a field's own formats",
     "domains.ehr.readers.*": "formats of different origin",
-    "domains.dna.bed": "a format",
     "domains.dna.fastq": "a format",
     "domains.dna.genbank": "a format",
     "domains.code.worktree": "which files of a folder are read, beside how one is read",

@@ -20,12 +20,18 @@ def variants(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="FILE", help="Variants: .csv, .tsv, .jsonl, .parquet, .txt (one a line), or sequences."
+            metavar="FILE",
+            help="Variants: .csv, .tsv, .jsonl, .parquet, .txt (one a line), sequences, or a VCF.",
         ),
     ] = None,
     wildtype: Annotated[
         str | None,
-        typer.Option(help="File of the wild type. Default: the table's column wt_seq or target_seq."),
+        typer.Option(
+            "--wildtype",
+            "--reference",
+            help="File of the wild type, or FASTA that a VCF refers to. Default: the column wt_seq "
+            "or target_seq.",
+        ),
     ] = None,
     column: Annotated[
         str | None,
@@ -83,7 +89,11 @@ def variants(
         typer.Option(help="Write an HTML report with a map of all substitutions; is kept in an MLflow run."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the rows to this file: .jsonl, .csv or .parquet.")
+        Path | None,
+        typer.Option(
+            help="Write the rows to this file: .jsonl, .csv or .parquet; of a VCF also .vcf or .vcf.gz, a "
+            "copy with SEQMLM_LLR in INFO."
+        ),
     ] = None,
     domain: opt.ModelDomain = None,
     on_error: opt.OnError = "raise",
@@ -104,6 +114,11 @@ def variants(
     Rows go to --out; without it to stdout, unless --measured, --next or --json ask for something else there.
 
     Example: seqmlm variants esm2 blat.csv --wildtype blat.fasta --out scores.csv
+
+    Variants of DNA are a VCF, or a table of chrom, pos, ref and alt; each is judged in the window of the
+    genome in whose middle it stands, on both strands.
+
+    Example: seqmlm variants genome calls.vcf.gz --reference genome.fa --out scored.vcf.gz
 
     Example: seqmlm variants esm2 dms.csv --wildtype wt.fasta --measured fitness --next 20 --report dms.html
     """
@@ -143,7 +158,8 @@ def _benchmark(given: dict[str, Any], path: str | None) -> None:
     from seqmlm.tasks.assays import AssaysConfig, judge_assays
     from seqmlm.tasks.variants import agreement_table, intervals
 
-    if path is not None or any(given.pop(name) for name in _OF_FILES):
+    given["next"] = given["next"] or None
+    if path is not None or any(given.pop(name) not in (None, []) for name in _OF_FILES):
         raise UsageError(
             "--proteingym names the variants, their wild types and measurements: leave the rest out"
         )

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from seqmlm.data.problems import Problems
 from seqmlm.errors import UsageError
@@ -36,6 +36,7 @@ class Variant:
         fields: the columns of its row.
         first: number of the wild type's first unit, as people count there.
         scored: whether a masked model can say anything about it (a stop codon is no unit).
+        flank: units at each side of the edits that count in a PLL-delta; None: the whole sequence.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Variant:
     fields: Mapping[str, Any] = field(default_factory=dict)
     first: int = 1
     scored: bool = True
+    flank: int | None = None
 
     @property
     def substitutions(self) -> bool:
@@ -92,6 +94,7 @@ class VariantTable:
         sequence: that sequence itself, where it is known.
         column: that names the variants, or holds the changed sequences; None: by name.
         first: number that the table gives to the first unit of the wild type; None: inferred.
+        window: letters that the model sees at once, where wild types are cut out of something longer.
     """
 
     path: str
@@ -99,6 +102,7 @@ class VariantTable:
     sequence: str | None = None
     column: str | None = None
     first: int | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +128,40 @@ Predict = Callable[[Variant], float | None]
 """What a cheap rival says of a variant, higher = fitter; None where it says nothing."""
 
 
+class Annotated(ABC):
+    """A copy of a table of variants under way; `finish` gives it its name, `close` alone leaves nothing."""
+
+    @abstractmethod
+    def write(self, effects: Sequence[tuple[Variant, float | None]]) -> None:
+        """Take effects, in the order of the table."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Copy the rest, and put the file into its place."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self.close()
+
+
 class Variants(ABC):
     """What a field knows of its variants.
 
     Attributes:
         letters: what can stand at one place; a map of all changes has a row for each.
+        windows: whether every variant has a wild type of its own, a window; such tables are read as a stream.
+        columns: fields of a variant that its row repeats, each with its kind ("text", "integer").
     """
 
     letters: str
+    windows: ClassVar[bool] = False
+    columns: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
     def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
@@ -158,6 +188,24 @@ class Variants(ABC):
         Raises:
             DataError: an alignment that cannot be read, or that no wild type belongs to.
         """
+
+    def mirrored(self, variant: Variant) -> Variant | None:
+        """The same variant as the other strand has it, where there is one: the mean of both is the effect."""
+        return None
+
+    def annotated(self, table: VariantTable, out: Path, note: str) -> Annotated | None:
+        """A copy of the table with effects in it, where the name of `out` asks for one; else None.
+
+        Args:
+            table: the variants.
+            out: the copy.
+            note: what the effects are, in one line.
+
+        Raises:
+            UsageError: the table is of another format than the copy.
+            StateError: it cannot be written.
+        """
+        return None
 
     def assays(self, folder: Path) -> list[Assay]:
         """The assays of a benchmark that the field has.

@@ -12,12 +12,15 @@ probability of the new unit minus that of the old one. Summed over M, with place
 
 For one substitution all but `wt` and `pll_delta` are the same. Of a sequence longer than the model every
 place is asked in the window in whose middle it stands, as ProteinGym does; what lies outside does not count.
+
+Where a token is several letters (k-mers, byte pairs) a letter is hidden with all tokens that show it,
+and read as a letter: `masked` is the one masked convention there. Of both strands the mean is taken.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +39,7 @@ from seqmlm.inference.session import Session
 
 MASKED = ("masked", "wt", "mask_fill", "mutant", "match_fill")
 CONVENTIONS = (*MASKED, "pll_delta")
+NOT_LETTERS = "variants need a model whose units are single letters, each a token"
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -62,7 +66,7 @@ class _Wildtype:
     Args:
         text: raw.
         encoding: of it, every unit a token.
-        tokens: (U,) where its units stand.
+        tokens: (U,) where its units stand, one a letter; -1 where a letter is no unit.
 
     Attributes:
         known: (V,) log-probabilities in the contexts that variants share.
@@ -93,14 +97,37 @@ class VariantScorer:
         session: the model; counts must not be mixed in.
         letters: what can stand at one place.
         pll: the PLL-delta of all variants, not of deletions and insertions alone.
+        mirrored: the same variant as the other strand has it, or None; the mean of both is taken.
+        windows: nearly every variant has a wild type of its own: none is remembered for a later call.
+
+    Attributes:
+        one_letter: whether every letter is a token; else `masked` is the one masked convention.
+
+    Raises:
+        UsageError: the model's units are not single letters.
     """
 
-    def __init__(self, session: Session, letters: str, *, pll: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        letters: str,
+        *,
+        pll: bool = False,
+        mirrored: Callable[[Variant], Variant | None] = lambda one: None,
+        windows: bool = False,
+    ) -> None:
         self.session, self._pll, self._letters = session, pll, letters
+        self._mirrored, self._windows = mirrored, windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
-        alphabet = self._checked(letters, session.tokenizer.encode_symbols(letters))
-        self._ids = dict(zip(letters, alphabet.encoding.ids[alphabet.tokens], strict=True))
+        self._surprisal, self._asked = 0.0, 0  # of what wild types have that are forgotten
+        self._symbols = session.tokenizer.units.names
+        self.one_letter = self._symbols is None or session.tokenizer.single_tokens
+        if self.one_letter:
+            own = self._checked(letters, session.tokenizer.encode_symbols(letters))
+            self._ids = dict(zip(letters, own.encoding.ids[own.tokens], strict=True))
+        elif not set(letters) <= set(self._symbols or ()):
+            raise UsageError(NOT_LETTERS)
 
     def effects(self, variants: Sequence[Variant]) -> list[Effects]:
         """Log-ratios (nats) of some variants by convention, higher = fitter; {} for what is not scored.
@@ -109,15 +136,31 @@ class VariantScorer:
             DataError: a sequence that cannot be spelled.
             UsageError: a unit of the model is not one letter.
         """
+        others = {n: other for n, one in enumerate(variants) if (other := self._mirrored(one)) is not None}
+        found = self._effects([*variants, *others.values()])
+        for number, other in zip(others, found[len(variants) :], strict=True):
+            found[number] = {name: (value + other[name]) / 2 for name, value in found[number].items()}
+        if self._windows:
+            self._surprisal, self._asked = self._surprisals()
+            self._wildtypes.clear()
+        return found[: len(variants)]
+
+    def _effects(self, variants: Sequence[Variant]) -> list[Effects]:
         found: list[Effects] = [{} for _ in variants]
-        places = {n: self._places(one) for n, one in enumerate(variants) if one.scored and one.substitutions}
+        exchanged = [n for n, one in enumerate(variants) if one.scored and one.substitutions]
+        if not self.one_letter:
+            for number, value in zip(exchanged, self._hidden([variants[n] for n in exchanged]), strict=True):
+                found[number] = {"masked": value}
+            exchanged = []
+        places = {n: self._places(variants[n]) for n in exchanged}
         contexts: dict[str, dict[Context, None]] = {}
         for number, own in places.items():
             wanted = contexts.setdefault(variants[number].wildtype, {})
             wanted.update(dict.fromkeys(context for place in own for context in place[2:]))
-            if own and len(self._own(variants[number].wildtype).encoding) <= self.session.card.max_length:
+            text = variants[number].wildtype
+            if own and not self._windows and len(self._own(text).encoding) <= self.session.card.max_length:
                 # One pass answers for all places: later batches will find theirs there.
-                wanted.update(dict.fromkeys(map(Context, range(len(variants[number].wildtype)))))
+                wanted.update(dict.fromkeys(map(Context, range(len(text)))))
         answers = {text: self._rows(self._own(text), asked) for text, asked in contexts.items()}
         for number, own in places.items():
             found[number] = _summed(own, answers[variants[number].wildtype])
@@ -137,13 +180,18 @@ class VariantScorer:
 
     def bits(self) -> float | None:
         """Mean surprisal of what the wild types have at the places asked by `masked`; None if none was."""
+        total, count = self._surprisals()
+        return total / count / math.log(2) if count else None
+
+    def _surprisals(self) -> tuple[float, int]:
+        """The sum of them (nats), and how many."""
         found = [
             -float(row[own.encoding.ids[own.tokens[one.place]]])
             for own in self._wildtypes.values()
             for one, row in own.known.items()
             if one.masked
         ]
-        return float(np.mean(found)) / math.log(2) if found else None
+        return self._surprisal + sum(found), self._asked + len(found)
 
     def _own(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:
@@ -153,8 +201,14 @@ class VariantScorer:
 
     def _checked(self, text: str, encoding: Encoding) -> _Wildtype:
         tokens = self.session.tokenizer.units.places(encoding)
-        if len(tokens) != len(text) or np.count_nonzero(encoding.groups >= 0) != len(text):
-            raise UsageError("variants need a model whose units are single letters, each a token")
+        units = np.count_nonzero(encoding.groups >= 0)
+        if len(tokens) < len(text) and encoding.spans is not None:  # N is no unit: nothing stands there
+            every = np.full(len(text), -1, dtype=np.int64)
+            every[encoding.spans[tokens, 0]] = tokens
+            nowhere = {letter for letter, token in zip(text, every, strict=True) if token < 0}
+            tokens = tokens if nowhere & set(self._letters) else every
+        if len(tokens) != len(text) or units != np.count_nonzero(tokens >= 0):
+            raise UsageError(NOT_LETTERS)
         return _Wildtype(text, encoding, tokens)
 
     def _places(self, variant: Variant) -> list[_Place]:
@@ -221,21 +275,84 @@ class VariantScorer:
             substituted_in=changed[:, 2] if put else None,
         )
 
+    def _hidden(self, variants: Sequence[Variant]) -> list[float]:
+        """`masked` where tokens are several letters: each letter hidden with all tokens that show it."""
+        rule, session = self.session.tokenizer.units, self.session
+        assert rule.names is not None
+        symbol = {letter: number for number, letter in enumerate(rule.names)}
+        encodings = encoded_texts(session.tokenizer, [one.wildtype for one in variants])
+        queries, of = [], []
+        for number, (one, encoding) in enumerate(zip(variants, encodings, strict=True)):
+            for edit in one.edits:
+                gapped = rule.open(encoding, [(edit.start, edit.end)])
+                queries.append(rule.ask_gaps(rule.narrowed(gapped, 0, session.card.max_length)))
+                of.append((number, symbol[edit.text], symbol[one.wildtype[edit.start]]))
+        found = [0.0] * len(variants)
+        want = (Rows(),)
+        answers = session.conditionals().ask(queries, rule.needs(want))
+        for (number, new, old), query, answer in zip(of, queries, answers, strict=True):
+            [row] = rule.read(query, answer, want).values[Rows.name]
+            found[number] += float(row[new]) - float(row[old])
+            self._surprisal, self._asked = self._surprisal - float(row[old]), self._asked + 1
+        return found
+
     def _deltas(self, variants: Sequence[Variant]) -> list[Effects]:
         """PLL of each mutant minus that of its wild type, and the same of their means over units."""
-        new = [
-            text for text in dict.fromkeys(one.wildtype for one in variants) if self._own(text).pll is None
-        ]
-        texts = [*new, *(one.mutant for one in variants)]
-        scores = self._scorer.sequences(encoded_texts(self.session.tokenizer, texts))
+        whole = [one for one in variants if one.flank is None]
+        new = dict.fromkeys(one.wildtype for one in whole if self._own(one.wildtype).pll is None)
+        texts = [*new, *(one.mutant for one in whole)]
+        encodings = encoded_texts(self.session.tokenizer, texts)
+        wanted = [np.ones(len(one), dtype=np.bool_) for one in encodings]
+        for one in variants:
+            if one.flank is not None:
+                pair = encoded_texts(self.session.tokenizer, [one.wildtype, one.mutant])
+                wanted += self._segments(one, pair[0], pair[1])
+                encodings += pair
+        scores = self._scorer.sequences(encodings, wanted=wanted)
         for text, score in zip(new, scores, strict=False):
             self._own(text).pll = score.pll
+        mutants, pairs = iter(scores[len(new) : len(texts)]), iter(scores[len(texts) :])
         found = []
-        for one, score in zip(variants, scores[len(new) :], strict=True):
-            before = self._own(one.wildtype).pll or 0.0
-            mean = score.pll / max(1, len(one.mutant)) - before / len(one.wildtype)
-            found.append({"pll_delta": score.pll - before, "pll_delta_per_unit": mean})
+        for one in variants:
+            before = (self._own(one.wildtype).pll or 0.0) if one.flank is None else next(pairs).pll
+            after = next(mutants if one.flank is None else pairs).pll
+            found.append({"pll_delta": after - before})
+            if one.flank is None:
+                mean = after / max(1, len(one.mutant)) - before / len(one.wildtype)
+                found[-1]["pll_delta_per_unit"] = mean
         return found
+
+    def _segments(self, variant: Variant, old: Encoding, new: Encoding) -> list[NDArray[np.bool_]]:
+        """(L,) of wild type and mutant: the tokens of what changes and of `flank` letters at each side.
+
+        Tokens may be cut otherwise in the mutant: the segment ends where both have the end of a token, so
+        that both count the same letters beside the change.
+        """
+        assert variant.flank is not None
+        sizes = len(variant.wildtype), len(variant.mutant)
+        left = max(0, variant.edits[0].start - variant.flank)
+        right = max(0, sizes[0] - variant.edits[-1].end - variant.flank)
+        # Residues have no spans: there each token is a letter, and its group says which.
+        spans = [_spans(one) for one in (old, new)]
+        starts = np.intersect1d(spans[0][:, 0], spans[1][:, 0])
+        ends = np.intersect1d(sizes[0] - spans[0][:, 1], sizes[1] - spans[1][:, 1])
+        left = int(starts[starts <= left].max(initial=0))
+        right = int(ends[ends <= right].max(initial=0))
+        rule, found = self.session.tokenizer.units, []
+        for encoding, size in zip((old, new), sizes, strict=True):
+            at = rule.spans(encoding)[:, 0]
+            wanted = np.zeros(len(encoding), dtype=np.bool_)
+            wanted[rule.places(encoding)[(at >= left) & (at < size - right)]] = True
+            found.append(wanted)
+        return found
+
+
+def _spans(encoding: Encoding) -> Longs:
+    """(T, 2) the letters of each token that is one."""
+    inside = encoding.groups >= 0
+    if encoding.spans is not None:
+        return encoding.spans[inside].astype(np.int64)
+    return encoding.groups[inside].astype(np.int64)[:, None] + np.arange(2)
 
 
 def _summed(places: Sequence[_Place], rows: Mapping[Context, Floats]) -> Effects:

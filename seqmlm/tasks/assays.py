@@ -22,9 +22,8 @@ from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarize
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.runner import NoProgress, Progress
 from seqmlm.inference.session import Session
-from seqmlm.inference.variants import VariantScorer
 from seqmlm.tasks.gaps import GapConfig
-from seqmlm.tasks.variants import Judged, Measurements, VariantsConfig, judged
+from seqmlm.tasks.variants import Judged, Measurements, VariantsConfig, judged, scorer_of
 
 SUMMARY = "summary.csv"
 
@@ -94,7 +93,7 @@ def _assay(
     variants = list(field.read(assay.table, Problems(), told.message))
     asked = VariantsConfig(model=config.model, paths=(assay.table.path,), measured=assay.measured)
     measured = Measurements.of(asked, field, session, variants)
-    scorer = VariantScorer(session, field.letters, pll=config.convention == "pll_delta")
+    scorer = scorer_of(session, field, config.convention)
     done = [
         one
         for at in range(0, len(variants), BATCH_RECORDS)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -169,10 +172,15 @@ class Judged:
         """Higher = fitter; None where it has none."""
         return self.effects.get(self.convention)
 
-    def row(self) -> Fields:
-        """The line of the output."""
+    def row(self, columns: Iterable[str] = ()) -> Fields:
+        """The line of the output.
+
+        Args:
+            columns: fields of the variant that it repeats.
+        """
         one = self.variant
-        told = {"id": one.name, "source": one.source, "line": one.line, "effect": self.effect}
+        told = {"id": one.name, "source": one.source, "line": one.line}
+        told |= {name: one.fields.get(name) for name in columns} | {"effect": self.effect}
         known = {name: self.effects.get(name) for name in (*CONVENTIONS, "pll_delta_per_unit")}
         return {**told, "convention": self.convention if self.effects else None, **known}
 
@@ -207,25 +215,35 @@ def judge_variants(
     session = config.open()
     check_outputs(outputs, folder=session.model.path)
     field = session.domain.variants()
+    if config.next and field.windows:
+        raise UsageError("--next needs variants of one wild type, and here each has a window of its own")
+    scorer = scorer_of(session, field, config.convention)
     quarantine = Path(f"{config.out or 'variants'}.quarantine.jsonl")
     with Problems(config.on_error, quarantine=quarantine) as problems:
-        variants = list(field.read(config.table, problems, told.message))
-        if not variants:
+        variants: Iterable[Variant] = field.read(_table(config, session, field), problems, told.message)
+        compares = config.measured is not None or config.report is not None
+        if compares or not field.windows:  # else as a stream: a file of genomes is never held whole
+            variants = list(variants)
+            if not variants:
+                raise problems.nothing()
+            if config.next and len({one.wildtype for one in variants}) > 1:
+                raise UsageError("--next needs variants of one wild type, and these have several")
+        measured = None
+        if config.measured is not None:
+            assert isinstance(variants, list)
+            measured = Measurements.of(config, field, session, variants)
+        found, counts = _scored(config, session, scorer, field, variants, problems, stdout, told)
+        if not counts.total():
             raise problems.nothing()
-        if config.next and len({one.wildtype for one in variants}) > 1:
-            raise UsageError("--next needs variants of one wild type, and these have several")
-        measured = None if config.measured is None else Measurements.of(config, field, session, variants)
-        scorer = VariantScorer(session, field.letters, pll=config.convention == "pll_delta")
-        found = _scored(config, session, scorer, variants, problems, stdout, told)
         grid = None
-        if config.next or config.report is not None:
+        if isinstance(variants, list) and not field.windows and (config.next or config.report is not None):
             grid = Grid.of(variants, scorer, field.letters)
         result = VariantsResult(
-            variants=len(variants),
-            scored=sum(one.effect is not None for one in found),
+            variants=counts.total(),
+            scored=counts["scored"],
             bad=problems.bad_count,
             convention=config.convention,
-            wildtype_bits=_bits(scorer, field.letters, told),
+            wildtype_bits=_bits(scorer, field, told),
             agreement=None if measured is None else measured.compared(found),
             suggestions=() if grid is None else grid.suggestions(config.next, measured),
             passes=session.conditionals().statistics.unique,
@@ -238,16 +256,47 @@ def judge_variants(
     return result
 
 
-def _bits(scorer: VariantScorer, letters: str, told: Progress) -> float | None:
+def scorer_of(session: Session, field: Variants, convention: str) -> VariantScorer:
+    """What scores the variants of a field by a convention.
+
+    Raises:
+        UsageError: the model cannot be asked that way.
+    """
+    pll = convention == "pll_delta"
+    scorer = VariantScorer(session, field.letters, pll=pll, mirrored=field.mirrored, windows=field.windows)
+    if not scorer.one_letter and convention not in ("masked", "pll_delta"):
+        raise UsageError(
+            f"--convention {convention} needs a model in which every letter is a token; here one is "
+            "several: use masked or pll_delta"
+        )
+    return scorer
+
+
+def _table(config: VariantsConfig, session: Session, field: Variants) -> VariantTable:
+    """The table, with what the model sees at once where wild types are windows."""
+    if not field.windows:
+        return config.table
+    special = int(np.count_nonzero(session.tokenizer.encode(field.letters).groups < 0))
+    return replace(config.table, window=session.card.max_length - special)
+
+
+def _bits(scorer: VariantScorer, field: Variants, told: Progress) -> float | None:
     """How well the model knows the wild type; says so where that is no better than chance.
 
     Effects are worth little there (Gordon et al. 2024): the model has seen nothing like it.
     """
-    bits, chance = scorer.bits(), math.log2(len(letters))
+    bits, chance = scorer.bits(), math.log2(len(field.letters))
     if bits is not None and bits >= chance:
+        what, remedy = (
+            ("these windows", "train on what they are cut out of, or on its like")
+            if field.windows
+            else (
+                "this wild type",
+                "cut it as the training data are cut, such as to one of its domains, or train on its family",
+            )
+        )
         told.message(
-            f"the model does not know this wild type: {bits:.2f} bits at a place, by chance {chance:.2f}; "
-            "cut it as the training data are cut, such as to one of its domains, or train on its family"
+            f"the model does not know {what}: {bits:.2f} bits at a place, by chance {chance:.2f}; {remedy}"
         )
     return bits
 
@@ -256,29 +305,48 @@ def _scored(
     config: VariantsConfig,
     session: Session,
     scorer: VariantScorer,
-    variants: Sequence[Variant],
+    field: Variants,
+    variants: Iterable[Variant],
     problems: Problems,
     stdout: TextIO | None,
     told: Progress,
-) -> list[Judged]:
-    """Score and write all variants, batch by batch."""
+) -> tuple[list[Judged], Counter[str]]:
+    """Score and write all variants, batch by batch; those of a stream are not kept, but counted."""
     found: list[Judged] = []
+    counts = Counter[str]()
+    note = (
+        f"log-ratio (nats) of the allele to the reference by {Path(config.model).name}, "
+        f"{config.convention}, pll_delta of insertions and deletions, mean of both strands; higher = fitter"
+    )
+    copy = None if config.out is None else field.annotated(config.table, config.out, note)
 
     def answers(batch: Sequence[Variant]) -> list[Judged]:
         return judged(scorer, batch, config.convention)
 
     def rows(done: list[Judged]) -> list[Fields]:
-        found.extend(done)
-        return [one.row() for one in done]
+        if isinstance(variants, list):
+            found.extend(done)
+        counts.update("scored" if one.effect is not None else "unscored" for one in done)
+        counts_of["mixed"] += sum(one.convention != config.convention and bool(one.effects) for one in done)
+        if copy is not None:
+            copy.write([(one.variant, one.effect) for one in done])
+        return [one.row(field.columns) for one in done]
 
-    output = Output(config.out, COLUMNS, format=format_of(config.out, config.format_out), stdout=stdout)
-    Runner(session, answers, rows, output, problems, progress=told).run_items(variants)
-    if mixed := sum(one.convention != config.convention and bool(one.effects) for one in found):
+    counts_of = Counter[str]()
+    columns = Schema(columns={**dict(islice(COLUMNS.columns.items(), 3)), **field.columns, **COLUMNS.columns})
+    path, out = (config.out, stdout) if copy is None else (None, None)
+    output = Output(path, columns, format=format_of(path, config.format_out), stdout=out)
+    with copy or nullcontext():
+        runner = Runner(session, answers, rows, output, problems, progress=told)
+        runner.run_items(variants)
+        if copy is not None and runner.stopped is None and counts:
+            copy.finish()
+    if mixed := counts_of["mixed"]:
         told.message(
-            f"{mixed:,} of {len(found):,} variants are deletions or insertions: they have pll_delta, "
+            f"{mixed:,} of {counts.total():,} variants are deletions or insertions: they have pll_delta, "
             "which others do not compare with; --convention pll_delta gives it for all"
         )
-    return found
+    return found, counts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -290,12 +358,14 @@ class Measurements:
         fit: (N,) True for those that count as fit.
         predictions: by name (N,).
         variants: N of them.
+        places: of each; variants of one place count together in a bootstrap.
     """
 
     values: Doubles
     fit: NDArray[np.bool_]
     predictions: Mapping[str, Doubles]
     variants: Sequence[Variant]
+    places: Sequence[tuple[int, ...]]
 
     @classmethod
     def of(
@@ -315,6 +385,9 @@ class Measurements:
             fit = values >= cutoff
         named = {name: _numbers(variants, name) for name in config.prediction}
         texts = list(dict.fromkeys(one.wildtype for one in variants))
+        places = [tuple(edit.start for edit in one.edits) for one in variants]
+        if field.windows:  # every window has its variant in the middle: a place is a row of the file
+            places = [(one.line,) for one in variants]
         rivals = dict(field.rivals(texts, config.alignment))
         if config.alignment is None and (floor := training_floor(session)) is not None:
             rivals[TRAINING] = floor
@@ -322,13 +395,13 @@ class Measurements:
             own = np.array([_number(predict(one) if one.scored else None) for one in variants])
             if np.isfinite(own).any():
                 named[name] = own
-        return cls(values=values, fit=fit, predictions=named, variants=variants)
+        return cls(values=values, fit=fit, predictions=named, variants=variants, places=places)
 
     def compared(self, judged: Sequence[Judged], draws: int = DRAWS) -> Agreement:
         """How the model and the others agree with the measurements, on variants that have all of them."""
         own = np.array([_number(one.effect) for one in judged])
-        places = [tuple(edit.start for edit in one.edits) for one in self.variants]
-        return agreement(self.values, {"model": own, **self.predictions}, self.fit, places, draws=draws)
+        named = {"model": own, **self.predictions}
+        return agreement(self.values, named, self.fit, self.places, draws=draws)
 
 
 def training_floor(session: Session) -> Any:
@@ -337,7 +410,7 @@ def training_floor(session: Session) -> Any:
         expert = stored_expert(session.model, "counts")
     except StateError:
         return None
-    if expert is None:
+    if expert is None or not session.tokenizer.single_tokens:
         return None
     log2, tokenizer = expert.log2_unigram, session.tokenizer
 

@@ -156,6 +156,6 @@ def test_places_outside_a_window_do_not_count():
         assert both[name] == pytest.approx(each[0][name] + each[1][name], abs=1e-5)
 
 
-def test_a_model_of_kmers_is_refused():
+def test_a_model_whose_letters_are_others_is_refused():
     with pytest.raises(UsageError, match="single letters"):
-        VariantScorer(Session(random_model("dna", KmerTokenizer(k=3))), "ACGT")
+        VariantScorer(Session(random_model("dna", KmerTokenizer(k=3))), STANDARD)

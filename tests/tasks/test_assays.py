@@ -94,6 +94,14 @@ def test_subjects_and_kinds_count_alike():
     assert overall.low < overall.value < overall.high
 
 
+@pytest.mark.parametrize("given", [("--first", "0"), ("--cutoff", "0"), ("--next", "2"), ("--measured", "x")])
+def test_what_the_reference_file_says_is_not_given_too(
+    seqmlm: Run, esm: Path, folder: Path, given: tuple[str, str]
+):
+    done = seqmlm("variants", esm, "-d", "protein", "--proteingym", folder, *given)
+    assert (done.code, "leave the rest out" in done.err) == (2, True)
+
+
 def test_folders_that_are_none(seqmlm: Run, esm: Path, folder: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     given = ("variants", esm, "-d", "protein", "--proteingym")

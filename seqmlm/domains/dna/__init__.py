@@ -29,6 +29,7 @@ from seqmlm.tokenizers.nucleotide import reverse_complement
 
 if TYPE_CHECKING:
     from seqmlm.domains.structure import Decoder
+    from seqmlm.domains.variants import Variants
     from seqmlm.reports.pictures import Picture
 
 REGION = 2 * BLOCK
@@ -118,6 +119,12 @@ class DNADomain(Domain):
         if scoring and named is not None and "context" in named.options():
             options = {"context": CONTEXT, **options}
         return super().read(paths, problems, format=format, scoring=scoring, **options)
+
+    def variants(self) -> Variants:
+        """Alleles of a VCF or a table, against the reference."""
+        from seqmlm.domains.dna.variants import DNAVariants
+
+        return DNAVariants()
 
     def blank(self, units: int) -> str:
         """Gaps."""

@@ -51,7 +51,7 @@ def read_bed(
     source = source_of(path)
     if genome is None:
         raise UsageError("a BED file names windows of a genome: add --option genome=FILE.fasta")
-    with _indexed(genome) as fasta:
+    with indexed(genome) as fasta:
         for number, text in lines(source, problems):
             if text.startswith(("##fileformat=VCF", "#CHROM\t")):
                 reason = "a VCF file where BED windows were expected"
@@ -140,13 +140,21 @@ def _window(text: str, source: str, line: int, fasta: Any, problems: Problems) -
 
 
 @contextmanager
-def _indexed(genome: str) -> Iterator[Any]:
-    """The genome for random access."""
+def indexed(genome: str, option: str = "--option genome=FILE") -> Iterator[Any]:
+    """The genome for random access: contig name to letters.
+
+    Args:
+        genome: FASTA, plain or packed by bgzip; its index is made beside it, or in a temporary folder.
+        option: that named it, for the message.
+
+    Raises:
+        DataError: no such file, or one that cannot be indexed.
+    """
     import pyfaidx
 
     path = Path(genome)
     if not path.is_file():
-        raise DataError("no such genome file", source=genome, remedy="check --option genome=FILE")
+        raise DataError("no such genome file", source=genome, remedy=f"check {option}")
     try:
         fasta = pyfaidx.Fasta(str(_indexable(path)), as_raw=True, rebuild=True)
     except Exception as error:  # pyfaidx and bgzf raise whatever they meet

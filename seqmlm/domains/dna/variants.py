@@ -1,0 +1,422 @@
+"""Variants of genomes: VCF and tables of chrom, pos, ref and alt, checked against the reference.
+
+A variant's wild type is the window of the reference in whose middle it stands; at an end of a contig the
+window is shifted, not padded. Files are read as a stream, the reference by random access: neither is held
+whole. Alleles that are no sequence (`*`, `<DEL>`, breakends) are passed over and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from seqmlm.data.files import stem_suffix
+from seqmlm.data.lines import lines
+from seqmlm.data.problems import Problems
+from seqmlm.data.rows import read_rows
+from seqmlm.domains.dna.bed import indexed
+from seqmlm.domains.dna.genes import known_as
+from seqmlm.domains.variants import Annotated, Edit, Predict, Variant, Variants, VariantTable, changes
+from seqmlm.engine.durable import move_into_place, refuse_irregular
+from seqmlm.errors import DataError, StateError, UsageError, number_of
+from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
+
+WINDOW = 512
+"""Bases of a window at most."""
+
+FLANK = 16
+"""Bases at each side of a variant that its PLL-delta counts: effects fade with them, the cost does not."""
+
+FIRST_ROWS = 1000
+"""Alleles by which it is told whether a file is of another genome."""
+
+MOST_WRONG = 0.05
+"""Share of wrong reference bases among them, from which on it is."""
+
+LEAST_WRONG = 5  # of them at least: one wrong row of ten is a wrong row
+
+INFO = "SEQMLM_LLR"
+"""The INFO field of a scored VCF."""
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "chrom": ("#chrom", "chrom", "chr", "contig", "chromosome"),
+    "pos": ("pos", "position"),
+    "ref": ("ref", "reference"),
+    "alt": ("alt", "alternative", "alternate"),
+}
+
+_BASES = re.compile(r"[ACGTNacgtn]+")
+_NUMBER = re.compile(r"\d{1,18}")
+_COLUMNS = ("chrom", "pos", "ref", "alt")
+_SUFFIXES = (".vcf", ".vcf.gz", ".vcf.bgz")
+
+
+class _Allele(NamedTuple):
+    """An allele as it is written.
+
+    Args:
+        number: among those of its line, from 0 on.
+        bad: what is wrong with its line; the other fields mean nothing then.
+    """
+
+    line: int
+    number: int
+    chrom: str
+    pos: int
+    ref: str
+    alt: str
+    fields: Mapping[str, Any]
+    bad: str = ""
+
+
+class DNAVariants(Variants):
+    """Variants of genomes."""
+
+    letters = BASES
+    windows = True
+    columns: ClassVar[Mapping[str, Any]] = {"chrom": "text", "pos": "integer", "ref": "text", "alt": "text"}
+
+    def read(self, table: VariantTable, problems: Problems, say: Callable[[str], None]) -> Iterator[Variant]:
+        if table.wildtype is None:
+            raise UsageError("variants of DNA are checked against a genome: name it with --reference FILE.fa")
+        if table.column is not None or table.first is not None:
+            raise UsageError("--column and --first are for proteins; DNA has chrom, pos, ref and alt")
+        passed = Counter[str]()
+        with indexed(table.wildtype, "--reference") as genome:
+            place = _Placed(genome, table, passed)
+            alleles = _vcf(table.path) if _is_vcf(table.path) else _rows(table.path)
+            first = list(islice(alleles, FIRST_ROWS))
+            place.same_genome(first)
+            for one in chain(first, alleles):
+                try:
+                    found = place(one)
+                except ValueError as error:
+                    remedy = "correct it, or leave it out (--on-error skip)"
+                    problems.bad(DataError(str(error), source=table.path, line=one.line, remedy=remedy))
+                    continue
+                if found is not None:
+                    yield found
+        for reason, count in sorted(passed.items()):
+            say(f"{number_of(count, 'allele')} not scored: {reason}")
+
+    def mirrored(self, variant: Variant) -> Variant | None:
+        """The reverse complement."""
+        size = len(variant.wildtype)
+        edits = tuple(
+            Edit(size - one.end, size - one.start, reverse_complement(one.text))
+            for one in reversed(variant.edits)
+        )
+        return replace(variant, wildtype=reverse_complement(variant.wildtype), edits=edits)
+
+    def rivals(self, wildtypes: Sequence[str], alignment: str | None) -> Mapping[str, Predict]:
+        """Transitions before transversions; and how frequent the triplet of bases is in the windows."""
+        if alignment is not None:
+            raise UsageError("--alignment is for proteins: a genome's variants have no family")
+        counts = Counter[str]()
+        for text in wildtypes:
+            for strand in (text, reverse_complement(text)):
+                counts.update(strand[i : i + 3] for i in range(len(strand) - 2))
+
+        def transition(variant: Variant) -> float | None:
+            if not variant.substitutions:
+                return None
+            pairs = [{variant.wildtype[one.start], one.text} for one in variant.edits]
+            return float(sum(pair in ({"A", "G"}, {"C", "T"}) for pair in pairs) - len(pairs))
+
+        def triplets(variant: Variant) -> float | None:
+            if not variant.substitutions:
+                return None
+            total = 0.0
+            for one in variant.edits:
+                before, after = (
+                    variant.wildtype[max(0, one.start - 1) : one.start],
+                    variant.wildtype[one.end :][:1],
+                )
+                new, old = (
+                    counts[before + one.text + after],
+                    counts[before + variant.wildtype[one.start] + after],
+                )
+                total += float(np.log(new + 1) - np.log(old + 1))
+            return total
+
+        return {"transition": transition, "triplet frequencies": triplets}
+
+    def annotated(self, table: VariantTable, out: Path, note: str) -> Annotated | None:
+        """The same VCF with `SEQMLM_LLR` in INFO; a name in .gz is packed by bgzip."""
+        if not out.name.lower().endswith(_SUFFIXES):
+            return None
+        if not _is_vcf(table.path):
+            raise UsageError("a scored VCF is a copy of a VCF, and the variants are a table: name a .csv")
+        return _ScoredVCF(table.path, out, note)
+
+
+def _is_vcf(path: str) -> bool:
+    return path.lower().endswith(_SUFFIXES) or stem_suffix(path) == ".vcf"
+
+
+class _Placed:
+    """Alleles to windows of the genome.
+
+    Args:
+        genome: for random access.
+        table: the path, and how much the model sees at once.
+        passed: counts alleles that have no score, by reason.
+    """
+
+    def __init__(self, genome: Any, table: VariantTable, passed: Counter[str]) -> None:
+        self._genome, self._table, self._passed = genome, table, passed
+        self._window = min(WINDOW, table.window or WINDOW)
+
+    def same_genome(self, first: Sequence[_Allele]) -> None:
+        """Refuse a file of which the first alleles say that it is of another genome.
+
+        Raises:
+            DataError: that it is likely so, with counts.
+        """
+        readable = [one for one in first if not one.bad]
+        if not readable:
+            return
+        known = [(one, name) for one in readable if (name := known_as(one.chrom, self._genome)) is not None]
+        remedy = "name the reference that the variants were called with (--reference)"
+        if not known:
+            own = ", ".join(list(dict.fromkeys(one.chrom for one in readable))[:3])
+            theirs = ", ".join(list(self._genome.keys())[:3])
+            reason = (
+                f"none of the contigs of the first {number_of(len(readable), 'allele')} ({own}) is in the "
+                f"reference ({theirs}): it is likely another assembly, or a part of one"
+            )
+            raise DataError(reason, source=self._table.path, remedy=remedy)
+        wrong = sum(self._at(name, one.pos, len(one.ref)) != one.ref.upper() for one, name in known)
+        if wrong >= LEAST_WRONG and wrong > MOST_WRONG * len(known):
+            reason = (
+                f"{wrong:,} of the first {len(known):,} reference alleles are not what the reference has "
+                "there: it is likely another assembly"
+            )
+            raise DataError(reason, source=self._table.path, remedy=remedy)
+
+    def __call__(self, one: _Allele) -> Variant | None:
+        """The variant of an allele; None for one that is no sequence.
+
+        Raises:
+            ValueError: what is wrong with it.
+        """
+        if one.bad:
+            raise ValueError(one.bad)
+        contig = known_as(one.chrom, self._genome)
+        if contig is None:
+            raise ValueError(f"a contig that the reference does not have: {one.chrom[:60]}")
+        size = len(self._genome[contig])
+        if not 1 <= one.pos <= one.pos + len(one.ref) - 1 <= size:
+            raise ValueError(f"position {one.pos} is outside {contig}, which has {size:,} bases")
+        ref, alt = one.ref.upper(), one.alt.upper()
+        if (there := self._at(contig, one.pos, len(ref))) != ref:
+            raise ValueError(f"the reference has {_short(there)} at {contig}:{one.pos}, not {_short(ref)}")
+        if one.alt == "." or not _BASES.fullmatch(alt):
+            self._passed["no sequence (*, <DEL>, a breakend, or no alternative)"] += 1
+            return None
+        edits = changes(ref, alt)
+        begin = one.pos - 1 + (edits[0].start if edits else 0)
+        end = one.pos - 1 + (edits[-1].end if edits else len(ref))
+        # As many bases at one side as at the other: the window is the same on the other strand.
+        width = self._window - (self._window - (end - begin)) % 2
+        scored = "N" not in alt + ref and max(end - begin, len(alt)) <= width // 2
+        if not scored:
+            self._passed[f"N, or longer than half a window ({width // 2:,} bases)"] += 1
+        start = max(0, min(begin - (width - (end - begin)) // 2, size - width))
+        letters = _bases(str(self._genome[contig][start : start + width]))
+        offset = one.pos - 1 - start
+        fields = {**one.fields, **dict(zip(_COLUMNS, (one.chrom, one.pos, one.ref, one.alt), strict=True))}
+        return Variant(
+            name=f"{one.chrom}:{one.pos}{_short(one.ref)}>{_short(one.alt)}",
+            wildtype=letters,
+            edits=tuple(Edit(e.start + offset, e.end + offset, e.text) for e in edits) if scored else (),
+            source=self._table.path,
+            line=one.line,
+            fields={**fields, _NUMBER_OF_ALLELE: one.number},
+            scored=scored,
+            flank=FLANK,
+        )
+
+    def _at(self, contig: str, pos: int, count: int) -> str:
+        """What the reference has there, in capitals."""
+        return str(self._genome[contig][max(0, pos - 1) : max(0, pos - 1 + count)]).upper()
+
+
+_NUMBER_OF_ALLELE = "allele"
+
+
+def _bases(letters: str) -> str:
+    """Capitals; U is T, and every letter that is no base N."""
+    return re.sub("[^ACGT]", "N", letters.upper().replace("U", "T"))
+
+
+def _short(letters: str) -> str:
+    return letters if len(letters) <= 20 else f"{letters[:20]}... ({len(letters):,} bases)"
+
+
+def _vcf(path: str) -> Iterator[_Allele]:
+    """The alleles of a VCF, a line with several split."""
+    declared: dict[str, None] = {}
+    header = False
+    for number, text in lines(path, Problems()):
+        if text.startswith("#"):
+            header = header or text.startswith("#CHROM")
+            if (match := re.match(r"##INFO=<ID=([^,>]+)", text)) is not None:
+                declared[match[1]] = None
+            continue
+        if not text.strip():
+            continue
+        if not header:
+            remedy = "a VCF has a line #CHROM POS ID REF ALT ..."
+            raise DataError("no header of a VCF", source=path, line=number, remedy=remedy)
+        cells = text.split("\t")
+        if len(cells) < 8 or not _NUMBER.fullmatch(cells[1]) or not _BASES.fullmatch(cells[3]):
+            reason = "not a line of a VCF: eight columns are wanted, POS a whole number, REF bases"
+            yield _Allele(number, 0, "", 0, "", "", {}, reason)
+            continue
+        info = _info(cells[7])
+        alts = cells[4].split(",")
+        for at, alt in enumerate(alts):
+            own = {name: _of_allele(value, at, len(alts)) for name, value in info.items()}
+            fields = {**declared, "id": cells[2], "qual": None if cells[5] == "." else cells[5], **own}
+            yield _Allele(number, at, cells[0], int(cells[1]), cells[3], alt, fields)
+
+
+def _info(cell: str) -> dict[str, str | None]:
+    """INFO by name; a flag is 1, and a dot None."""
+    if cell == ".":
+        return {}
+    pairs = (part.partition("=") for part in cell.split(";") if part)
+    return {name: (None if value == "." else value) if equals else "1" for name, equals, value in pairs}
+
+
+def _of_allele(value: str | None, number: int, count: int) -> str | None:
+    """The part of a list that is an allele's own, where the list has one for each."""
+    parts = [] if value is None else value.split(",")
+    if len(parts) != count or count == 1:
+        return value
+    return None if parts[number] == "." else parts[number]
+
+
+def _rows(path: str) -> Iterator[_Allele]:
+    """The alleles of a table."""
+    columns: dict[str, str] | None = None
+    for line, fields in read_rows(path):
+        if columns is None:
+            lower = {str(name).lower().removeprefix("\ufeff"): str(name) for name in fields}
+            columns = {
+                name: found
+                for name, known in NAMES.items()
+                if (found := next((lower[one] for one in known if one in lower), None)) is not None
+            }
+            if missing := [name for name in NAMES if name not in columns]:
+                remedy = "a table of DNA variants has chrom, pos (from 1 on), ref and alt; or give a VCF"
+                raise DataError(f"no column {missing[0]}", source=path, line=line, remedy=remedy)
+        chrom, pos, ref, alt = (str(fields.get(columns[name], "")).strip() for name in _COLUMNS)
+        if not _NUMBER.fullmatch(pos) or not _BASES.fullmatch(ref) or not chrom:
+            reason = "not a variant: chrom, pos (a whole number), ref and alt (bases) are wanted"
+            yield _Allele(line, 0, "", 0, "", "", {}, reason)
+            continue
+        for at, one in enumerate(alt.split(",")):
+            yield _Allele(line, at, chrom, int(pos), ref, one, fields)
+
+
+class _ScoredVCF(Annotated):
+    """A copy of a VCF, line by line: every column but INFO stays as it is.
+
+    Args:
+        source: the VCF. out: its copy. note: what the effects are.
+    """
+
+    def __init__(self, source: str, out: Path, note: str) -> None:
+        self._out, self._partial = out, out.with_name(f"{out.name}.partial")
+        self._line: tuple[int, list[tuple[int, float | None]]] | None = None
+        self._source, self._note, self._closed = source, note, False
+        self._lines = lines(source, Problems())
+        try:
+            refuse_irregular(out)
+            self._file = _opened(self._partial, packed=out.suffix.lower() in (".gz", ".bgz"))
+        except OSError as error:
+            raise StateError(f"cannot write {out}: {error.strerror}") from None
+
+    def write(self, effects: Sequence[tuple[Variant, float | None]]) -> None:
+        for variant, value in effects:
+            if self._line is None or self._line[0] != variant.line:
+                self._upto()
+                self._line = (variant.line, [])
+            self._line[1].append((int(variant.fields[_NUMBER_OF_ALLELE]), value))
+
+    def _upto(self) -> None:
+        """Copy up to the line that is complete now."""
+        if self._line is None:
+            return
+        wanted, values = self._line
+        for number, text in self._lines:
+            if number == wanted:
+                self._put(_with_effects(text, values))
+                return
+            self._copy(number, text)
+
+    def _copy(self, number: int, text: str) -> None:
+        if text.startswith(f"##INFO=<ID={INFO},"):
+            remedy = f"take it out first: bcftools annotate -x INFO/{INFO}"
+            raise DataError(f"the VCF has {INFO} already", source=self._source, line=number, remedy=remedy)
+        if text.startswith("#CHROM"):
+            self._put(f"##INFO=<ID={INFO},Number=A,Type=Float,Description={json.dumps(self._note)}>")
+        self._put(text)
+
+    def _put(self, text: str) -> None:
+        try:
+            self._file.write(f"{text}\n".encode())
+        except OSError as error:
+            raise StateError(f"cannot write {self._out}: {error.strerror}") from None
+
+    def finish(self) -> None:
+        self._upto()
+        self._line = None
+        for number, text in self._lines:
+            self._copy(number, text)
+        self._release()
+        try:
+            move_into_place(self._partial, self._out)
+        except OSError as error:
+            raise StateError(f"cannot write {self._out}: {error.strerror}") from None
+
+    def close(self) -> None:
+        with suppress(OSError):  # what is left is thrown away
+            self._release()
+        self._partial.unlink(missing_ok=True)
+
+    def _release(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._file.close()
+
+
+def _opened(path: Path, *, packed: bool) -> IO[bytes]:
+    from Bio import bgzf
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file: IO[bytes] = bgzf.BgzfWriter(str(path), "wb") if packed else path.open("wb")
+    return file
+
+
+def _with_effects(text: str, values: Iterable[tuple[int, float | None]]) -> str:
+    """A line with the effects of its alleles in INFO; as it was where none has one."""
+    known = dict(values)
+    if all(value is None for value in known.values()):
+        return text
+    cells = text.split("\t")
+    count = cells[4].count(",") + 1
+    told = ",".join("." if (value := known.get(at)) is None else f"{value:.6g}" for at in range(count))
+    cells[7] = f"{INFO}={told}" if cells[7] == "." else f"{cells[7].rstrip(';')};{INFO}={told}"
+    return "\t".join(cells)
