@@ -18,8 +18,9 @@ def structure(
     method: Annotated[
         str,
         typer.Option(
-            help="What dependence is: cmi (conditional mutual information), cpmi and pmi (pointwise, of what "
-            "stands there), jacobian, dependency or attention."
+            help="What dependence is: cmi (conditional mutual information), cpmi (the same of what stands "
+            "there alone), jacobian or dependency (how much one place moves with another), or pmi (of counts "
+            "in the input; asks no model)."
         ),
     ] = "cmi",
     estimator: Annotated[
@@ -155,7 +156,8 @@ def structure(
     if json_output:
         print_json(told)
     elif estimating or config.truth is not None:
-        print_facts({name: one if isinstance(one, str) else number(one) for name, one in told.items()})
+        known = {name: one for name, one in told.items() if one == one}  # an interval of one sequence is NaN
+        print_facts({name: one if isinstance(one, str) else number(one) for name, one in known.items()})
     if estimating:
         return
     if result.written.stopped is not None:

@@ -9,6 +9,7 @@ units, and of pairs, has a limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any, NamedTuple
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import ONE_PASS, unit_numbers
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.session import Session, digest
-from seqmlm.structure.estimators import StructureSettings, estimator
+from seqmlm.structure.base import StructureSettings
+from seqmlm.structure.estimators import PairCounts, estimator
 from seqmlm.structure.maps import DependenceMap, Null, against, apc, nulls
 
 Longs = NDArray[np.int64]
@@ -50,15 +53,39 @@ class Maps:
             windows nor members of a family are corrected each by itself.
         null: null models of each sequence, by which pairs get z and p; 0 for none.
         kind: of null model, as of `seqmlm.structure.maps.nulls`.
+        corpus: what "pmi" counts in.
+
+    Raises:
+        UsageError: the model cannot be asked by this method.
     """
 
     def __init__(
-        self, session: Session, settings: StructureSettings, *, null: int = 0, kind: Null = "shuffled"
+        self,
+        session: Session,
+        settings: StructureSettings,
+        *,
+        null: int = 0,
+        kind: Null = "shuffled",
+        corpus: Iterable[Encoding] = (),
     ) -> None:
-        self.session, self.settings = session, settings
-        self.units = session.tokenizer.units
+        self.session, self.units = session, session.tokenizer.units
+        self.settings = replace(settings, candidates=_candidates(session))
         self._null, self._kind = null, kind
-        self._estimator = estimator(replace(settings, apc=False), session.conditionals(), self.units)
+        counts = None
+        if settings.method == "pmi":
+            counts = PairCounts(settings.window)
+            for encoding in corpus:
+                counts.add(self.units.spelled(encoding))
+        correction = None
+        with suppress(UsageError):  # then the estimator says whether it can do without
+            correction = session.correction(ONE_PASS)  # of answers about tokens that the model sees
+        self._estimator = estimator(
+            replace(self.settings, apc=False),
+            session.conditionals(),
+            self.units,
+            counts=counts,
+            correction=correction,
+        )
 
     @property
     def name(self) -> str:
@@ -92,7 +119,10 @@ class Maps:
     def _copies(self, encoding: Encoding) -> Iterator[tuple[Encoding, int]]:
         times = 1 + (min(self._null, 1) if self._kind == "mirrored" else self._null)
         for window in self._windows(encoding):
-            yield window, times * self._estimator.passes(len(self.units.numbers(window)), len(window))
+            numbers = self.units.numbers(window)
+            if self.settings.method != "cpmi":  # others ask about each token of a unit
+                numbers = np.flatnonzero(unit_numbers(window) >= 0)
+            yield window, times * self._estimator.passes(len(numbers), len(window))
 
     def of(self, given: Sequence[Asked]) -> list[DependenceMap]:
         """One map for each, in order; equal sequences are asked about once.
@@ -119,7 +149,9 @@ class Maps:
         every = []
         for own in zip(*found, strict=True):
             one = own[0] if family is None else family_map(family, own)
-            every.append(replace(one, values=apc(one.values)) if self.settings.apc else one)
+            if self.settings.apc:
+                one = replace(one, values=apc(one.values), method=f"{one.method}, apc", nats=False)
+            every.append(one)
         return against(every[0], every[1:]) if self._null else every[0]
 
     def _each(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
@@ -163,6 +195,15 @@ class Maps:
             passes=sum(one.passes for one in found),
             details=mean_details(found),
         )
+
+
+def _candidates(session: Session) -> tuple[int, ...] | None:
+    """The ids that can stand at a place, where the field says that these are not all ordinary ones."""
+    texts = session.domain.candidates(session.tokenizer)
+    if texts is None:
+        return None
+    known, tokenizer = set(texts), session.tokenizer
+    return tuple(int(one) for one in tokenizer.space.ordinary if tokenizer.surface(int(one)) in known)
 
 
 def mean_details(found: Sequence[DependenceMap]) -> dict[str, float]:

@@ -202,7 +202,8 @@ def _joined(known: int, here: Marks) -> int:
 def measured(links: Sequence[Link]) -> dict[str, float]:
     """How well links are ranked where a truth tells of them, by value and by counting alone.
 
-    AUPRC and AUROC of the mean value, of PMI and of the number of sequences in which two are near each other;
+    AUPRC and AUROC of the mean value, of the size of PMI (what excludes each other is linked as well, and a
+    map has no sign) and of the number of sequences in which two are near each other;
     the same AUROC of links against indirect pairs alone; and precision and recall of what is not pruned.
     """
     told = [one for one in links if one.truth != UNTOLD]
@@ -211,7 +212,7 @@ def measured(links: Sequence[Link]) -> dict[str, float]:
         return {}
     scores = {
         "": np.array([one.value for one in told]),
-        "_of_pmi": np.array([one.pmi for one in told]),
+        "_of_pmi": np.array([abs(one.pmi) for one in told]),
         "_of_nearness": np.array([float(one.near) for one in told]),
     }
     curves = {name: Detection(labels, own).curve() for name, own in scores.items()}

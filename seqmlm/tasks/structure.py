@@ -47,7 +47,7 @@ REPORT, SETTINGS = "report.html", "settings.json"
 PICTURED = 20
 """Sequences that a report shows, the first ones."""
 
-LISTED = 20
+LISTED = 10
 """Strongest edges of each of them that are listed."""
 
 KEPT_BYTES = 64 << 20
@@ -107,7 +107,7 @@ class StructureResult:
             for name in MEASURES:
                 found |= {name: own.values[name].value, f"{name}_of_distance": own.distance[name].value}
             found["prevalence"] = own.prevalence
-        return found | dict(self.measures)
+        return found | {_own(name): value for name, value in self.measures.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """What machines read."""
@@ -139,7 +139,7 @@ class StructureResult:
                 **{kind: _intervals(x) for kind, x in _ranked(own)},
             }
         if self.measure is not None and self.measure in self.measures:
-            told[self.measure] = self.measures[self.measure]
+            told[_own(self.measure)] = self.measures[self.measure]
         return told | {"measures": dict(self.measures)}
 
     def sentence(self) -> str:
@@ -150,6 +150,11 @@ class StructureResult:
         left_out = f", {_shown(self.bad, self.sensitive, 'bad record')} left out" if self.bad else ""
         copies = "1 masked copy" if self.passes == 1 else f"{self.passes:,} masked copies"
         return f"{told}{left_out}: {copies}, {self.written.seconds:.1f} s"
+
+
+def _own(name: str) -> str:
+    """What the summary calls a figure of the field, which may have the name of one that all fields have."""
+    return f"field_{name}" if name in MEASURES else name
 
 
 def _shown(count: int, sensitive: bool, what: str = "sequence") -> str:
@@ -520,7 +525,7 @@ def page(plan: Plan, result: StructureResult, results: Results) -> Page:
 _RANKED = {
     "model": "the model",
     "distance": "minus the distance",
-    "gain": "the model, less minus the distance",
+    "gain": "difference",
 }
 
 

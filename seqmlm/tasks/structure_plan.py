@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +29,8 @@ from seqmlm.inference.runner import Counts, Progress
 from seqmlm.inference.session import NO_ENCODING, Session
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Fields, Schema
-from seqmlm.structure.estimators import StructureSettings
-from seqmlm.structure.maps import DependenceMap, Null
+from seqmlm.structure.base import StructureSettings
+from seqmlm.structure.maps import DependenceMap, Null, Over
 from seqmlm.tasks.gaps import GapConfig, placed
 
 Longs = NDArray[np.int64]
@@ -60,9 +61,9 @@ class StructureConfig(GapConfig):
     estimator: str = "auto"
     distance: int | None = None
     separation: int | None = None
-    columns: str = "max"
-    rows: str = "mean"
-    symmetric: str = "mean"
+    columns: Over = "max"
+    rows: Over = "mean"
+    symmetric: Over = "mean"
     apc: bool | None = None
     steps: int = 2000
     k: int = 128
@@ -94,10 +95,10 @@ class StructureConfig(GapConfig):
         super().check()
         if self.folder is not None and self.format_out is not None:
             raise UsageError("--format-out is of standard output; a folder has edges.tsv")
-        if "-" in self.paths and not self.shown:
+        if "-" in self.paths and (not self.shown or self.method == "pmi"):
             raise UsageError(
-                "standard input cannot be read twice, as --out, --truth, --json and --dry-run need: write it "
-                "to a file"
+                "standard input cannot be read twice, as --out, --truth, --json, --dry-run and --method pmi "
+                "need: write it to a file"
             )
         if self.folder is not None:
             if self.folder.exists() and not self.folder.is_dir():
@@ -194,10 +195,10 @@ class Plan:
             self.decoder.separation = config.separation
         given = config.separation or 1
         self.separation = given if self.decoder is None else self.decoder.separation
-        settings = config.settings(self.decoder)
-        self.maps = Maps(session, settings, null=config.null, kind=config.null_model)
         self.options = {**(row_options(session, config.format) if config.family else {}), **config.options}
         self.through = families(session, config.sequences) if config.family else None
+        settings = config.settings(self.decoder)
+        self.maps = Maps(session, settings, null=config.null, kind=config.null_model, corpus=self.corpus())
 
     @property
     def columns(self) -> Schema:
@@ -211,17 +212,21 @@ class Plan:
         found = []
         for record, encoding in batch:
             try:
-                found.append(self._shaped(record, encoding))
+                found.append(self._shaped(record, self._encodings(record, encoding)))
             except DataError as error:
                 problems.bad(placed(error, record, problems), None)
         return found
 
-    def _shaped(self, record: Record, encoding: Encoding) -> Shaped:
+    def _encodings(self, record: Record, encoding: Encoding) -> Sequence[Encoding]:
+        """Of a sequence, or of the members of a family."""
+        if not isinstance(record.raw, Family):
+            return [encoding]
+        return self.session.tokenizer.encode_batch([one.raw for one in record.raw.members])
+
+    def _shaped(self, record: Record, encodings: Sequence[Encoding]) -> Shaped:
         family = record.raw if isinstance(record.raw, Family) else None
-        encodings = [encoding]
         if family is not None:
             record = replace(record, raw=family.members[0].raw)
-            encodings = self.session.tokenizer.encode_batch([one.raw for one in family.members])
             family.check([len(self.maps.units.numbers(one)) for one in encodings])
         for one in encodings:
             if (reason := self.maps.refusal(one)) is not None:
@@ -268,14 +273,25 @@ class Plan:
 
     def again(self) -> Iterator[Shaped]:
         """The sequences of the input, in order, those alone that have a map."""
-        session, problems = self.session, Problems("skip", sensitive=self.session.card.sensitive)
+        problems = Problems("skip", sensitive=self.session.card.sensitive)
+        for batch in self._batches(problems):
+            yield from self.shaped(batch, problems)
+
+    def corpus(self) -> Iterator[Encoding]:
+        """All sequences of the input that can be read."""
+        for batch in self._batches(Problems("skip", sensitive=self.session.card.sensitive)):
+            for record, encoding in batch:
+                with suppress(DataError):
+                    yield from self._encodings(record, encoding)
+
+    def _batches(self, problems: Problems) -> Iterator[list[Encoded]]:
+        session = self.session
         read = session.reader(self.config.paths, format=self.config.format, options=self.options)(problems)
-        records = read if self.through is None else self.through(read, problems)
-        for some in batches(records):
+        for some in batches(read if self.through is None else self.through(read, problems)):
             if self.through is not None:
-                yield from self.shaped([Encoded(one, NO_ENCODING) for one in some], problems)
+                yield [Encoded(one, NO_ENCODING) for one in some]
             else:
-                yield from self.shaped(encoded(session.domain, session.tokenizer, some, problems), problems)
+                yield encoded(session.domain, session.tokenizer, some, problems)
 
     def budget(self) -> Budget:
         """Batches by what maps cost; a family is a batch of its own."""

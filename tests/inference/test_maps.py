@@ -15,7 +15,7 @@ from seqmlm.data.record import Record
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.maps import Asked, Family, Maps, Member, families, family_map, row_options
 from seqmlm.inference.session import Session
-from seqmlm.structure.estimators import StructureSettings
+from seqmlm.structure.base import StructureSettings
 from seqmlm.structure.maps import DependenceMap, apc
 from seqmlm.tokenizers.subword import WordPieceTokenizer
 

@@ -51,7 +51,7 @@ def complementary(units: Sequence[str]) -> Bools:
     """(N, N) bases that can pair, with room for a loop; the upper triangle alone."""
     spelled = [unit.upper().replace("U", "T") for unit in units]
     can = np.array([[a + b in _PAIRING for b in spelled] for a in spelled], dtype=np.bool_)
-    return np.triu(can.reshape(len(spelled), -1), LOOP + 1)
+    return np.triu(can.reshape(len(spelled), len(spelled)), LOOP + 1)
 
 
 def stacked(can: Bools) -> NDArray[np.int64]:
@@ -116,13 +116,26 @@ class StemsDecoder(Decoder):
     measure: str = "pair_f1"
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The nested stems whose values stand out most, in sum."""
+        """The nested stems whose values stand out most, in sum.
+
+        A pair that does not stand out costs as much as one that does usually brings, and none brings more
+        than two of these: a stem may have a weak pair, but one strong pair does not make a stem.
+        """
         values, can = dependence.values, complementary(units)
         far = np.triu(np.ones_like(can), self.separation)
-        excess = values - outstanding(values, far) if dependence.z is None else dependence.z - Z
-        # A pair that is only part of a stem may be weak, but one that says less than nothing is none.
-        weights = np.where(can & far, excess, -np.inf)
-        return frozenset(nested(weights, loop=LOOP, least=LEAST))
+        if dependence.z is not None:
+            excess = dependence.z - Z
+        else:
+            # Values of neighbours have a long tail: as contacts, no more than N pairs can stand out.
+            found = np.sort(values[can & far & np.isfinite(values)])
+            least = float(found[-len(units) - 1]) if len(found) > len(units) else -np.inf
+            excess = values - max(outstanding(values, far), least)
+        strong = can & far & (excess > 0)
+        if not strong.any():
+            return frozenset()
+        usual = float(np.median(excess[strong]))
+        weights = np.where(strong, np.minimum(excess, 2 * usual), -usual)
+        return frozenset(nested(np.where(can & far, weights, -np.inf), loop=LOOP, least=LEAST))
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """The stems of `truth.json`, of a Stockholm alignment (SS_cons) or of a dot-bracket file.

@@ -51,7 +51,7 @@ class CodesDecoder(NetworkDecoder):
             if event.time is not None:
                 days.setdefault(event.code, set()).add(int(event.time // _DAY))
         own = [days.get(name, set()) for name in names]
-        return np.array([[bool(a & b) for b in own] for a in own], dtype=np.bool_).reshape(len(own), -1)
+        return np.array([[bool(a & b) for b in own] for a in own], dtype=np.bool_).reshape(len(own), len(own))
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """The planted graph of `truth.json`: conditions, their drugs and measurements.

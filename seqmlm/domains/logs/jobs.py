@@ -4,7 +4,8 @@ The service's requests leave so little to chance that the lines around a line de
 determined anyway has no conditional mutual information with anything. Here four steps of a job each write one
 of four lines: the broker's and the cache's follow a trigger that nobody logs (a hidden common cause), the
 worker's follows the cache's and the writer's the worker's (transitions). Lines that follow nothing stand in
-between. The steps form a Markov chain, so that their information is known exactly.
+between. Every job has the same steps in the same order, since where a step may stand would depend on the
+others too; so the steps form a Markov chain, and their information is known exactly.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def _job(begin: float, rng: np.random.Generator) -> Job:
         chosen[step.name] = (chosen[step.follows] + (0 if kept else other)) % _CHOICES
         steps.append(step)
         choices.append(chosen[step.name])
-        for _ in range(int(rng.integers(3))):
+        if step.name != "worker":  # whose line is next to the writer's; no other linked lines are neighbours
             steps.append(NOISE)
             choices.append(int(rng.integers(len(NOISE.texts))))
     steps.append(_DONE)

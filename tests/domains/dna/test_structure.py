@@ -1,0 +1,228 @@
+"""Stems of maps by hand, structures of files, and the planted pairs of contigs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.structure import (
+    StemsDecoder,
+    bracketed,
+    brackets,
+    complementary,
+    longest_stem,
+    stacked,
+)
+from seqmlm.domains.structure import Decoded, Pair, Truth
+from seqmlm.errors import DataError
+from seqmlm.structure.maps import DependenceMap
+
+HAIRPIN = "AAACCGTTTTTCGGAAA"
+STEM = {(3, 13), (4, 12), (5, 11)}  # CCG around TTTTT with CGG
+
+
+def record(raw: str, id: str = "r") -> Record:
+    return Record(id=id, raw=raw, source="-", line=1)
+
+
+def dependence(
+    size: int, pairs: dict[Pair, float], noise: float = 0.01, **layers: np.ndarray
+) -> DependenceMap:
+    values = noise * np.random.default_rng(0).random((size, size))
+    values = np.triu(values, 1) + np.triu(values, 1).T
+    for (i, j), value in pairs.items():
+        values[i, j] = values[j, i] = value
+    np.fill_diagonal(values, np.nan)
+    return DependenceMap(values=values, method="test", **layers)
+
+
+def decoded(raw: str, values: DependenceMap, truth: Truth | None, id: str = "r") -> Decoded:
+    one, units = record(raw, id), list(raw)
+    edges = StemsDecoder().decode(one, units, values)
+    return Decoded(record=one, units=units, dependence=values, predicted=edges, truth=truth)
+
+
+def test_bases_that_can_pair() -> None:
+    can = complementary(list("gAcUNTTAA"))
+    assert np.argwhere(can).tolist() == [[0, 5], [0, 6], [1, 5], [1, 6], [3, 7], [3, 8]], (
+        "wobble, RNA, a loop of 3"
+    )
+
+
+def test_the_longest_stem_that_letters_allow() -> None:
+    can = complementary(list(HAIRPIN))
+    length = stacked(can)
+    assert [int(length[pair]) for pair in sorted(STEM)] == [3, 3, 3]
+    # Of T, T, T and T with G, A, A and A one stem has four; (6, 15) is in one of three.
+    assert longest_stem(can) == {(6, 16), (7, 15), (8, 14), (9, 13)}
+    assert (length.max(), length[6, 15], length[3, 12]) == (4, 3, 1)
+    assert longest_stem(complementary(list("AAAAAAAAAA"))) == frozenset()
+
+
+def test_stems_that_stand_out_are_taken_with_their_weak_pair() -> None:
+    values = dependence(17, {(3, 13): 1.0, (4, 12): 0.0, (5, 11): 1.0, (0, 16): 5.0, (6, 15): 2.0})
+    found = StemsDecoder().decode(record(HAIRPIN), list(HAIRPIN), values)
+    assert found == STEM, "A and A do not pair, and one strong pair of T and A is no stem"
+
+
+def test_maps_of_noise_have_hardly_a_pair() -> None:
+    random = np.random.default_rng(1)
+    letters = "".join(random.choice(list("ACGT"), 80))
+    pairs = 0
+    for _ in range(10):
+        values = random.exponential(0.01, (80, 80))
+        made = DependenceMap(values=values + values.T, method="test")
+        pairs += len(StemsDecoder().decode(record(letters), list(letters), made))
+    assert pairs <= 10 * 3
+
+
+def test_a_null_model_decides_where_there_is_one() -> None:
+    size = len(HAIRPIN)
+    z = np.zeros((size, size))
+    for i, j in STEM:
+        z[i, j] = 5.0
+    values = dependence(size, dict.fromkeys(STEM, 1.0), z=z)
+    assert StemsDecoder().decode(record(HAIRPIN), list(HAIRPIN), values) == STEM
+    weak = dependence(size, dict.fromkeys(STEM, 1.0), z=z / 2)
+    assert StemsDecoder().decode(record(HAIRPIN), list(HAIRPIN), weak) == frozenset()
+
+
+def test_brackets_there_and_back() -> None:
+    assert brackets(17, STEM) == "...(((.....)))..."
+    assert bracketed("...(((.....)))...") == STEM
+    assert bracketed("<<..AA>>.aa") == {(0, 7), (1, 6), (4, 10), (5, 9)}
+    for wrong in ("((..)", "(..))", "(..>"):
+        with pytest.raises(ValueError, match="place"):
+            bracketed(wrong)
+
+
+def test_figures_by_hand() -> None:
+    truth = Truth(edges=frozenset(STEM))
+    good = decoded(HAIRPIN, dependence(17, dict.fromkeys(STEM, 1.0)), truth)
+    none = decoded(HAIRPIN, dependence(17, {}, noise=0.0), truth, id="s")
+    found = StemsDecoder().measures([good, none])
+    assert next(iter(found)) == "pair_f1"
+    assert found["pair_f1"] == pytest.approx(2 * 3 / (3 + 3 + 0 + 3))
+    assert found["pair_f1_of_template"] == 1, "the other sequence has the same places"
+    assert found["auprc_of_template"] == 1
+    assert found["auprc"] == pytest.approx((1 + found["prevalence"]) / 2), "a map of zeros ranks nothing"
+    alone = StemsDecoder().measures([good])
+    assert (alone["pair_f1"], alone["pair_f1_of_template"]) == (1, 0)
+    assert StemsDecoder().measures([]) == {}
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory):
+    made = DNA.sample(tmp_path_factory.mktemp("dna"), n=40, seed=6)
+    return made, json.loads(made.truth.read_text()), list(DNA.read(made.files, Problems()))
+
+
+def test_planted_pairs_are_found_in_their_own_map_and_not_in_noise(sample) -> None:
+    made, truth, records = sample
+    knows = StemsDecoder().truths(made.truth, Problems())
+    right, random = [], []
+    for one in records[:8]:
+        own = knows(one, list(one.raw))
+        assert own is not None
+        right.append(decoded(one.raw, dependence(len(one.raw), dict.fromkeys(own.edges, 1.0)), own))
+        random.append(decoded(one.raw, dependence(len(one.raw), {}), own))
+        planted = next(contig for contig in truth["contigs"] if contig["id"] == one.id)
+        assert own.edges == {tuple(pair) for pair in planted["pairs"]}
+        assert all({one.raw[i].upper(), one.raw[j].upper()} in ({"A", "T"}, {"C", "G"}) for i, j in own.edges)
+    decoder = StemsDecoder()
+    found, floor = decoder.measures(right), decoder.measures(random)
+    assert found["pair_f1"] == found["auprc"] == 1
+    assert found["pair_f1_of_longest_stem"] > 0.3, "nine pairs are the longest stem of most contigs"
+    assert floor["pair_f1"] < 0.1
+    assert floor["auprc"] < 0.02
+
+
+def test_bases_of_one_motif_are_unknown(sample) -> None:
+    made, truth, records = sample
+    knows = StemsDecoder().truths(made.truth.parent, Problems())
+    one, contig = records[0], truth["contigs"][0]
+    own = knows(one, list(one.raw))
+    assert own is not None
+    assert own.known is not None
+    name, start, _ = contig["motifs"][0]
+    width = next(len(motif["matrix"]) for motif in truth["motifs"] if motif["name"] == name)
+    last = start + width - 1
+    assert not own.known((start, last))
+    assert own.kinds[start, last] == "motif"
+    assert own.known((start, last + 30 if last + 30 < len(one.raw) else 0))
+    assert all(own.known(pair) and own.kinds[pair] == "stem" for pair in own.edges)
+
+
+def test_a_block_of_a_contig_has_its_own_places(tmp_path: Path) -> None:
+    made = DNA.sample(tmp_path, n=5, seed=6)
+    knows = StemsDecoder().truths(made.truth, Problems())
+    whole = next(iter(DNA.read(made.files, Problems())))
+    planted = knows(whole, list(whole.raw))
+    assert planted is not None
+    first = min(i for i, _ in planted.edges)
+    blocks = [one for one in DNA.read(made.files, Problems(), block=first + 40) if one.document == whole.id]
+    assert len(blocks) > 1
+    for one in blocks:
+        start = int(one.meta["start"])
+        own = knows(one, list(one.raw))
+        assert own is not None
+        assert {(i + start, j + start) for i, j in own.edges} == {
+            (i, j) for i, j in planted.edges if start <= i and j < start + len(one.raw)
+        }
+
+
+def test_alignments_and_brackets_are_truths(tmp_path: Path) -> None:
+    (tmp_path / "a.sto").write_text(
+        "# STOCKHOLM 1.0\n\nx  AC-CGTTTTCGGA\ny  ACCCG-TTTCGGA\n#=GC SS_cons  ..<<<....>>>.\n//\n"
+    )
+    knows = StemsDecoder().truths(tmp_path / "a.sto", Problems())
+    x, y = (
+        knows(record("ACCGTTTTCGGA", "x"), "ACCGTTTTCGGA"),
+        knows(record("ACCCGTTTCGGA", "y"), "ACCCGTTTCGGA"),
+    )
+    assert x is not None
+    assert y is not None
+    assert x.edges == {(2, 9), (3, 8)}, "of the pair with a gap nothing is left"
+    assert y.edges == {(2, 10), (3, 9), (4, 8)}
+    assert knows(record("ACGT", "z"), "ACGT") is None
+    (tmp_path / "b.dbn").write_text(f">r and more\n{HAIRPIN}\n{brackets(17, STEM)} (-3.1)\n")
+    own = StemsDecoder().truths(tmp_path / "b.dbn", Problems())(record(HAIRPIN), HAIRPIN)
+    assert own is not None
+    assert own.edges == STEM
+    (tmp_path / "c.dbn").write_text(">r\nACGT\n((.)\n")
+    with pytest.raises(DataError, match="brackets do not match"):
+        StemsDecoder().truths(tmp_path / "c.dbn", Problems())
+    (tmp_path / "d.dbn").write_text("no structure\n")
+    with pytest.raises(DataError, match="no structure is in this file"):
+        StemsDecoder().truths(tmp_path / "d.dbn", Problems())
+
+
+def test_real_rna_has_its_common_structure(real_data: Path) -> None:
+    path = real_data / "dna/rna_structure/tRNA1415G.sto.gz"
+    knows = StemsDecoder().truths(path, Problems())
+    records = list(DNA.read([path], Problems()))[:200]
+    right = total = 0
+    for one in records:
+        own = knows(one, list(one.raw))
+        assert own is not None
+        total += len(own.edges)
+        right += sum(one.raw[i] + one.raw[j] in ("AT", "TA", "CG", "GC", "GT", "TG") for i, j in own.edges)
+    assert total > 200 * 18
+    assert right > 0.9 * total
+
+
+def test_files_and_picture_are_readable_and_escaped() -> None:
+    one = decoded(HAIRPIN, dependence(17, dict.fromkeys(STEM, 1.0)), Truth(edges=frozenset(STEM)))
+    text = "".join(StemsDecoder().files([one])["structure.dbn"])
+    assert text == f">r\n{HAIRPIN}\n...(((.....)))...\n"
+    picture = StemsDecoder().picture(one)
+    assert picture is not None
+    assert picture.splitlines() == [f"<pre>{HAIRPIN}", "...(((.....)))...", "...(((.....)))...  truth</pre>"]
+    odd = Decoded(record=record("<&"), units=["<", "&"], dependence=dependence(2, {}), predicted=frozenset())
+    assert "&lt;&amp;" in str(StemsDecoder().picture(odd))

@@ -1,0 +1,253 @@
+"""Contacts of maps against counts by hand, structures against geometry, and the planted families."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from formats import pdb
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.protein import PROTEIN
+from seqmlm.domains.protein.readers import places, read_pdb
+from seqmlm.domains.protein.structure import ContactsDecoder, precision, strongest
+from seqmlm.domains.structure import Decoded, Pair, Truth
+from seqmlm.errors import DataError
+from seqmlm.structure.maps import DependenceMap
+
+
+def record(raw: str, id: str = "r", source: str = "-", document: str | None = None) -> Record:
+    return Record(id=id, raw=raw, source=source, line=1, document=document)
+
+
+def dependence(values: np.ndarray) -> DependenceMap:
+    return DependenceMap(values=(values + values.T) / 2, method="test")
+
+
+def decoded(one: Record, values: np.ndarray, truth: Truth | None) -> Decoded:
+    made = dependence(values)
+    decoder = PROTEIN.decoder()
+    edges = decoder.decode(one, list(one.raw), made)
+    return Decoded(record=one, units=list(one.raw), dependence=made, predicted=edges, truth=truth)
+
+
+def truth_map(size: int, edges: set[Pair]) -> np.ndarray:
+    values = np.zeros((size, size))
+    for i, j in edges:
+        values[i, j] = values[j, i] = 1.0
+    return values
+
+
+def test_the_strongest_pairs_are_contacts() -> None:
+    values = np.full((9, 9), -1.0)
+    values[0, 8], values[0, 7], values[1, 7], values[2, 8], values[0, 1] = 5.0, 4.0, 3.0, np.nan, 99.0
+    values = np.triu(values) + np.triu(values, 1).T
+    found = ContactsDecoder(PROTEIN).decode(
+        record("A" * 9), "A" * 9, DependenceMap(values=values, method="x")
+    )
+    assert found == {(0, 8), (0, 7), (1, 7)}, "neither neighbours, nor without a value, nor below zero"
+    assert strongest(np.array([1.0, np.nan, 3.0, 1.0])).tolist() == [2, 0, 3]
+
+
+def test_precision_by_hand() -> None:
+    labels = np.array([True, False, True, False])
+    assert precision(labels, np.array([4.0, 3.0, 2.0, 1.0]), 1) == 1
+    assert precision(labels, np.array([4.0, 3.0, 2.0, 1.0]), 3) == pytest.approx(2 / 3)
+    assert precision(labels, np.array([np.nan, 3.0, 2.0, 1.0]), 4) == pytest.approx(1 / 3)
+    assert np.isnan(precision(labels, np.full(4, np.nan), 2))
+
+
+def test_figures_of_a_small_matrix() -> None:
+    # Eight residues: of the pairs 0-6, 0-7 and 1-7 two are contacts; residue 5 has no place.
+    edges = {(0, 6), (1, 7), (2, 4)}
+    truth = Truth(edges=frozenset(edges), known=lambda pair: 5 not in pair)
+    values = np.zeros((8, 8))
+    values[0, 7], values[0, 6], values[1, 7] = 6.0, 4.0, 2.0
+    found = PROTEIN.decoder().measures([decoded(record("ACDEFGHI"), values, truth)])
+    assert next(iter(found)) == "p_at_l"
+    assert (found["p_at_l"], found["p_at_l2"], found["density"]) == (
+        pytest.approx(2 / 3),
+        pytest.approx(2 / 3),
+        pytest.approx(2 / 3),
+    )
+    assert found["p_at_l5"] == 0, "L is 7, and the strongest pair is none"
+    assert found["p_at_l_short"] == found["p_at_l"]
+    assert not [name for name in found if "medium" in name or "long" in name]
+    assert np.isnan(found["p_at_l_low"]), "one sequence says nothing of others"
+
+
+def test_the_true_map_has_a_precision_of_one(tmp_path: Path) -> None:
+    sample = PROTEIN.sample(tmp_path, n=60, seed=2)
+    decoder = PROTEIN.decoder()
+    knows = decoder.truths(sample.truth, Problems())
+    records = list(PROTEIN.read(sample.files, Problems()))
+    made, random = [], []
+    rng = np.random.default_rng(0)
+    for one in records:
+        truth = knows(one, list(one.raw))
+        assert truth is not None
+        far = {pair for pair in truth.edges if pair[1] - pair[0] >= 6}
+        values = truth_map(len(one.raw), far) + 1e-9 * rng.random((len(one.raw),) * 2)
+        made.append(decoded(one, values, truth))
+        random.append(decoded(one, rng.random(values.shape), truth))
+    found, floor = decoder.measures(made), decoder.measures(random)
+    assert found["p_at_l5"] == found["auprc"] == found["auroc"] == 1
+    # A chain of 41 has 21 contacts or so: fewer than L.
+    assert found["p_at_l_low"] <= found["p_at_l"] <= found["p_at_l_high"] < 1
+    assert floor["p_at_l"] == pytest.approx(floor["density"], abs=0.02), "maps of noise are null"
+    assert floor["auroc"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_families_are_alignments_whose_inverse_covariance_is_the_rival(tmp_path: Path) -> None:
+    sample = PROTEIN.sample(tmp_path, n=1500, seed=4)
+    decoder = PROTEIN.decoder()
+    knows = decoder.truths(tmp_path, Problems())
+    records = [one for one in PROTEIN.read(sample.files, Problems()) if one.id.startswith("meander")][:3]
+    made = [
+        decoded(one, np.random.default_rng(1).random((41, 41)), knows(one, list(one.raw))) for one in records
+    ]
+    assert len(records[0].raw) == 41 or len(records[0].raw) > 41
+    found = decoder.measures(made)
+    assert found["p_at_l5_of_inverse_covariance"] > 0.9 > 0.3 > found["p_at_l5"]
+    assert found["indirect_at_l"] < 0.2
+
+
+def test_the_truth_of_the_sample_is_by_family(tmp_path: Path) -> None:
+    sample = PROTEIN.sample(tmp_path, n=30, seed=2)
+    planted = {one["name"]: one for one in json.loads(sample.truth.read_text())["families"]}
+    knows = PROTEIN.decoder().truths(sample.truth, Problems())
+    one = next(iter(PROTEIN.read(sample.files, Problems())))
+    truth = knows(one, list(one.raw))
+    family = planted[one.id.rpartition("-")[0]]
+    assert truth is not None
+    assert truth.edges == {tuple(pair) for pair in family["contacts"]}
+    indirect = {pair for pair, kind in truth.kinds.items() if kind == "indirect"}
+    assert indirect
+    assert not indirect & truth.edges
+    assert knows(one, list(one.raw)[:-1]) is None
+    assert knows(record("ACD", id="other-1"), list("ACD")) is None
+
+
+def test_a_chain_is_found_where_it_begins_in_the_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "1abc.pdb"
+    path.write_text(pdb("WWWW", chain="B") + pdb("MKVLAWDE") + "END\n")
+    problems = Problems()
+    knows = PROTEIN.decoder().truths(path, problems)
+    whole = "GGG" + "MKVLAWDE" + "SS"
+    truth = knows(record(whole), list(whole))
+    assert truth is not None
+    # 3.8 angstrom a residue: two steps are a contact, three are none.
+    assert truth.edges == {(3 + i, 3 + j) for i in range(8) for j in range(i + 1, 8) if j - i <= 2}
+    assert truth.known is not None
+    assert truth.known((3, 10))
+    assert not truth.known((0, 3)), "not in the structure"
+    assert problems.counts["chain 1abc_A has 100% of a sequence; its residue 1 is residue 4 of that"] == 1
+    changed = "GGMKVLCWDES"  # one residue is another
+    truth = knows(record(changed), list(changed))
+    assert truth is not None
+    assert (2, 4) in truth.edges
+    assert knows(record("PPPPPPPPPP"), list("PPPPPPPPPP")) is None
+
+
+def test_a_missing_atom_is_put_where_the_others_have_it(real_data: Path) -> None:
+    path = real_data / "protein/contacts_pfam40/pdb/PF00018_2O9S_A.pdb.gz"
+    from io import StringIO
+
+    from Bio.PDB.PDBParser import PDBParser
+
+    with gzip.open(path, "rt") as file:
+        structure = PDBParser(QUIET=True).get_structure("x", StringIO(file.read()))
+    residues = [one for one in structure.get_residues() if "CB" in one and "N" in one and "C" in one]
+    there = places(residues)
+    for one in residues:
+        one.detach_child("CB")
+    errors = np.linalg.norm(places(residues) - there, axis=1)
+    assert len(residues) > 40
+    assert errors.max() < 0.4
+    residues[0].detach_child("N")
+    assert np.isnan(places(residues)[0]).all()
+
+
+def test_contacts_of_a_real_structure_and_of_the_table_are_the_same(real_data: Path) -> None:
+    folder = real_data / "protein/contacts_pfam40"
+    decoder = PROTEIN.decoder()
+    structure = decoder.truths(folder / "pdb/PF00018_2O9S_A.pdb.gz", Problems())
+    (chain,) = read_pdb(folder / "pdb/PF00018_2O9S_A.pdb.gz", Problems())
+    with gzip.open(folder / "contacts_cb.tsv.gz", "rt") as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if row["pfam"] == "PF00018"]
+    near = {(int(row["pdb_i"]), int(row["pdb_j"])) for row in rows if float(row["cb_dist"]) < 8}
+    truth = structure(chain, list(chain.raw))
+    assert truth is not None
+    assert near
+    assert near <= truth.edges
+    table = decoder.truths(folder / "contacts_cb.tsv.gz", Problems())
+    rows_read = PROTEIN.read([folder / "aln/PF00018.fasta.gz"], Problems())
+    aligned = [one for _, one in zip(range(40), rows_read, strict=False)]
+    columns = {int(row["col_i"]) for row in rows} | {int(row["col_j"]) for row in rows}
+    known = [(one, table(one, list(one.raw))) for one in aligned]
+    assert all(truth is not None and truth.known is not None for _, truth in known)
+    with gzip.open(folder / "aln/PF00018.fasta.gz", "rt") as file:
+        lines = file.read().splitlines()
+    row = lines[1]  # with gaps
+    own, truth = known[0]
+    assert truth is not None
+    place = {column: len(row[:column].replace("-", "")) for column in columns if row[column] != "-"}
+    expected = {
+        (place[int(r["col_i"])], place[int(r["col_j"])])
+        for r in rows
+        if float(r["cb_dist"]) < 8 and int(r["col_i"]) in place and int(r["col_j"]) in place
+    }
+    assert truth.edges == expected
+    assert table(record("ACDEF", source="unknown.fasta"), list("ACDEF")) is None
+    assert own.raw == row.replace("-", "")
+
+
+def test_inverse_covariance_of_a_real_family_finds_contacts(real_data: Path) -> None:
+    folder = real_data / "protein/contacts_pfam40"
+    decoder = PROTEIN.decoder()
+    table = decoder.truths(folder / "contacts_cb.tsv.gz", Problems())
+    one = next(iter(PROTEIN.read([folder / "aln/PF00018.fasta.gz"], Problems())))
+    noise = np.random.default_rng(0).random((len(one.raw),) * 2)
+    found = decoder.measures([decoded(one, noise, table(one, list(one.raw)))])
+    assert found["p_at_l5_of_inverse_covariance"] > 2 * found["density"]
+    assert found["p_at_l_of_inverse_covariance"] > found["p_at_l_of_distance"]
+
+
+@pytest.mark.parametrize(
+    "text", ["1 7\n2 8\n", "# by hand\ni\tj\n1\t7\n2\t8\n", "1,7\n2,8\n", "1 7 6.5\n2 8 7.9\n"]
+)
+def test_a_file_of_two_columns_counts_from_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.txt").write_text(text)
+    truth = PROTEIN.decoder().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
+    assert truth is not None
+    assert (truth.edges, truth.known) == ({(0, 6), (1, 7)}, None)
+    assert truth.kinds == {(0, 6): "short", (1, 7): "short"}
+
+
+def test_distances_tell_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("1 7 6.5\n1 8 9.5\n3 30 4.0\n")
+    truth = PROTEIN.decoder().truths(tmp_path / "c.txt", Problems())(record("ACDEFGHI"), "ACDEFGHI")
+    assert truth is not None
+    assert truth.known is not None
+    assert truth.edges == {(0, 6)}
+    assert [truth.known(pair) for pair in [(0, 6), (0, 7), (1, 7)]] == [True, True, False]
+
+
+def test_what_is_no_truth_is_said(tmp_path: Path) -> None:
+    decoder = PROTEIN.decoder()
+    (tmp_path / "c.txt").write_text("nothing here\n")
+    (tmp_path / "t.json").write_text('{"schema": "seqmlm.sample.dna.v1"}')
+    (tmp_path / "x.pdb").write_text("END\n")
+    with pytest.raises(DataError, match="no contacts"):
+        decoder.truths(tmp_path / "c.txt", Problems("skip"))
+    with pytest.raises(DataError, match="no truth of the schema"):
+        decoder.truths(tmp_path / "t.json", Problems())
+    with pytest.raises(DataError, match="no chain"):
+        decoder.truths(tmp_path / "x.pdb", Problems("skip"))
+    with pytest.raises(DataError, match="no truth could be read"):
+        decoder.truths(tmp_path / "absent.json", Problems())
