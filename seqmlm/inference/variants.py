@@ -138,8 +138,8 @@ class VariantScorer:
         """
         others = {n: other for n, one in enumerate(variants) if (other := self._mirrored(one)) is not None}
         found = self._effects([*variants, *others.values()])
-        for number, back in zip(others, found[len(variants) :], strict=True):
-            found[number] = {name: (value + back[name]) / 2 for name, value in found[number].items()}
+        for number, behind in zip(others, found[len(variants) :], strict=True):
+            found[number] = {name: (value + behind[name]) / 2 for name, value in found[number].items()}
         if self._windows:
             self._surprisal, self._asked = self._surprisals()
             self._wildtypes.clear()
