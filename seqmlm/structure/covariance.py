@@ -10,28 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from seqmlm.engine.pseudolikelihood import sequence_weights
+from seqmlm.structure.maps import apc
+
 Doubles = NDArray[np.float64]
 Letters = NDArray[np.integer]
 
 _RIDGE = 4.5
 _SAME = 0.8  # share of equal columns from which rows count as one
-_ROWS = 256  # compared at once
-
-
-def row_weights(rows: Letters) -> Doubles:
-    """(M,) of each row one by the number of rows that are equal to it in 80 % of the columns, itself too.
-
-    Args:
-        rows: (M, L).
-    """
-    found = np.empty(len(rows))
-    for start in range(0, len(rows), _ROWS):
-        block = rows[start : start + _ROWS]
-        same = np.zeros((len(block), len(rows)))
-        for column in range(rows.shape[1]):
-            same += block[:, column, None] == rows[None, :, column]
-        found[start : start + _ROWS] = 1 / (same >= _SAME * rows.shape[1]).sum(axis=1)
-    return found
 
 
 def inverse_covariance(rows: Letters, letters: int) -> Doubles:
@@ -46,7 +32,7 @@ def inverse_covariance(rows: Letters, letters: int) -> Doubles:
     """
     count, columns = rows.shape
     size = letters + 1
-    weights = row_weights(rows)
+    weights = sequence_weights(rows, _SAME)
     flat = np.zeros((count, columns * size))
     flat[np.arange(count)[:, None], np.arange(columns) * size + rows] = 1.0
     total = weights.sum()
@@ -56,7 +42,6 @@ def inverse_covariance(rows: Letters, letters: int) -> Doubles:
     inverse = np.linalg.inv(covariance).reshape(columns, size, columns, size)[:, :letters, :, :letters]
     norms = np.sqrt((inverse**2).sum(axis=(1, 3)))
     np.fill_diagonal(norms, 0.0)
-    sums = norms.sum(axis=0)
-    corrected: Doubles = norms - np.outer(sums, sums) / max(float(sums.sum()), 1e-300)
+    corrected = apc(norms, zero_diagonal=True)
     np.fill_diagonal(corrected, np.nan)
     return corrected
