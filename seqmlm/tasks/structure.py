@@ -194,7 +194,8 @@ def _mapped(config: StructureConfig, stdout: TextIO, told: Progress, *, kept: bo
     knows: Knows | None = None
     if config.truth is not None and plan.decoder is not None:
         knows = plan.decoder.truths(config.truth, problems)
-        if not any(knows(one.record, one.units) for one in plan.again()):
+        told_of = (knows(one.record, one.units) is not None for one in plan.again())
+        if next(told_of, None) is False and not any(told_of):
             raise DataError(
                 "none of the sequences is in this truth",
                 source=str(config.truth),

@@ -433,6 +433,7 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
         ({"resume": True}, UsageError, "--resume continues"),
         ({"truth": Path("nowhere.json")}, DataError, "no such file"),
         ({"folder": Path("out"), "truth": Path("empty.json")}, DataError, "none of the sequences is in"),
+        ({"paths": ("empty.fasta",), "truth": Path("empty.json")}, DataError, "the file is empty"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused_in_a_sentence(
@@ -441,6 +442,7 @@ def test_requests_that_make_no_sense_are_refused_in_a_sentence(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(fasta.parent)
     Path("empty.json").write_text("{}")
+    Path("empty.fasta").touch()
     with pytest.raises(error, match=told):
         _map(model, **{"paths": (fasta.name,), **settings})
     assert not any(one.asked for one in equal), "before anything is asked"
