@@ -412,12 +412,7 @@ class Domain(ABC):
         return None
 
     def of_text(self, text: str, fields: Mapping[str, Any]) -> Any:
-        """The raw form of a sequence that stands in a table, such as one of a minimal pair.
-
-        Args:
-            text: the sequence.
-            fields: the other columns of its row, and options of the user.
-        """
+        """The raw form of a sequence in a table; `fields` are the row's other columns and the options."""
         return text
 
     def spelled(self, raw: Any) -> str:
@@ -457,12 +452,7 @@ class Domain(ABC):
             yield " ".join(self.spelled(raw).splitlines()) + "\n"
 
     def prompt(self, raw: Any, forms: Sequence[str]) -> Prompt:
-        """A sequence in which a person has written gaps.
-
-        Args:
-            raw: the sequence.
-            forms: how gaps may be written.
-        """
+        """A sequence in which a person has written gaps, in any of some forms."""
         text, holes = read_holes(str(raw), forms)
         return Prompt(raw=self.respelled(raw, text), holes=tuple(holes))
 

@@ -98,10 +98,7 @@ class Budget:
 
 
 def tokens_per_second(model: LoadedModel) -> float:
-    """About how many forward tokens a model computes in a second.
-
-    By the number of its weights and the kind of device alone, so that it is the same in every run.
-    """
+    """About how many forward tokens a model computes in a second: the same in every run on such a device."""
     if isinstance(model.rows, LinearRows):  # sums over columns for each state
         return _RATES[torch.accelerator.is_available()] / (2 * model.rows.model.fields.numel())
     inputs = int(model.rows.model.get_input_embeddings().weight.numel())
@@ -112,8 +109,7 @@ def tokens_per_second(model: LoadedModel) -> float:
 def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], float]:
     """What it takes to score a record of so many tokens in a mode, its units being tokens.
 
-    In tokens that the model computes in whole sequences (`engine.layout.exact_cost`); windows of a record
-    longer than the model overlap by half.
+    In tokens that the model computes in whole sequences (`engine.layout.exact_cost`).
     """
     longest = model.card.max_length
     copies = {"one-pass": 1, "partition": mode.parts}.get(mode.kind)
@@ -135,8 +131,7 @@ def forward_tokens(model: LoadedModel, mode: Mode = EXACT) -> Callable[[int], fl
 
 @cache
 def _exact_costs(layers: Layers, longest: int) -> tuple[Doubles, Doubles]:
-    """Lengths from 0 to `longest`, ascending, and what an exact score of each costs; between them it is
-    nearly linear."""
+    """Lengths from 0 to `longest`, ascending, and the cost of an exact score, nearly linear between them."""
     lengths = np.unique(np.geomspace(1, longest, _LENGTHS).round())
     costs = [exact_cost(int(length), layers) for length in lengths]
     return np.append(0.0, lengths), np.append(0.0, costs)

@@ -575,7 +575,6 @@ def unwritable(path: Path | None, error: OSError, *, resumable: bool = True) -> 
 
     Args:
         path: of the output; None for standard output.
-        error: what the system said.
         resumable: what was committed before can be continued.
     """
     if path is None:

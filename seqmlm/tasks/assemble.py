@@ -33,7 +33,7 @@ from seqmlm.engine.pseudolikelihood import Aligned, prepared
 from seqmlm.engine.schedule import LoopConfig
 from seqmlm.engine.types import Sequences
 from seqmlm.engine.units import Units
-from seqmlm.errors import StateError
+from seqmlm.errors import StateError, UsageError
 from seqmlm.evaluation.bits import memorization_gap, unigram, unit_bits
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import load_tokenizer, make_masker
@@ -255,6 +255,22 @@ class Evaluator:
 
 
 _BITS = "eval/bits_per_unit"
+
+
+def linear_told(parts: Parts, world: int) -> str:
+    """What the data of a linear model are; refuses several processes, of which it uses one.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if world > 1:
+        raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
+    assert isinstance(parts.rows, LinearRows)
+    shape = parts.rows.model.config
+    return (
+        f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(parts.corpus.train):,} rows "
+        f"that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
+    )
 
 
 class Best:

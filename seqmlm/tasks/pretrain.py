@@ -39,7 +39,7 @@ from seqmlm.inference import model_folder
 from seqmlm.inference.expert import fit_expert
 from seqmlm.parsing import read_json
 from seqmlm.registry import DatasetEntry, Registry, TokenizerEntry, UnreachableError, patiently
-from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, new_model
+from seqmlm.tasks.assemble import Best, Evaluator, Parts, assemble, linear_told, new_model
 from seqmlm.tasks.calibrate import calibrate_trained, register_calibrations
 from seqmlm.tasks.config import LIMITS, PretrainConfig
 from seqmlm.tasks.corpus import (
@@ -101,7 +101,7 @@ def _pretrain(agreed: Plan, workspace: Workspace, processes: Processes, console:
     parts = assemble(agreed.config, corpus)
     model = agreed.config.model
     if model.is_linear:
-        _say_linear(parts, processes, say)
+        say(linear_told(parts, processes.world))
     elif model.init is None and not agreed.resume and not PATTERN_KEYS & set(model.overrides):
         say(f"layers: {model.layers} ({LAYERS[model.layers]}; --layers names others)")
     _check_rows(parts, processes)
@@ -182,18 +182,6 @@ def _check_rows(parts: Parts, processes: Processes) -> None:
             f"a batch of {tokens} tokens is {rows} row(s) for {processes.world} processes: raise "
             f"--tokens-per-batch, or --set train.tokens_per_row={max(1, tokens // processes.world)}"
         )
-
-
-def _say_linear(parts: Parts, processes: Processes, say: Callable[[str], None]) -> None:
-    """What the data of a linear model are; refuse several processes, of which it uses one."""
-    if processes.world > 1:
-        raise UsageError("a linear model is trained by one process: start seqmlm without torchrun")
-    assert isinstance(parts.rows, LinearRows)
-    shape = parts.rows.model.config
-    say(
-        f"linear: {shape.columns} columns of {len(shape.symbols)} states, {len(parts.corpus.train):,} rows "
-        f"that weigh as much as {shape.sequences:.0f} different ones; gaps are no state"
-    )
 
 
 def _expected_steps(parts: Parts, report: StepReport) -> float:
