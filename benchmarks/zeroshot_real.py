@@ -3,8 +3,8 @@
     sst2       sentiment of 872 sentences by prompts; rivals: an opinion lexicon, always one class
     crows      CrowS-Pairs, shared tokens: 50 % is ideal, there is no rival
     winogender 240 pairs that differ in the pronoun
-    operator   which of 16 operators stands in a gap of held-out Python functions; rivals: the most frequent
-               one, and counts of the operator between its neighbours, backed off to one of them
+    code       what stands in gaps of held-out Python functions (`--cloze all`); rivals: the most frequent,
+               and counts of what stands between the same neighbours in all other gaps
     event      the next event of held-out HDFS sessions given those before; rivals: the most frequent, bigram
     drug       one of the drugs of a held-out patient's visit, given its conditions and all visits before;
                rivals: the most frequent drug, and counts of drug and condition in one visit, in two ways
@@ -23,11 +23,9 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import io
 import json
 import re
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -42,17 +40,16 @@ from anomaly_sessions import hdfs, records_of, write_sessions
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import EHR
-from seqmlm.domains.holes import Hole, Prompt
 from seqmlm.evaluation.intervals import Rate, bootstrap_weights, exact_rate, summarized
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks.bias import BiasConfig, measure_bias
+from seqmlm.tasks.clozes import ClozesConfig, ask_clozes
 from seqmlm.tasks.zeroshot import ZeroshotConfig, zeroshot
 
 Row = dict[str, Any]
 
-OPERATORS = ("+", "-", "*", "/", "//", "%", "==", "!=", "<", "<=", ">", ">=", "&", "|", "and", "or")
 TEMPLATES = ("{text} It was [MASK].", "A [MASK] film: {text}", "{text} All in all, it was [MASK].")
 LABELS = {"1": ("good", "great", "excellent"), "0": ("bad", "terrible", "awful")}
 QUESTIONS = 2000
@@ -118,51 +115,35 @@ def bias(name: str, file: str, data: Path, out: Path, seed: int, minutes: float)
     }
 
 
-def operator(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+def code(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    """Gaps made of held-out files, as `seqmlm zeroshot --cloze` makes them."""
     found = FIELDS["code"](data, out)
     model = trained(out, "code", "code", found.files, found.flags, seed, minutes)
-    around, beside, alone = Counter[Any](), Counter[Any](), Counter[str]()
-    for path in found.files:
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            for _, before, own, after in operators(file.read_text(errors="replace")):
-                around[before, own, after] += 1
-                beside[before, own] += 1
-                alone[own] += 1
-    asked = [(number, one) for number, text in enumerate(found.texts) for one in operators(text)]
-    chosen = [asked[i] for i in np.random.default_rng(seed).permutation(len(asked))[:QUESTIONS].tolist()]
-    truth = np.array([own for _, (_, _, own, _) in chosen])
-
-    def counted(before: str, after: str) -> str:
-        return max(OPERATORS, key=lambda o: (around[before, o, after], beside[before, o], alone[o]))
-
-    rivals = {
-        "most frequent": truth == alone.most_common(1)[0][0],
-        "counts of neighbours": np.array([counted(b, a) for _, (_, b, _, a) in chosen]) == truth,
-    }
-    cloze, guesses = Cloze(Session(model)), []
-    for number, ((start, end), *_) in chosen:
-        prompt = Prompt(raw=found.texts[number], holes=(Hole(start, end),))
-        fits = cloze.fits(cloze.put([prompt] * len(OPERATORS), [[one] for one in OPERATORS]))
-        guesses.append(OPERATORS[int(np.argmax([fit.log_prob / fit.units for fit in fits]))])
-    right = np.array(guesses) == truth
-    yield from compared("operator", right, rivals, groups=[number for number, _ in chosen])
-
-
-def operators(text: str) -> Iterator[tuple[tuple[int, int], str, str, str]]:
-    """(start, end), token before, operator, token after, of binary operators of Python."""
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    try:
-        tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.string.strip()]
-    except (tokenize.TokenError, SyntaxError, ValueError):
-        return
-    ends = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
-    for before, own, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if own.string in OPERATORS and (before.type in ends or before.string in ")]"):
-            line, column = own.start
-            place = starts[line - 1] + column
-            yield (place, place + len(own.string)), before.string, own.string, after.string
+    held = out / "code-functions"
+    held.mkdir(exist_ok=True)
+    for number, text in enumerate(found.texts):
+        (held / f"{number:05}.py").write_text(text)
+    rows = out / f"code-gaps-{seed}.jsonl"
+    config = ClozesConfig(
+        model=str(model.path), paths=(str(held),), limit=QUESTIONS, seed=seed, out=rows, on_error="skip"
+    )
+    for kind, one in ask_clozes(config, sys.stdout).kinds.items():
+        best = max(("counts", one.counts), ("most frequent", one.majority), key=lambda rival: rival[1])
+        yield {
+            "set": f"code: {kind}",
+            "asked": "model",
+            "accuracy": one.accuracy,
+            "low": one.low,
+            "high": one.high,
+            "n": one.n,
+            "rival": best[0],
+            "gain": one.gain,
+            "gain_low": one.gain_low,
+            "gain_high": one.gain_high,
+        }
+        for name, value in (("counts", one.counts), ("most frequent", one.majority)):
+            rate = exact_rate(round(value * one.n), one.n)
+            yield {"set": f"code: {kind}", "asked": name, **_told(rate)}
 
 
 def event(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
@@ -314,7 +295,7 @@ ARMS: dict[str, Callable[[Path, Path, int, float], Iterator[Row]]] = {
     "sst2": sst2,
     "crows": lambda *given: bias("crows", "crows_pairs/crows_pairs_anonymized.csv.gz", *given),
     "winogender": lambda *given: bias("winogender", "winogender/all_sentences.tsv.gz", *given),
-    "operator": operator,
+    "code": code,
     "event": event,
     "drug": drug,
 }

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -27,7 +27,7 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.record import Record
-from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
+from seqmlm.domains.holes import MASK, Prompt, Question, frame, put, read_holes
 from seqmlm.domains.samples import TRUTH, Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -153,7 +153,7 @@ class Domain(ABC):
         followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
         gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
-        empty: a raw sequence of nothing.
+        empty: a raw sequence of nothing. question_kinds: what `questions` can ask about.
         changes_level: level at which `changes` are scored; None where the field has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
     """
@@ -170,6 +170,7 @@ class Domain(ABC):
     hidden: ClassVar[str] = MASK
     gaps: ClassVar[tuple[str, ...]] = (MASK,)
     empty: ClassVar[Any] = ""
+    question_kinds: ClassVar[tuple[str, ...]] = ()
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
 
@@ -428,8 +429,7 @@ class Domain(ABC):
 
         Args:
             raw: the sequence, or `empty` for none.
-            template: with `{text}`, and `{NAME}` for other fields of the record; `{{` is one brace.
-            fields: the others.
+            template: with `{text}`, and `{NAME}` for other `fields` of the record; `{{` is one brace.
             forms: how gaps may be written.
 
         Raises:
@@ -485,6 +485,10 @@ class Domain(ABC):
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
         """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
         return None
+
+    def questions(self, raw: Any, kinds: Collection[str]) -> Iterator[Question]:
+        """Gaps made of a sequence, in order, of some `question_kinds`."""
+        return iter(())
 
     def variants(self) -> Variants:
         """What the field knows of variants: how they are written, checked and predicted without a model.

@@ -46,6 +46,26 @@ class Prompt:
         return [hole.tokens for hole in self.holes]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A gap made of data that have something there: what is it?
+
+    Args:
+        kind: what stands there, as the field calls it ("operator").
+        prompt: the part of the data around it, with one gap.
+        line: of the record, from 1 on.
+        answer: what stands there. candidates: what could, the answer among them, each once.
+        beside: what stands in front of it and behind it, for counting.
+    """
+
+    kind: str
+    prompt: Prompt
+    line: int
+    answer: str
+    candidates: tuple[str, ...]
+    beside: tuple[str, str]
+
+
 MASK = "[MASK]"
 _FIELD = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
