@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import say, tell
+from seqmlm.cli.output import end_as_asked, say, tell
 from seqmlm.errors import number_of
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def fill(
     found = fill_gaps(opt.configured(FillConfig, given), sys.stdout)
     if not isinstance(found, Filled):
         tell(f"filled the gaps of {number_of(found.records, 'sequence')}")
+        end_as_asked(found.stopped, found.out)
     elif json_output:
         print_json({"filled": found.whole, "masks": found.masks()})
     else:

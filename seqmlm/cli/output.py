@@ -120,3 +120,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value) if isinstance(value, Path) else value
+
+
+def end_as_asked(
+    signal: int | None, out: Path | str | None, *, go_on: str = "with --resume to complete"
+) -> None:
+    """Where a signal ended the work, say how to go on with it, and exit as a program that it killed.
+
+    Args:
+        signal: that came; None: nothing happens.
+        out: the file that is unfinished; None where there is nothing to go on with.
+        go_on: what the same command needs, in front of that name.
+    """
+    if signal is None:
+        return
+    if out is not None:
+        tell(f"stopped; run the same command {go_on} {out}")
+    sys.exit(128 + signal)

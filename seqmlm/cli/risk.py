@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import tell
+from seqmlm.cli.output import end_as_asked, tell
 
 
 def risk(
@@ -85,7 +85,4 @@ def risk(
     tell(result.sentence())
     if json_output:
         print_json(result.to_dict())
-    if result.written.stopped is not None:
-        if out is not None:
-            tell(f"stopped; run the same command with --resume to complete {out}")
-        sys.exit(128 + result.written.stopped)
+    end_as_asked(result.written.stopped, out)

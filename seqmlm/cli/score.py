@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import tell
+from seqmlm.cli.output import end_as_asked, tell
 
 
 def score(
@@ -223,9 +223,6 @@ def score(
     tell(summary.sentence())
     if json_output:
         print_json(summary)
-    if summary.stopped is not None:
-        if follow:
-            tell(f"stopped; run the same command to go on with {out or 'the rows after these'}")
-        elif out is not None and max_latency is None:
-            tell(f"stopped; run the same command with --resume to complete {out}")
-        sys.exit(128 + summary.stopped)
+    if follow:
+        end_as_asked(summary.stopped, out or "the rows after these", go_on="to go on with")
+    end_as_asked(summary.stopped, out if max_latency is None else None)

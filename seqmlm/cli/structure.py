@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import tell
+from seqmlm.cli.output import end_as_asked, tell
 
 
 def structure(
@@ -160,7 +160,4 @@ def structure(
         print_facts({name: one if isinstance(one, str) else number(one) for name, one in known.items()})
     if estimating:
         return
-    if result.written.stopped is not None:
-        if out is not None:
-            tell(f"stopped; run the same command with --resume to complete {out}")
-        sys.exit(128 + result.written.stopped)
+    end_as_asked(result.written.stopped, out)

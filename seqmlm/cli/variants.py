@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import tell
+from seqmlm.cli.output import end_as_asked, tell
 from seqmlm.errors import number_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def variants(
             "copy with SEQMLM_LLR in INFO."
         ),
     ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted --out.")] = False,
     domain: opt.ModelDomain = None,
     on_error: opt.OnError = "raise",
     tokens_per_batch: opt.TokensPerBatch = None,
@@ -145,6 +146,7 @@ def variants(
         print_json(result.to_dict())
     else:
         _show(result)
+    end_as_asked(result.stopped, out)
 
 
 _OF_FILES = ("wildtype", "column", "first", "measured", "prediction", "cutoff", "alignment", "next", "report")

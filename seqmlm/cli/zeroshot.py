@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import tell
+from seqmlm.cli.output import end_as_asked, tell
 
 
 def zeroshot(
@@ -144,14 +144,9 @@ def _clozes(given: dict[str, Any], cloze: str) -> None:
 
 def _tell(result: Any, given: dict[str, Any]) -> None:
     """Say how it came out, and end as a signal has asked."""
-    import sys
-
     from seqmlm.cli.output import print_json
 
     tell(result.sentence())
     if given["json_output"]:
         print_json(result.to_dict())
-    if result.written.stopped is not None:
-        if given["out"] is not None:
-            tell(f"stopped; run the same command with --resume to complete {given['out']}")
-        sys.exit(128 + result.written.stopped)
+    end_as_asked(result.written.stopped, given["out"])

@@ -102,6 +102,8 @@ class VariantScorer:
 
     Attributes:
         one_letter: whether every letter is a token; else `masked` is the one masked convention.
+        surprisal: sum (nats) of what wild types have at the places of substitutions, by `masked`.
+        places: how many that were; one that several variants change counts each time.
 
     Raises:
         UsageError: the model's units are not single letters.
@@ -120,7 +122,7 @@ class VariantScorer:
         self._mirrored, self._windows = mirrored, windows
         self._scorer = RecordScorer(session)
         self._wildtypes: dict[str, _Wildtype] = {}
-        self._surprisal, self._asked = 0.0, 0  # of what wild types have that are forgotten
+        self.surprisal, self.places = 0.0, 0
         self._symbols = session.tokenizer.units.names
         self.one_letter = self._symbols is None or session.tokenizer.single_tokens
         if self.one_letter:
@@ -141,7 +143,6 @@ class VariantScorer:
         for number, behind in zip(others, found[len(variants) :], strict=True):
             found[number] = {name: (value + behind[name]) / 2 for name, value in found[number].items()}
         if self._windows:
-            self._surprisal, self._asked = self._surprisals()
             self._wildtypes.clear()
         return found[: len(variants)]
 
@@ -163,7 +164,10 @@ class VariantScorer:
                 wanted.update(dict.fromkeys(map(Context, range(len(text)))))
         answers = {text: self._rows(self._own(text), asked) for text, asked in contexts.items()}
         for number, own in places.items():
-            found[number] = _summed(own, answers[variants[number].wildtype])
+            rows = answers[variants[number].wildtype]
+            found[number] = _summed(own, rows)
+            self.surprisal -= sum(float(rows[one.masked][one.old]) for one in own)
+            self.places += len(own)
         whole = [n for n, one in enumerate(variants) if one.scored and (self._pll or not one.substitutions)]
         for number, delta in zip(whole, self._deltas([variants[n] for n in whole]), strict=True):
             found[number] |= delta
@@ -179,19 +183,8 @@ class VariantScorer:
         return np.asarray(rows[:, list(self._ids.values())] - rows[np.arange(len(old)), old][:, None])
 
     def bits(self) -> float | None:
-        """Mean surprisal of what the wild types have at the places asked by `masked`; None if none was."""
-        total, count = self._surprisals()
-        return total / count / math.log(2) if count else None
-
-    def _surprisals(self) -> tuple[float, int]:
-        """The sum of them (nats), and how many."""
-        found = [
-            -float(row[own.encoding.ids[own.tokens[one.place]]])
-            for own in self._wildtypes.values()
-            for one, row in own.known.items()
-            if one.masked
-        ]
-        return self._surprisal + sum(found), self._asked + len(found)
+        """Mean surprisal of what the wild types have at the places of substitutions; None without any."""
+        return self.surprisal / self.places / math.log(2) if self.places else None
 
     def _own(self, text: str) -> _Wildtype:
         if text not in self._wildtypes:
@@ -293,7 +286,7 @@ class VariantScorer:
         for (number, new, old), query, answer in zip(of, queries, answers, strict=True):
             [row] = rule.read(query, answer, want).values[Rows.name]
             found[number] += float(row[new]) - float(row[old])
-            self._surprisal, self._asked = self._surprisal - float(row[old]), self._asked + 1
+            self.surprisal, self.places = self.surprisal - float(row[old]), self.places + 1
         return found
 
     def _deltas(self, variants: Sequence[Variant]) -> list[Effects]:

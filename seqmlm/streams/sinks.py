@@ -419,17 +419,18 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
         if format == "parquet":
             table = _Table(schema, nested=True)
             with pa_parquet.ParquetWriter(file, table.schema) as out:
-                for rows in _batches(lines):
+                for rows in committed_rows(lines):
                     out.write_batch(table.batch(rows))
         else:
             encode = _table_lines(schema, format)
-            file.writelines(encode(rows) for rows in chain([[]], _batches(lines)))
+            file.writelines(encode(rows) for rows in chain([[]], committed_rows(lines)))
 
     replace_file(path, fill, mode=0o600 if private else 0o666)
 
 
-def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
-    """Batches are cut by their bytes, so that the same lines always give the same table."""
+def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a file of JSON lines, in batches that are cut by their bytes: the same lines always give
+    the same table."""
     with lines.open("rb") as file:
         while some := file.readlines(_BATCH_BYTES):
             yield [json.loads(line) for line in some]

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.variants import Assay, Variants
+from seqmlm.domains.variants import Assay, Variant, Variants
 from seqmlm.engine.durable import replace_file
-from seqmlm.errors import StateError, UsageError
+from seqmlm.errors import StateError, UsageError, number_of
 from seqmlm.evaluation.effects import DRAWS, METRICS
 from seqmlm.evaluation.intervals import Difference, bootstrap_weights, summarized
 from seqmlm.inference.batches import BATCH_RECORDS
 from seqmlm.inference.runner import NoProgress, Progress
 from seqmlm.inference.session import Session
+from seqmlm.streams.cursor import Cursor, Position, file_facts
+from seqmlm.streams.sinks import changed
 from seqmlm.tasks.gaps import GapConfig
 from seqmlm.tasks.variants import Judged, Measurements, VariantsConfig, judged, scorer_of
 
@@ -41,6 +43,12 @@ class AssaysConfig(GapConfig):
     folder: Path
     convention: str = "masked"
     scores: Path | None = None
+
+    def request(self, session: Session, assays: Sequence[Assay] = ()) -> dict[str, Any]:
+        """What decides the scores."""
+        told = {name: value for name, value in super().request(session).items() if name != "scores"}
+        files = [one.table.path for one in assays]
+        return {**told, "input": file_facts(files), "model file": file_facts(session.model.files)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,38 +78,55 @@ def judge_assays(config: AssaysConfig, progress: Progress | None = None) -> Assa
         StateError: no such model, or a table that cannot be written.
     """
     told, began = progress or NoProgress(), time.monotonic()
+    if config.resume and config.scores is None:
+        raise UsageError("--resume continues the tables of a folder named with --out")
     session = config.open()
     field = session.domain.variants()
     assays = field.assays(config.folder)
+    cursor, done = None, 0
+    if config.scores is not None:
+        cursor = Cursor(config.scores / SUMMARY, config.request(session, assays))
+        if config.resume and (left := cursor.load()) is not None:
+            done = left.records
+            told.message(f"continuing {config.scores} after {number_of(done, 'assay')}")
+        else:
+            cursor.save(Position())
     found: dict[str, dict[str, dict[str, float]]] = {}
     variants = 0
     for number, assay in enumerate(assays, 1):
-        own, count = _assay(config, session, field, assay, told)
+        own, count = _assay(config, session, field, assay, told, scored=number <= done)
         found[assay.name], variants = own, variants + count
         rho = own["model"]["spearman"]
         told.message(f"{number} of {len(assays)}: {assay.name}, {count:,} variants, Spearman {rho:.3f}")
+        if cursor is not None:
+            cursor.save(Position(records=max(number, done)))
     overall = summed_up(assays, found)
-    if config.scores is not None:
+    if config.scores is not None and cursor is not None:
         _write(config.scores / SUMMARY, _summary(assays, found))
+        cursor.remove()
     return AssaysResult(assays=found, overall=overall, variants=variants, seconds=time.monotonic() - began)
 
 
 def _assay(
-    config: AssaysConfig, session: Session, field: Variants, assay: Assay, told: Progress
+    config: AssaysConfig, session: Session, field: Variants, assay: Assay, told: Progress, *, scored: bool
 ) -> tuple[dict[str, dict[str, float]], int]:
-    """Score one assay and write its table; its figures, and how many variants it has."""
+    """Score one assay and write its table, or read what was scored; its figures, and number of variants."""
     variants = list(field.read(assay.table, Problems(), told.message))
     asked = VariantsConfig(model=config.model, paths=(assay.table.path,), measured=assay.measured)
     measured = Measurements.of(asked, field, session, variants)
-    scorer = scorer_of(session, field, config.convention)
-    done = [
-        one
-        for at in range(0, len(variants), BATCH_RECORDS)
-        for one in judged(scorer, variants[at : at + BATCH_RECORDS], config.convention)
-    ]
-    if config.scores is not None:
-        name = session.card.run_name or Path(session.model.path).name
-        _write(config.scores / f"{assay.name}.csv", _table(done, name))
+    name = session.card.run_name or Path(session.model.path).name
+    path = None if config.scores is None else config.scores / f"{assay.name}.csv"
+    if scored and path is not None:
+        done = _read(path, name, variants, config.convention)
+    else:
+        scorer = scorer_of(session, field, config.convention)
+        done = [
+            one
+            for at in range(0, len(variants), BATCH_RECORDS)
+            for one in judged(scorer, variants[at : at + BATCH_RECORDS], config.convention)
+        ]
+        if path is not None:
+            _write(path, _table(done, name))
     figures = measured.compared(done, draws=0).metrics
     return {key: {m: value.value for m, value in own.items()} for key, own in figures.items()}, len(variants)
 
@@ -151,6 +176,24 @@ def _table(done: Sequence[Judged], model: str) -> list[list[Any]]:
         raise UsageError(f"the tables have a column {model!r} already: rename the model's folder")
     rows = [[*(one.variant.fields[name] for name in columns), one.effect] for one in done]
     return [[*columns, model], *rows]
+
+
+def _read(path: Path, model: str, variants: Sequence[Variant], convention: str) -> list[Judged]:
+    """The effects of an earlier process, from the table that it has written.
+
+    Raises:
+        StateError: the table is gone, or no longer what it was.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            values = [float(row[model]) if row[model] else None for row in csv.DictReader(file)]
+        pairs = list(zip(variants, values, strict=True))
+    except (OSError, KeyError, ValueError):
+        raise changed(path) from None
+    return [
+        Judged(variant=one, effects={} if value is None else {convention: value}, convention=convention)
+        for one, value in pairs
+    ]
 
 
 def _summary(

@@ -6,7 +6,7 @@ Reading, bad records, commits, resuming and the formats of rows are those of `se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from seqmlm.engine.signals import StopSignals
 from seqmlm.errors import DataError, SeqmlmError, UsageError
 from seqmlm.inference.batches import Batch, Budget, Encoded
 from seqmlm.inference.cloze import Cloze
-from seqmlm.inference.runner import Counts, NoProgress, Output, Progress, Runner
+from seqmlm.inference.runner import Counts, Output, Progress, Runner
 from seqmlm.inference.session import Session
 from seqmlm.reports.page import Page
 from seqmlm.streams.outputs import check_outputs
@@ -30,6 +30,7 @@ from seqmlm.tasks.corpus import UNNAMED, shown_name
 from seqmlm.tracking import Tracker
 from seqmlm.workspace import Workspace
 
+Item = TypeVar("Item")
 Answers = TypeVar("Answers")
 
 PRIVATE = "name a file with --out, which only you can read"
@@ -181,6 +182,67 @@ class Written:
     stopped: int | None
     seconds: float
 
+    @classmethod
+    def of(cls, runner: Runner[Any, Any], out: Path | None) -> Written:
+        """How it ended, after it has."""
+        return cls(
+            records=runner.counts.asked,
+            bad=runner.problems.bad_count,
+            notes=dict(runner.problems.counts),
+            out=out,
+            stopped=runner.stopped,
+            seconds=runner.seconds,
+        )
+
+
+@contextmanager
+def writing(
+    config: GapConfig,
+    session: Session,
+    columns: Schema,
+    answers: Callable[[Batch[Item], Problems], Answers],
+    rows: Callable[[Answers], Sequence[Fields]],
+    stdout: TextIO | None,
+    *,
+    out: Path | None,
+    counts: Counts | None = None,
+    budget: Budget | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Runner[Item, Answers]]:
+    """A run whose rows go where the config says, stopped by signals, resumed where that is asked.
+
+    Args:
+        out: the file of its rows; None for `stdout`.
+        config, session, columns, answers, rows, stdout, counts, budget, progress: as of `write_rows`.
+    """
+    private = session.card.sensitive
+    quarantine = Path(f"{config.out or 'rows'}.quarantine.jsonl")
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        output = Output(
+            out,
+            columns,
+            format=format_of(out, config.format_out),
+            request=None if out is None else config.request(session),
+            resume=config.resume,
+            private=private,
+            stdout=stdout,
+        )
+        stack.callback(output.close)
+        output.claim()
+        problems = stack.enter_context(Problems(config.on_error, quarantine=quarantine, sensitive=private))
+        yield Runner(
+            session,
+            lambda batch: answers(batch, problems),
+            rows,
+            output,
+            problems,
+            counts=counts,
+            budget=budget,
+            progress=progress,
+            signals=signals,
+        )
+
 
 def write_rows(
     config: GapConfig,
@@ -213,44 +275,22 @@ def write_rows(
         DataError: a bad record, where problems raise; or nothing could be read.
         StateError: rows that cannot be written.
     """
-    told, private = progress or NoProgress(), session.card.sensitive
-    quarantine = Path(f"{config.out or 'rows'}.quarantine.jsonl")
-    with ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
-        output = Output(
-            config.out,
-            columns,
-            format=format_of(config.out, config.format_out),
-            request=None if config.out is None else config.request(session),
-            resume=config.resume,
-            private=private,
-            stdout=stdout,
-        )
-        stack.callback(output.close)
-        output.claim()
-        problems = stack.enter_context(Problems(config.on_error, quarantine=quarantine, sensitive=private))
-        runner: Runner[Encoded, Answers] = Runner(
-            session,
-            lambda batch: answers(batch, problems),
-            rows,
-            output,
-            problems,
-            counts=counts,
-            budget=budget,
-            progress=told,
-            signals=signals,
-        )
+    with writing(
+        config,
+        session,
+        columns,
+        answers,
+        rows,
+        stdout,
+        out=config.out,
+        counts=counts,
+        budget=budget,
+        progress=progress,
+    ) as runner:
         if options is None:
             options = {**reading_holes(session, config.format), **config.options}
         runner.run(config.paths, format=config.format, options=options, through=through)
-        return Written(
-            records=runner.counts.asked,
-            bad=problems.bad_count,
-            notes=dict(problems.counts),
-            out=config.out,
-            stopped=runner.stopped,
-            seconds=runner.seconds,
-        )
+        return Written.of(runner, config.out)
 
 
 def keep_report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,17 +22,19 @@ from seqmlm.errors import DataError, StateError, UsageError, nearest
 from seqmlm.evaluation.effects import DRAWS, METRICS, Agreement, agreement
 from seqmlm.evaluation.intervals import Difference
 from seqmlm.inference.expert import stored_expert
-from seqmlm.inference.runner import NoProgress, Output, Progress, Runner
+from seqmlm.inference.runner import Counts, NoProgress, Progress
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import CONVENTIONS, Effects, VariantScorer
 from seqmlm.reports.page import Page
+from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.outputs import check_outputs
-from seqmlm.streams.sinks import Fields, Schema, format_of
+from seqmlm.streams.sinks import Fields, Schema
 from seqmlm.tasks.corpus import shown_name
-from seqmlm.tasks.gaps import GapConfig, keep_report
+from seqmlm.tasks.gaps import GapConfig, keep_report, writing
 
 Doubles = NDArray[np.float64]
 
+EFFECTS = (*CONVENTIONS, "pll_delta_per_unit")
 COLUMNS = Schema(
     columns={
         "id": "text",
@@ -40,7 +42,7 @@ COLUMNS = Schema(
         "line": "integer",
         "effect": "number",
         "convention": "text",
-        **dict.fromkeys((*CONVENTIONS, "pll_delta_per_unit"), "number"),
+        **dict.fromkeys(EFFECTS, "number"),
     }
 )
 BINS = "DMS_score_bin"
@@ -88,6 +90,13 @@ class VariantsConfig(GapConfig):
         if len(self.paths) != 1 or self.next < 0:
             raise UsageError("name one file of variants, and with --next how many to test")
 
+    def request(self, session: Session) -> dict[str, Any]:
+        """What decides the rows: what is made of all of them can be asked otherwise in a resumed run."""
+        made = ("measured", "prediction", "cutoff", "alignment", "next", "report")
+        told = {name: value for name, value in super().request(session).items() if name not in made}
+        files = [path for path in (*self.paths, self.wildtype) if path is not None]
+        return {**told, "input": file_facts(files), "model file": file_facts(session.model.files)}
+
     @property
     def table(self) -> VariantTable:
         """The table."""
@@ -114,6 +123,7 @@ class VariantsResult:
         suggestions: what to test next.
         passes: of the model, masked copies that were computed.
         seconds: that it took.
+        stopped: the signal that ended it early, or None; then nothing was compared.
     """
 
     variants: int
@@ -125,6 +135,7 @@ class VariantsResult:
     suggestions: tuple[Suggestion, ...]
     passes: int
     seconds: float
+    stopped: int | None = None
 
     @property
     def doubt(self) -> str | None:
@@ -167,6 +178,12 @@ class Judged:
     effects: Effects
     convention: str
 
+    @classmethod
+    def of_row(cls, variant: Variant, row: Fields) -> Judged:
+        """What `row` has made, as it was."""
+        known = {name: row[name] for name in EFFECTS if row[name] is not None}
+        return cls(variant=variant, effects=known, convention=row["convention"] or "")
+
     @property
     def effect(self) -> float | None:
         """Higher = fitter; None where it has none."""
@@ -181,7 +198,7 @@ class Judged:
         one = self.variant
         told = {"id": one.name, "source": one.source, "line": one.line}
         told |= {name: one.fields.get(name) for name in columns} | {"effect": self.effect}
-        known = {name: self.effects.get(name) for name in (*CONVENTIONS, "pll_delta_per_unit")}
+        known = {name: self.effects.get(name) for name in EFFECTS}
         return {**told, "convention": self.convention if self.effects else None, **known}
 
 
@@ -209,6 +226,7 @@ def judge_variants(
         StateError: no such model, or rows that cannot be written.
     """
     told, began = progress or NoProgress(), time.monotonic()
+    config.check()
     beside = [path for path in (*config.paths, config.wildtype, config.alignment) if path is not None]
     outputs = {"--out": config.out, "--report": config.report}
     check_outputs(outputs, inputs=expand(beside))
@@ -217,40 +235,27 @@ def judge_variants(
     field = session.domain.variants()
     if config.next and field.windows:
         raise UsageError("--next needs variants of one wild type, and here each has a window of its own")
-    scorer = scorer_of(session, field, config.convention)
-    quarantine = Path(f"{config.out or 'variants'}.quarantine.jsonl")
-    with Problems(config.on_error, quarantine=quarantine) as problems:
-        variants: Iterable[Variant] = field.read(_table(config, session, field), problems, told.message)
-        compares = config.measured is not None or config.report is not None
-        if compares or not field.windows:  # else as a stream: a file of genomes is never held whole
-            variants = list(variants)
-            if not variants:
-                raise problems.nothing()
-            if config.next and len({one.wildtype for one in variants}) > 1:
-                raise UsageError("--next needs variants of one wild type, and these have several")
+    run = _Run(config, session, field, told)
+    run.over(stdout)
+    measured, grid = run.measured, None
+    if run.stopped is not None:
         measured = None
-        if config.measured is not None:
-            assert isinstance(variants, list)
-            measured = Measurements.of(config, field, session, variants)
-        found, counts = _scored(config, session, scorer, field, variants, problems, stdout, told)
-        if not counts.total():
-            raise problems.nothing()
-        grid = None
-        if isinstance(variants, list) and not field.windows and (config.next or config.report is not None):
-            grid = Grid.of(variants, scorer, field.letters)
-        result = VariantsResult(
-            variants=counts.total(),
-            scored=counts["scored"],
-            bad=problems.bad_count,
-            convention=config.convention,
-            wildtype_bits=_bits(scorer, field, told),
-            agreement=None if measured is None else measured.compared(found),
-            suggestions=() if grid is None else grid.suggestions(config.next, measured),
-            passes=session.conditionals().statistics.unique,
-            seconds=time.monotonic() - began,
-        )
-    if config.report is not None:
-        made = page(config, result, found, grid)
+    elif run.listed is not None and not field.windows and (config.next or config.report is not None):
+        grid = Grid.of(run.listed, run.scorer, field.letters)
+    result = VariantsResult(
+        variants=run.kinds.total(),
+        scored=run.kinds["scored"],
+        bad=run.bad,
+        convention=config.convention,
+        wildtype_bits=_bits(run.scorer, field, told),
+        agreement=None if measured is None else measured.compared(run.found),
+        suggestions=() if grid is None else grid.suggestions(config.next, measured),
+        passes=session.conditionals().statistics.unique,
+        seconds=time.monotonic() - began,
+        stopped=run.stopped,
+    )
+    if config.report is not None and run.stopped is None:
+        made = page(config, result, run.found, grid)
         told_of = {"convention": config.convention}
         keep_report(config, session, "variants", made, config.report, _figures(result), told_of)
     return result
@@ -301,52 +306,131 @@ def _bits(scorer: VariantScorer, field: Variants, told: Progress) -> float | Non
     return bits
 
 
-def _scored(
-    config: VariantsConfig,
-    session: Session,
-    scorer: VariantScorer,
-    field: Variants,
-    variants: Iterable[Variant],
-    problems: Problems,
-    stdout: TextIO | None,
-    told: Progress,
-) -> tuple[list[Judged], Counter[str]]:
-    """Score and write all variants, batch by batch; those of a stream are not kept, but counted."""
-    found: list[Judged] = []
-    counts = Counter[str]()
-    note = (
-        f"log-ratio (nats) of the allele to the reference by {Path(config.model).name}, "
-        f"{config.convention}, pll_delta of insertions and deletions, mean of both strands; higher = fitter"
-    )
-    copy = None if config.out is None else field.annotated(config.table, config.out, note)
+class _Run(Counts):
+    """All variants of a table, scored and written batch by batch; counts are continued by a resumed run.
 
-    def answers(batch: Sequence[Variant]) -> list[Judged]:
-        return judged(scorer, batch, config.convention)
+    Args:
+        config, session, field: what is scored.
+        told: told what happens.
 
-    def rows(done: list[Judged]) -> list[Fields]:
-        if isinstance(variants, list):
-            found.extend(done)
-        counts.update("scored" if one.effect is not None else "unscored" for one in done)
-        counts_of["mixed"] += sum(one.convention != config.convention and bool(one.effects) for one in done)
-        if copy is not None:
-            copy.write([(one.variant, one.effect) for one in done])
-        return [one.row(field.columns) for one in done]
+    Attributes:
+        scorer: of the model.
+        listed: all variants, where something is to be made of all of them; None: they are read as a stream,
+            and a file of genomes is never held whole.
+        found: effects of those that are listed.
+        measured: of them; None without measurements.
+        kinds: how many were scored, unscored, and of another convention than asked ("mixed").
+        bad: left out.
+        stopped: the signal that ended it early, or None.
+    """
 
-    counts_of = Counter[str]()
-    columns = Schema(columns={**dict(islice(COLUMNS.columns.items(), 3)), **field.columns, **COLUMNS.columns})
-    path, out = (config.out, stdout) if copy is None else (None, None)
-    output = Output(path, columns, format=format_of(path, config.format_out), stdout=out)
-    with copy or nullcontext():
-        runner = Runner(session, answers, rows, output, problems, progress=told)
-        runner.run_items(variants)
-        if copy is not None and runner.stopped is None and counts:
-            copy.finish()
-    if mixed := counts_of["mixed"]:
-        told.message(
-            f"{mixed:,} of {counts.total():,} variants are deletions or insertions: they have pll_delta, "
-            "which others do not compare with; --convention pll_delta gives it for all"
+    def __init__(self, config: VariantsConfig, session: Session, field: Variants, told: Progress) -> None:
+        self._config, self._session, self._field, self._told = config, session, field, told
+        self.scorer = scorer_of(session, field, config.convention)
+        compares = config.measured is not None or config.report is not None
+        self.listed: list[Variant] | None = [] if compares or not field.windows else None
+        self.found: list[Judged] = []
+        self.measured: Measurements | None = None
+        self._counted = Counter[str]()
+        self.bad = 0
+        self.stopped: int | None = None
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many variants were scored, and not."""
+        return Counter({name: self._counted[name] for name in ("scored", "unscored")})
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        super().restore(counts)
+        self._counted = Counter(counts.get("kinds", {}))
+        self.scorer.surprisal = float(counts.get("surprisal", 0))
+        self.scorer.places = int(counts.get("places", 0))
+
+    def snapshot(self) -> dict[str, Any]:
+        own = {"surprisal": self.scorer.surprisal, "places": self.scorer.places}
+        return {**super().snapshot(), **own, "kinds": dict(self._counted)}
+
+    def over(self, stdout: TextIO | None) -> None:
+        """Score and write them.
+
+        A copy of the table is made of its rows, which stand beside it until it is complete.
+        """
+        config, columns = self._config, self._field.columns
+        note = (
+            f"log-ratio (nats) of the allele to the reference by {Path(config.model).name}, "
+            f"{config.convention}, pll_delta of insertions and deletions, mean of both strands; "
+            "higher = fitter"
         )
-    return found, counts
+        copy = None if config.out is None else self._field.annotated(config.table, config.out, note)
+        path = config.out
+        if copy is not None and path is not None:
+            path = path.with_name(f"{path.name}.rows.jsonl")
+
+        def answers(batch: Sequence[Variant], problems: Problems) -> list[Judged]:
+            return judged(self.scorer, batch, config.convention)
+
+        def rows(done: list[Judged]) -> list[Fields]:
+            for one in done:
+                take(one)
+                self._counted["unscored" if one.effect is None else "scored"] += 1
+                self._counted["mixed"] += one.convention != config.convention and bool(one.effects)
+            return [one.row(columns) for one in done]
+
+        def take(one: Judged) -> None:
+            if self.listed is not None:
+                self.found.append(one)
+            if copy is not None:
+                copy.write([(one.variant, one.effect)])
+
+        def again(variant: Variant, row: Fields) -> None:
+            take(Judged.of_row(variant, row))
+
+        schema = Schema(columns={**dict(islice(COLUMNS.columns.items(), 3)), **columns, **COLUMNS.columns})
+        with (
+            copy or nullcontext(),
+            writing(
+                config,
+                self._session,
+                schema,
+                answers,
+                rows,
+                stdout,
+                out=path,
+                counts=self,
+                progress=self._told,
+            ) as runner,
+        ):
+            then = None if copy is None else copy.finish
+            runner.run_items(self._read(runner.problems), again=again, then=then)
+            self.bad, self.stopped = runner.problems.bad_count, runner.stopped
+        if path is not None and path != config.out and self.stopped is None:
+            path.unlink()
+        if mixed := self._counted["mixed"]:
+            self._told.message(
+                f"{mixed:,} of {self.kinds.total():,} variants are deletions or insertions: they have "
+                "pll_delta, which others do not compare with; --convention pll_delta gives it for all"
+            )
+
+    def _read(self, problems: Problems) -> Iterator[Variant]:
+        """The variants, and where all are listed, what is known of them before the first is scored."""
+        config = self._config
+        variants = self._field.read(_table(config, self._session, self._field), problems, self._told.message)
+        if self.listed is None:
+            none = True
+            for one in variants:
+                none = False
+                yield one
+            if none:
+                raise problems.nothing()
+            return
+        self.listed.extend(variants)
+        if not self.listed:
+            raise problems.nothing()
+        if config.next and len({one.wildtype for one in self.listed}) > 1:
+            raise UsageError("--next needs variants of one wild type, and these have several")
+        if config.measured is not None:
+            self.measured = Measurements.of(config, self._field, self._session, self.listed)
+        yield from self.listed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

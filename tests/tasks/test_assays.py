@@ -78,6 +78,33 @@ def test_scores_are_written_beside_the_columns_of_the_benchmark(
     ]
 
 
+def test_an_interrupted_benchmark_is_resumed(
+    seqmlm: Run, esm: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    given = ("variants", esm, "-d", "protein", "--proteingym", folder, "--json", "--out")
+    whole = seqmlm(*given, tmp_path / "whole")
+    effects, calls = VariantScorer.effects, list[int]()
+
+    def interrupted(self: VariantScorer, variants: Any) -> Any:
+        calls.append(len(variants))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return effects(self, variants)
+
+    monkeypatch.setattr(VariantScorer, "effects", interrupted)
+    assert seqmlm(*given, tmp_path / "scores").code == 130
+    other = seqmlm(*given, tmp_path / "scores", "--resume", "--convention", "wt")
+    assert (other.code, "cannot continue" in other.err) == (4, True)
+    done = seqmlm(*given, tmp_path / "scores", "--resume")
+    assert done.code == 0, done.err
+    assert calls[2:] == [80]  # of the second assay alone
+    assert done.json["assays"] == whole.json["assays"]
+    files = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    done = seqmlm("variants", esm, "-d", "protein", "--proteingym", folder, "--resume")
+    assert (done.code, "--resume continues" in done.err) == (2, True)
+
+
 def test_subjects_and_kinds_count_alike():
     """Two assays of one protein are one; three proteins of one kind weigh as much as one of another."""
     facts = [("a", "P", "x", 0.1), ("b", "P", "x", 0.3), ("c", "Q", "x", 0.4), ("d", "R", "y", 0.9)]

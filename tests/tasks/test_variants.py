@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoints import checkpoint
 from text_models import text_model
 
+from seqmlm.inference import runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import MASKED, VariantScorer
 from seqmlm.tokenizers.residue import STANDARD
@@ -151,6 +154,63 @@ def test_a_report_and_its_run(
     shown = seqmlm("runs", "show", runs[0]["name"], "--json").json
     assert shown["metrics"]["spearman"] == pytest.approx(1, abs=1e-6)
     assert shown["metrics"]["BLOSUM62/auc"] > 0
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+@pytest.mark.parametrize("end", ["crash", "signal"])
+def test_an_interrupted_run_is_resumed(
+    seqmlm: Run,
+    esm: Path,
+    wildtype: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    end: str,
+):
+    random = np.random.default_rng(1)
+    rows = ["mutant,fitness", "W1A,0"]
+    for _ in range(600):
+        first, second = sorted(random.choice(22, 2, replace=False))
+        new = random.choice(list("DNEGPLW"), 2)
+        changes = [f"{WILDTYPE[at]}{at + 1}{to}" for at, to in zip((first, second), new, strict=True)]
+        rows.append(f"{':'.join(changes)},{random.normal()}")
+    asked = tmp_path / "doubles.csv"
+    asked.write_text("\n".join([*rows, "W1A,0"]) + "\n")
+    given = ("variants", esm, asked, "-d", "protein", "--wildtype", wildtype, "--on-error", "quarantine")
+    compared = (*given, "--measured", "fitness", "--json", "--out")
+    whole = seqmlm(*compared, tmp_path / f"whole-{name}")
+    assert whole.code == 0, whole.err
+
+    calls = list[int]()
+    effects = VariantScorer.effects
+
+    def interrupted(self: VariantScorer, variants: Any) -> Any:
+        calls.append(len(variants))
+        if len(calls) == 3:
+            if end == "crash":
+                raise SystemExit(9)
+            signal.raise_signal(signal.SIGTERM)
+        return effects(self, variants)
+
+    monkeypatch.setattr(VariantScorer, "effects", interrupted)
+    monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
+    out = tmp_path / name
+    stopped = seqmlm(*given, "--out", out)
+    assert stopped.code == (9 if end == "crash" else 143), stopped.err
+    assert end == "crash" or "stopped; run the same command with --resume to complete" in stopped.err
+    other = seqmlm(*given, "--out", out, "--resume", "--convention", "wt")
+    assert (other.code, "cannot continue" in other.err) == (4, True)
+    calls[:] = [0] * 3
+    done = seqmlm(*compared, out, "--resume")  # what is made of all rows can be asked for later
+    assert done.code == 0, done.err
+    assert f"continuing {out} after 512 records" in done.err
+    assert calls[3:] == [600 - 512]
+    assert out.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    bad = [Path(f"{one}.quarantine.jsonl").read_text() for one in (out, tmp_path / f"whole-{name}")]
+    assert (bad[0], bad[0].count("\n")) == (bad[1], 2)
+    left = {key: value for key, value in whole.json.items() if key not in ("seconds", "passes")}
+    assert {key: done.json[key] for key in left} == left
+    assert sorted(one.name for one in tmp_path.glob(f"{name}*")) == [name, f"{name}.quarantine.jsonl"]
 
 
 def test_bad_input(seqmlm: Run, esm: Path, wildtype: Path, measured: Path, tmp_path: Path):

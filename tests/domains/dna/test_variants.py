@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,10 +20,10 @@ from tiny_fields import random_model
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.dna import DNA
-from seqmlm.domains.dna.variants import FLANK, DNAVariants
+from seqmlm.domains.dna.variants import FLANK, DNAVariants, _ScoredVCF
 from seqmlm.domains.variants import Edit, Variant, VariantTable
-from seqmlm.errors import DataError, UsageError
-from seqmlm.inference import model_folder
+from seqmlm.errors import DataError, StateError, UsageError
+from seqmlm.inference import model_folder, runner
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import VariantScorer
 from seqmlm.tokenizers.base import Tokenizer
@@ -338,6 +339,45 @@ def test_rows_and_a_vcf_that_comes_back(seqmlm: Run, model: Path, reference: Pat
     done = seqmlm("variants", model, out, "--reference", reference, "--out", tmp_path / "twice.vcf")
     assert (done.code, "has SEQMLM_LLR already" in done.err) == (3, True)
     assert not list(tmp_path.glob("twice*"))
+
+
+@pytest.mark.parametrize("end", ["crash", "signal", "full disk"])
+def test_an_interrupted_copy_is_resumed(
+    seqmlm: Run, model: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+):
+    asked = vcf(tmp_path, *(row(20 + n % 260) for n in range(600)))
+    given = ("variants", model, asked, "--reference", reference, "--out")
+    done = seqmlm(*given, tmp_path / "whole.vcf.gz")
+    assert done.code == 0, done.err
+    calls = list[int]()
+    effects, finish = VariantScorer.effects, _ScoredVCF.finish
+
+    def interrupted(self: VariantScorer, variants: Any) -> Any:
+        calls.append(len(variants))
+        if len(calls) == 3 and end != "full disk":
+            if end == "crash":
+                raise SystemExit(9)
+            signal.raise_signal(signal.SIGTERM)
+        return effects(self, variants)
+
+    def full(self: _ScoredVCF) -> None:
+        if len(calls) == 3:
+            raise StateError("cannot write: No space left on device")
+        finish(self)
+
+    monkeypatch.setattr(VariantScorer, "effects", interrupted)
+    monkeypatch.setattr(_ScoredVCF, "finish", full)
+    monkeypatch.setattr(runner, "COMMIT_RECORDS", 1)
+    out = tmp_path / "scored.vcf.gz"
+    assert seqmlm(*given, out).code == {"crash": 9, "signal": 143, "full disk": 4}[end]
+    assert not out.exists()
+    calls[:] = [0] * 4
+    done = seqmlm(*given, out, "--resume")
+    assert done.code == 0, done.err
+    assert calls[4:] == ([] if end == "full disk" else [600 - 512])
+    assert "scored 600 of 600 variants" in done.err
+    assert lines_of(out) == lines_of(tmp_path / "whole.vcf.gz")
+    assert [one.name for one in tmp_path.glob("scored*")] == ["scored.vcf.gz"]
 
 
 def test_a_file_with_a_wrong_base_leaves_no_output(seqmlm: Run, model: Path, reference: Path, tmp_path: Path):
