@@ -30,6 +30,7 @@ from seqmlm.inference.scorer import RecordScorer
 from seqmlm.inference.session import Session
 
 Doubles = NDArray[np.float64]
+PROGRAMS = 40
 TURNS = 5
 NORMAL = 100  # functions that say how surprising tokens of a class are
 
@@ -38,6 +39,20 @@ def quixbugs_rows(
     data: Path, out: Path, seed: int, minutes: float, records: int | None = None
 ) -> list[dict[str, Any]]:
     """Every detector by line and by pair."""
+    rows = []
+    for name, (ranks, won) in quixbugs(data, out, seed, minutes).items():
+        row: dict[str, Any] = {"set": "quixbugs: the buggy line", "detector": name, "pairs": PROGRAMS}
+        row |= {f"top{most}": float((ranks <= most).mean()) for most in (1, 3, 5)}
+        if won is not None:
+            row["pairs_won"] = float(won.mean())
+        rows.append(row)
+    return rows
+
+
+def quixbugs(
+    data: Path, out: Path, seed: int, minutes: float
+) -> dict[str, tuple[Doubles, NDArray[np.bool_] | None]]:
+    """By detector: the rank of each buggy line (from 1 on), and whether each repair is more probable."""
     field = FIELDS["code"](data, out)
     model = trained(out, "code", field.domain, field.files, field.flags, seed, minutes)
     with gzip.open(data / "code" / "quixbugs" / "quixbugs_python.jsonl.gz", "rt") as stream:
@@ -49,20 +64,17 @@ def quixbugs_rows(
     bits = _bits(Baselines(model, spelled(model, field)), asked)
     normal = _scored(model, field.texts[:: -(-len(field.texts) // NORMAL)])
     z = _z(normal, asked)
-    rows = []
+    found = {}
     for name, values in {**bits, **z}.items():
         ranks = [
             _rank(one, line, place)
             for one, line, place in zip(values, lines, places, strict=False)
             if place is not None
         ]
-        row: dict[str, Any] = {"set": "quixbugs: the buggy line", "detector": name, "pairs": len(programs)}
-        row |= {f"top{k}": float(np.mean([rank <= k for rank in ranks])) for k in (1, 5)}
-        if name in bits:
-            sums = np.array([one.sum() for one in values])
-            row["pairs_won"] = float((sums[: len(programs)] > sums[len(programs) :]).mean())
-        rows.append(row)
-    return rows
+        sums = np.array([one.sum() for one in values])
+        won = sums[: len(programs)] > sums[len(programs) :] if name in bits else None
+        found[name] = np.array(ranks), won
+    return found
 
 
 def _scored(model: LoadedModel, texts: Sequence[str]) -> list[Scored]:

@@ -77,6 +77,7 @@ SHOWN_FIELDS = (
     "part_low",
     "part_high",
     "top1",
+    "top3",
     "top5",
     "pairs_won",
     "floor_won",

@@ -5,6 +5,9 @@
     winogender 240 pairs that differ in the pronoun
     code       what stands in gaps of held-out Python functions (`--cloze all`); rivals: the most frequent,
                and counts of what stands between the same neighbours in all other gaps
+    quixbugs   the buggy line of 40 programs (first, and among three), and whether the repair is more
+               probable; rivals: a 5-gram with the rest of the file, length
+    blat       Spearman's correlation with 4,996 mutants of a beta-lactamase; rival: BLOSUM62
     event      the next event of held-out HDFS sessions given those before; rivals: the most frequent, bigram
     drug       one of the drugs of a held-out patient's visit, given its conditions and all visits before;
                rivals: the most frequent drug, and counts of drug and condition in one visit, in two ways
@@ -36,6 +39,7 @@ import numpy as np
 from anomaly_field_data import FIELDS, patients
 from anomaly_logs import log_flags
 from anomaly_models import trained
+from anomaly_quixbugs import quixbugs
 from anomaly_sessions import hdfs, records_of, write_sessions
 
 from seqmlm.data.problems import Problems
@@ -46,6 +50,7 @@ from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks.bias import BiasConfig, measure_bias
 from seqmlm.tasks.clozes import ClozesConfig, ask_clozes
+from seqmlm.tasks.variants import VariantsConfig, judge_variants
 from seqmlm.tasks.zeroshot import ZeroshotConfig, zeroshot
 
 Row = dict[str, Any]
@@ -144,6 +149,44 @@ def code(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
         for name, value in (("counts", one.counts), ("most frequent", one.majority)):
             rate = exact_rate(round(value * one.n), one.n)
             yield {"set": f"code: {kind}", "asked": name, **_told(rate)}
+
+
+def bugs(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    """Of arms by model, that with counts of the training mixed in is asked too; it is no rival."""
+    found = quixbugs(data, out, seed, minutes)
+    for most, name in ((1, "first"), (3, "among three")):
+        right = {arm: ranks <= most for arm, (ranks, _) in found.items()}
+        own = {arm: right.pop(f"z of {arm}") for arm in ("model", "mixed")}
+        rivals = {arm: right[arm] for arm in ("5-gram", "5-gram, cache", "length")}
+        yield from compared(f"QuixBugs: buggy line {name}", own["model"], rivals)
+        yield from list(compared(f"QuixBugs: buggy line {name}, with counts", own["mixed"], rivals))[:1]
+    won = {arm: one for arm, (_, one) in found.items() if one is not None}
+    rivals = {arm: won[arm] for arm in ("5-gram", "5-gram, cache", "length")}
+    yield from compared("QuixBugs: repair", won["model"], rivals)
+
+
+def blat(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
+    """Mutants of TEM-1, which the model has not seen."""
+    field, folder = FIELDS["protein"](data, out), data / "protein" / "dms"
+    model = trained(out, "protein", "protein", field.files, field.flags, seed, minutes)
+    with gzip.open(folder / "P62593_BLAT_variants_esm_example.fasta.gz", "rt") as lines:
+        (out / "blat.fasta").write_text("".join([next(lines), next(lines)]))
+    config = VariantsConfig(
+        model=str(model.path),
+        paths=(str(folder / "BLAT_ECOLX_Ranganathan2015_esm_labeled.csv.gz"),),
+        wildtype=str(out / "blat.fasta"),
+        measured="2500",
+    )
+    found = judge_variants(config, None).agreement
+    assert found is not None
+    for name, own in found.metrics.items():
+        one = own["spearman"]
+        row = {"set": "BLAT (Spearman)", "asked": name, "accuracy": one.value, "n": found.n}
+        row |= {"low": one.low, "high": one.high}
+        if name == "model" and found.gain is not None:
+            gain = {"gain": found.gain.value, "gain_low": found.gain.low, "gain_high": found.gain.high}
+            row |= {"rival": found.against, **gain}
+        yield row
 
 
 def event(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
@@ -296,6 +339,8 @@ ARMS: dict[str, Callable[[Path, Path, int, float], Iterator[Row]]] = {
     "crows": lambda *given: bias("crows", "crows_pairs/crows_pairs_anonymized.csv.gz", *given),
     "winogender": lambda *given: bias("winogender", "winogender/all_sentences.tsv.gz", *given),
     "code": code,
+    "quixbugs": bugs,
+    "blat": blat,
     "event": event,
     "drug": drug,
 }

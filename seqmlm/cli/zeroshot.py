@@ -34,7 +34,8 @@ def zeroshot(
         typer.Option(
             metavar="KIND,...|all",
             help="In place of a template: gaps made of the data themselves, of these kinds (source code: "
-            "operator, bracket, exception, type, argument, variable). What stood there is the truth.",
+            "operator, bracket, exception, type, argument, variable; logs: event, next, severity, service). "
+            "What stood there is the truth.",
         ),
     ] = None,
     limit: Annotated[
@@ -89,6 +90,8 @@ def zeroshot(
     --label bad=bad
 
     Example: seqmlm zeroshot python src/ --cloze operator,variable --limit 1000 --out gaps.jsonl --json
+
+    Example: seqmlm zeroshot shop app.log --cloze next,severity --limit 2000 --json
     """
     given = locals()
     import sys

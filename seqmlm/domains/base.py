@@ -153,7 +153,8 @@ class Domain(ABC):
         followed: its readers keep a `data.files.Memory`, so that files can be scored while they are written.
         hidden: how a masked place is shown to a person.
         gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
-        empty: a raw sequence of nothing. question_kinds: what `questions` can ask about.
+        empty: a raw sequence of nothing.
+        question_kinds: what `questions` can ask about. property_kinds: of them, properties of units.
         changes_level: level at which `changes` are scored; None where the field has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
     """
@@ -171,6 +172,7 @@ class Domain(ABC):
     gaps: ClassVar[tuple[str, ...]] = (MASK,)
     empty: ClassVar[Any] = ""
     question_kinds: ClassVar[tuple[str, ...]] = ()
+    property_kinds: ClassVar[tuple[str, ...]] = ()
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
 
@@ -486,8 +488,8 @@ class Domain(ABC):
         """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
         return None
 
-    def questions(self, raw: Any, kinds: Collection[str]) -> Iterator[Question]:
-        """Gaps made of a sequence, in order, of some `question_kinds`."""
+    def questions(self, record: Record, kinds: Collection[str]) -> Iterator[Question]:
+        """Gaps made of a record, in order, of some `question_kinds`."""
         return iter(())
 
     def variants(self) -> Variants:
@@ -563,9 +565,7 @@ class Domain(ABC):
         writes the same bytes.
 
         Args:
-            out: a folder; made if missing.
-            n: number of records; None for the domain's own.
-            seed: of the draws.
+            out: a folder; made if missing. n: number of records; None for the domain's own. seed: of the draws.
         """
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:

@@ -121,31 +121,34 @@ class Cloze:
         encodings = self.tokenizer.encode_batch([one.raw for one in filled])
         return [self.rule.open(own, one.spans) for own, one in zip(encodings, filled, strict=True)]
 
-    def guesses(self, gapped: Sequence[Gapped], k: int) -> list[list[list[Guess]]]:
+    def guesses(self, gapped: Sequence[Gapped], k: int, gap: int | None = None) -> list[list[list[Guess]]]:
         """The most probable units of all gaps, while all of them are hidden.
 
         Args:
             k: how many of each.
+            gap: tell of this gap alone.
 
         Returns:
             For each sequence, for each unit of its gaps in order: guesses, the most probable first.
         """
-        width = k if self._allowed is None else self._symbols
+        k = min(k, self.symbols)
+        width = k if self._allowed is None else self.symbols
         want = top(width)
         found = []
-        queries, of = self._windows(gapped)
+        queries, of = self._windows(gapped, gap)
         parts: dict[tuple[int, int], list[list[Guess]]] = {}
         answers = self.session.conditionals().ask(queries, self.rule.needs(want))
-        for query, answer, (number, gap, window) in zip(queries, answers, of, strict=True):
+        for query, answer, (number, at, window) in zip(queries, answers, of, strict=True):
             read = self.rule.read(query, answer, want)
             place = {int(unit): row for row, unit in enumerate(read.unit)}
-            rows = [place[int(unit)] for unit in window.gaps[gap]]
+            rows = [place[int(unit)] for unit in window.gaps[at]]
             ids, log_probs = read.values[TopIds.name][rows], read.values[TopLogProbs.name][rows]
-            parts[number, gap] = [
+            parts[number, at] = [
                 self._named(one, own, k) for one, own in zip(ids.tolist(), log_probs.tolist(), strict=True)
             ]
         for number, one in enumerate(gapped):
-            found.append([units for gap in range(len(one.gaps)) for units in parts[number, gap]])
+            told = range(len(one.gaps)) if gap is None else [gap]
+            found.append([units for at in told for units in parts[number, at]])
         return found
 
     def fits(self, gapped: Sequence[Gapped], gap: int = 0) -> list[Fit]:
@@ -224,10 +227,10 @@ class Cloze:
     def _possible(self) -> Bools:
         """(K,) the symbols that may be put into a gap."""
         if self.rule.names is not None:
-            return np.ones(self._symbols, dtype=np.bool_)
+            return np.ones(self.symbols, dtype=np.bool_)
         possible = ~self.tokenizer.space.is_special
         if self._allowed is not None:
-            possible &= np.array([self.spelled(symbol) in self._allowed for symbol in range(self._symbols)])
+            possible &= np.array([self.spelled(symbol) in self._allowed for symbol in range(self.symbols)])
         return possible
 
     def _known(self, state: _State) -> Gapped:
@@ -248,15 +251,18 @@ class Cloze:
         return [self.tokenizer.spelling(part.tolist()) for part in parts]
 
     @property
-    def _symbols(self) -> int:
+    def symbols(self) -> int:
+        """How many units there are that could stand in a gap."""
         return self.rule.symbols if self.rule.names is None else len(self.rule.names)
 
-    def _windows(self, gapped: Sequence[Gapped]) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
-        """The questions about all gaps; where all of a sequence fit one window they share its answer."""
+    def _windows(
+        self, gapped: Sequence[Gapped], only: int | None = None
+    ) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
+        """The questions about all gaps, or one; where all of a sequence fit one window, they are one."""
         longest = self.session.card.max_length
         queries, of = [], []
         for number, one in enumerate(gapped):
-            for gap in range(len(one.gaps)):
+            for gap in range(len(one.gaps)) if only is None else [only]:
                 window = self.rule.narrowed(one, gap, longest)
                 queries.append(self.rule.ask_gaps(window))
                 of.append((number, gap, window))

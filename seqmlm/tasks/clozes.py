@@ -1,13 +1,15 @@
 """Gaps made of a user's own data: how often does the model know what stands there, beside counts of the data?
 
 A field says which gaps can be made, and what could stand in each (`Domain.questions`). Candidates are ranked
-by their log-probability a token. The rival needs no model: of what stands between the same neighbours
-elsewhere in the same data it takes the most frequent, else behind the same one, else anywhere.
+by their log-probability a token; a property of a unit, such as the severity of a line, by that of all units
+times how often others of the kind have it in these data. The rival needs no model: of what stands between the
+same neighbours elsewhere in the data it takes the most frequent, else behind the same one, else anywhere.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +33,8 @@ from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Fields, Schema
 from seqmlm.tasks.gaps import GapConfig, Written, keep_report, one_by_one, write_rows
 
+Scores = Mapping[str, float]
+Properties = Mapping[str, Mapping[str, Counter[str]]]
 COLUMNS = Schema(
     columns={
         "id": "text",
@@ -158,15 +162,28 @@ def ask_clozes(config: ClozesConfig, stdout: TextIO, progress: Progress | None =
     cloze, counts, neighbours = Cloze(session), ClozeCounts(), defaultdict[str, _Neighbours](_Neighbours)
     kinds = _kinds(config.kinds, session.domain.question_kinds, session.domain.name)
 
+    properties = {
+        kind: defaultdict[str, Counter[str]](Counter)
+        for kind in kinds
+        if kind in session.domain.property_kinds
+    }
+
     def through(records: Iterable[Record], problems: Problems) -> Iterator[Record]:
         def made() -> Iterator[Record]:
             for record in records:
-                for one in session.domain.questions(record.raw, kinds):
+                for one in _named(cloze, record, session.domain.questions(record, kinds)):
                     neighbours[one.kind].add(one)
+                    if one.kind in properties:
+                        properties[one.kind][one.unit][one.answer] += 1
                     yield replace(record, raw=one, line=one.line)
 
         source, found = "", False
-        for record in made() if config.limit is None else _drawn(made(), config.limit, config.seed):
+        asked: Iterable[Record] = made()
+        if config.limit is not None:
+            asked = _drawn(asked, config.limit, config.seed)
+        elif properties:
+            asked = list(asked)  # what has which property is counted before the first is asked about
+        for record in asked:
             found, source = True, record.source
             yield record
         if not found:
@@ -174,10 +191,12 @@ def ask_clozes(config: ClozesConfig, stdout: TextIO, progress: Progress | None =
                 "no gap can be made of these data", source=source, remedy="give other files or kinds"
             )
 
-    def answers(batch: Batch[Encoded], problems: Problems) -> list[tuple[Record, list[float]]]:
-        return one_by_one(batch, problems, lambda some: [_asked(cloze, record.raw) for record in some])
+    def answers(batch: Batch[Encoded], problems: Problems) -> list[tuple[Record, Scores]]:
+        return one_by_one(
+            batch, problems, lambda some: _asked(cloze, [record.raw for record in some], properties)
+        )
 
-    def rows(found: list[tuple[Record, list[float]]]) -> list[Fields]:
+    def rows(found: list[tuple[Record, Scores]]) -> list[Fields]:
         return [_row(record, own, counts) for record, own in found]
 
     written = write_rows(
@@ -222,18 +241,62 @@ def _drawn(records: Iterable[Record], limit: int, seed: int) -> list[Record]:
     ]
 
 
-def _asked(cloze: Cloze, question: Question) -> list[float]:
-    """The log-probability a token of each candidate."""
-    texts = [[text] for text in question.candidates]
-    fits = cloze.fits(cloze.put([question.prompt] * len(texts), texts))
-    return [fit.log_prob / fit.units for fit in fits]
+def _named(cloze: Cloze, record: Record, questions: Iterable[Question]) -> Iterator[Question]:
+    """Questions about units of a record, with what the model calls these and the units beside them."""
+    names: list[str] | None = None
+    for one in questions:
+        if one.stands is None:
+            yield one
+            continue
+        if names is None:
+            [encoding] = cloze.tokenizer.encode_batch([record.raw])
+            names = ["", *map(cloze.spelled, encoding.ids[cloze.rule.places(encoding)].tolist()), ""]
+        before, unit, behind = names[one.stands : one.stands + 3]
+        beside = before, behind if len(one.prompt.holes) == 1 else ""
+        yield replace(one, unit=unit, answer=one.answer or unit, beside=beside)
 
 
-def _row(record: Record, scores: Sequence[float], counts: ClozeCounts) -> Fields:
+def _asked(cloze: Cloze, questions: Sequence[Question], properties: Properties) -> list[Scores]:
+    """The log-probability (a token) of each candidate of each question."""
+    opened = [number for number, one in enumerate(questions) if one.stands is not None]
+    prompts = [questions[number].prompt for number in opened]
+    guesses = cloze.guesses(cloze.opened(prompts), cloze.symbols, gap=0) if prompts else []
+    units = {
+        number: {guess.text: guess.log_prob for guess in own}
+        for number, [own] in zip(opened, guesses, strict=True)
+    }
+    found = list[Scores]()
+    for number, one in enumerate(questions):
+        if number not in units:
+            fits = cloze.fits(cloze.put([one.prompt] * len(one.candidates), [[o] for o in one.candidates]))
+            found.append(
+                {text: fit.log_prob / fit.units for text, fit in zip(one.candidates, fits, strict=True)}
+            )
+        elif one.kind in properties:
+            found.append(_of_property(one, units[number], properties[one.kind]))
+        else:
+            found.append(units[number])
+    return found
+
+
+def _of_property(question: Question, units: Scores, known: Mapping[str, Counter[str]]) -> Scores:
+    """Log-probabilities of a property: those of all units, each with how often its others have it."""
+    totals = dict.fromkeys(sorted({name for own in known.values() for name in own}), 0.0)
+    for unit, log_prob in units.items():
+        if unit in known:
+            own = known[unit] - Counter({question.answer: int(unit == question.unit)})
+            for name, count in own.items():
+                totals[name] += math.exp(log_prob) * count / own.total()
+    return {name: math.log(total) if total else -math.inf for name, total in totals.items()}
+
+
+def _row(record: Record, scores: Scores, counts: ClozeCounts) -> Fields:
     question: Question = record.raw
-    own = scores[question.candidates.index(question.answer)]
-    rank = 1 + sum(one > own for one in scores)
-    prediction = question.candidates[int(np.argmax(scores))]
+    # What the model cannot say, such as a severity that no other line of a known kind has, comes last.
+    scores = {question.answer: -math.inf, **scores}
+    own = scores[question.answer]
+    rank = 1 + sum(one > own for one in scores.values())
+    prediction = max(scores, key=scores.__getitem__)
     shown = question.kind, question.answer, prediction, rank, len(scores)
     counts.told.append(Told(record.source + record.id, *shown, *question.beside))
     return {

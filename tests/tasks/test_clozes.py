@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,14 @@ import pytest
 from tiny_fields import random_model
 
 from seqmlm import plugins
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.inference import model_folder
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.session import Session
 from seqmlm.tokenizers.code import CodeTokenizer
+from seqmlm.tokenizers.log_templates import TemplateTokenizer
 
 SOURCES = {
     "a.py": "def f(a, b):\n    c = a + b\n    return g(c, a) * b\n\n\ndef h(x, y):\n    return x - y > y\n",
@@ -33,6 +38,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = random_model("code", tokenizer, max_length=128)
     model_folder.write(path / "model", model.rows, model.tokenizer, model.card)
     return path
+
+
+def read(domain: Any, text: str) -> Record:
+    return Record(id="a", raw=domain.of_text(text, {"language": "python"}), source="a.py", line=1)
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -52,7 +61,7 @@ def test_ranks_are_those_of_each_candidate_alone(
     asked = [
         one
         for name, text in SOURCES.items()
-        for one in domain.questions(domain.of_text(text, {"language": "python"}), ("operator", "variable"))
+        for one in domain.questions(read(domain, text), ("operator", "variable"))
     ]
     assert [(row["answer"], row["kind"]) for row in found] == [(one.answer, one.kind) for one in asked]
     for row, one in zip(found, asked, strict=True):
@@ -135,3 +144,106 @@ def test_requests_without_sense(
 ) -> None:
     done = seqmlm("zeroshot", folder / "model", folder / "b.py", *options, "--out", tmp_path / "x.jsonl")
     assert (done.code, said in done.err) == (code, True), done.err
+
+
+EVENTS = {
+    "accepted": "info",
+    "looked up": "info",
+    "cache hit": "info",
+    "no such entry there": "warning",
+    "gone": "error",
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows all but the last event, and a log of sessions; one event has two severities."""
+    path, random = tmp_path_factory.mktemp("shop"), np.random.default_rng(3)
+    lines, sessions = [], []
+    for session in range(12):
+        drawn = [str(one) for one in random.choice(list(EVENTS), random.integers(2, 6))]
+        sessions.append(LogLines(lines=tuple(one for one in drawn if one != "gone")))
+        for place, name in enumerate(drawn):
+            level = "error" if name == "no such entry there" and place % 2 else EVENTS[name]
+            row = {"ts": 1.7e9 + session * 100 + place, "level": level, "msg": name, "req": f"s{session}"}
+            lines.append(json.dumps(row))
+    (path / "app.jsonl").write_text("\n".join(lines) + "\n")
+    tokenizer = TemplateTokenizer.train(sessions * 5)
+    model = random_model("logs", tokenizer, max_length=64)
+    model_folder.write(path / "model", model.rows, model.tokenizer, model.card)
+    return path
+
+
+def test_lines_and_their_severity_by_hand(shop: Path, tmp_path: Path, seqmlm: Callable[..., Any]) -> None:
+    out = tmp_path / "gaps.jsonl"
+    given = ("--option", "session=req", "--option", "message_field=msg")
+    done = seqmlm(
+        "zeroshot",
+        shop / "model",
+        shop / "app.jsonl",
+        *given,
+        "--cloze",
+        "event,next,severity",
+        "--out",
+        out,
+        "--json",
+    )
+    assert done.code == 0, done.err
+    found = rows(out)
+    domain, session = plugins.domain("logs"), Session.open(str(shop / "model"))
+    cloze, known = Cloze(session), [one for one in EVENTS if one != "gone"]
+    options = {"session": "req", "message_field": "msg"}
+    records = list(domain.read([str(shop / "app.jsonl")], Problems(), **options))
+    lines = [
+        (record.raw.lines[one.stands], record.meta["origins"][one.stands][0])
+        for record in records
+        for one in domain.questions(record, ("event",))
+    ]
+    asked = [one for record in records for one in domain.questions(record, ("event", "next", "severity"))]
+    stands = [
+        record.raw.lines[one.stands]
+        for record in records
+        for one in domain.questions(record, tuple(done.json))
+    ]
+    assert [row["kind"] for row in found] == [one.kind for one in asked]
+    for row, one, text in zip(found, asked, stands, strict=True):
+        others = [session.tokenizer.stand_in] * (len(one.prompt.holes) - 1)
+        fits = {}
+        for name in known:
+            put = cloze.put([one.prompt], [[name, *others]])
+            fits[name] = cloze.fits(put)[0].log_prob
+        fits["gone"] = math.log(1 - sum(map(math.exp, fits.values())))  # whatever it does not know
+        if one.kind == "severity":
+            rest = list(lines)
+            rest.remove((text, one.answer))
+            scores = {}
+            for level in {bad for _, bad in lines}:
+                share = {
+                    name: np.mean([bad == level for own, bad in rest if own == name])
+                    for name in EVENTS
+                    if any(own == name for own, _ in rest)
+                }
+                total = sum(np.exp(fits[name]) * part for name, part in share.items())
+                scores[level] = float(np.log(total)) if total else -np.inf
+            assert row["answer"] == one.answer
+        else:
+            scores = fits
+            assert row["answer"] == ("<NEW>" if text == "gone" else text)
+        own = scores[row["answer"].replace("<NEW>", "gone")]
+        if one.kind == "severity" and abs(row["log_prob"] - own) > 1e-5:
+            print(
+                "DBG",
+                row,
+                text,
+                {k: float(np.exp(v)) for k, v in fits.items()},
+                share,
+                scores,
+                [
+                    (g.text, float(np.exp(g.log_prob)))
+                    for g in cloze.guesses(cloze.opened([one.prompt]), 99, gap=0)[0][0]
+                ],
+                rest,
+            )
+        assert row["log_prob"] == (pytest.approx(own, abs=1e-5) if np.isfinite(own) else None)
+        assert row["rank"] >= 1 + sum(score > own + 1e-6 for score in scores.values())
+    assert done.json["event"]["n"] == done.json["severity"]["n"] == len(lines)

@@ -120,11 +120,11 @@ class CodeDomain(Domain):
         """The text and its language."""
         return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
 
-    def questions(self, raw: Any, kinds: Collection[str]) -> Iterator[Question]:
+    def questions(self, record: Record, kinds: Collection[str]) -> Iterator[Question]:
         """Operators, brackets, exceptions, types, arguments and variables of Python."""
         from seqmlm.domains.code.clozes import questions
 
-        return questions(raw, kinds)
+        return questions(record.raw, kinds)
 
     def decoder(self) -> Decoder:
         """Trees over lexer tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from seqmlm.data.record import Record
 from seqmlm.domains.code import CODE
 from seqmlm.domains.code.clozes import KINDS, OPERATORS
 from seqmlm.domains.holes import Question
@@ -29,8 +30,12 @@ def one(x):
 '''
 
 
+def record(raw: object) -> Record:
+    return Record(id="a", raw=raw, source="a.py", line=1)
+
+
 def asked(text: str = SOURCE, kinds: tuple[str, ...] = KINDS) -> list[Question]:
-    return list(CODE.questions(SourceText(text, "python"), kinds))
+    return list(CODE.questions(record(SourceText(text, "python")), kinds))
 
 
 def of(kind: str) -> list[Question]:
@@ -89,4 +94,4 @@ def test_only_lines_around_a_gap_are_asked_with() -> None:
     "raw", [SourceText("def f(:\n", "python"), SourceText("int x = a + b;", "c"), "", "a + b\n\x00"]
 )
 def test_what_is_no_python_has_no_gaps(raw: str) -> None:
-    assert list(CODE.questions(raw, KINDS)) == []
+    assert list(CODE.questions(record(raw), KINDS)) == []

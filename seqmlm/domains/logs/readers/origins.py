@@ -99,12 +99,7 @@ def told(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str,
         messages: the lines.
         origins: what their headers or fields say; None where they say nothing.
     """
-    given = origins or [NOTHING] * len(messages)
-    if not any(bad for bad, _, _ in given):
-        inside = map(_within, messages)
-        given = [
-            (bad, host, own or service) for (_, host, own), (bad, service) in zip(given, inside, strict=True)
-        ]
+    given = origins_of(messages, origins)
     found: dict[str, Any] = {}
     if worst := highest(one[0] for one in given):
         found["severity"] = worst
@@ -115,6 +110,15 @@ def told(messages: Sequence[str], origins: Sequence[Origin] | None) -> dict[str,
         if len(names) > 1:
             found[f"{name}s"] = len(names)
     return found
+
+
+def origins_of(messages: Sequence[str], origins: Sequence[Origin] | None) -> Sequence[Origin]:
+    """The origin of each line, as for `told`: where no header says how bad it is, by what the line says."""
+    given = origins or [NOTHING] * len(messages)
+    if any(bad for bad, _, _ in given):
+        return given
+    inside = map(_within, messages)
+    return [(bad, host, own or service) for (_, host, own), (bad, service) in zip(given, inside, strict=True)]
 
 
 def _within(message: str) -> tuple[str, str]:
