@@ -1,25 +1,35 @@
 """Trees of English without a treebank: what a map has to beat, on sentences of at most ten words.
 
     python benchmarks/structure_text.py --data ../shared/data [--json FILE] [--quick] [--maps FOLDER]
+    python benchmarks/structure_text.py --data ../shared/data --train 25 --seeds 3 --out structure_text
 
 The rivals are the chain of neighbours, random trees without crossings, and the dependency model with valence
 (Klein and Manning 2004) learnt by EM from the gold tags of the very sentences it is judged on, as its authors
 do: it is told the parts of speech, which maps are not. `--maps` is what `seqmlm structure MODEL TREEBANK
 --out FOLDER` wrote of it; rivals are then judged on its words, the same edges for all. Punctuation is left
 out, shares are over edges (UUAS) with a bootstrap over sentences; `gain` is paired, over the chain.
+
+`--train MINUTES` trains a `tiny` model (MINUTES times 300 steps) on the sentences of `english_sentences.py`
+and of EWT's training part, and maps test sentences of EWT that are none of these: all of at most ten words,
+and 200 of 11 to 40. Models and maps are kept under --out, so an interrupted benchmark goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import re
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from anomaly_models import trained
+from english_sentences import write_sentences
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -29,6 +39,8 @@ from seqmlm.domains.text.structure import parse_of, tree_of
 from seqmlm.evaluation.intervals import ratio
 from seqmlm.structure.dmv import DependencyModel
 from seqmlm.structure.trees import Edge, chain, projective_tree
+from seqmlm.tasks.structure import map_structure
+from seqmlm.tasks.structure_plan import StructureConfig
 
 LONGEST = 10  # words without punctuation, as of Klein and Manning
 FILES = {"ewt": "text/ud_en_ewt/*.conllu.gz", "pud": "text/ud_pud_parallel/en_*.conllu.gz"}
@@ -136,6 +148,72 @@ def found_in(treebank: Sequence[Sentence], found: Found) -> list[frozenset[Edge]
     return trees
 
 
+METHODS = ("cmi", "cpmi", "pmi")
+LONGER, LONGEST_OF_ALL = 200, 40
+SYMBOLS = 16
+"""Of each place that `cmi` takes: two are enough for the error of the published sampler."""
+FLAGS = {"data": {"validation": 0.005, "calibration": 0.002}}
+"""Thresholds of anomalies are not needed here, and calibrating them on thousands of sentences takes minutes."""
+
+
+def of_models(data: Path, out: Path, minutes: float, seeds: int, *, quick: bool) -> dict[str, Any]:
+    """UUAS of the maps of trained models beside the rivals, of short and of longer test sentences."""
+    folder = data / "text" / "ud_en_ewt"
+    learnt = [write_sentences(data, out / "sentences.txt"), next(folder.glob("*train*"))]
+    known = {line.strip() for line in learnt[0].read_text(encoding="utf-8").splitlines()}
+    known |= {str(record.raw) for record in read_conllu(learnt[1], Problems())}
+    tests = sorted(folder.glob("*test*"))
+    every = [one for one in sentences(tests, longest=LONGEST_OF_ALL) if str(one.record.raw) not in known]
+    long = [one for one in every if len(one.tags) > LONGEST]
+    chosen = np.random.default_rng(0).permutation(len(long))[:LONGER].tolist()
+    parts = {"at most 10 words": [one for one in every if len(one.tags) <= LONGEST]}
+    parts["11 to 40 words"] = [long[number] for number in sorted(chosen)]
+    if quick:
+        parts = {name: some[: len(some) // 10] for name, some in parts.items()}
+    result = {}
+    for part, wanted in parts.items():
+        file = out / f"{part.replace(' ', '-')}{'-quick' if quick else ''}.conllu"
+        write_treebank(tests, file, {one.record.id for one in wanted})
+        for seed in range(seeds):
+            model = trained(out, "english-trees", "text", learnt, FLAGS, seed, minutes)
+            maps = {}
+            for method in METHODS:
+                to = out / f"{file.stem}-{minutes:g}min-seed{seed}-{method}"
+                config = StructureConfig(
+                    model=str(model.path),
+                    paths=(str(file),),
+                    method=method,
+                    k=SYMBOLS,
+                    truth=file,
+                    folder=to,
+                    resume=True,
+                )
+                map_structure(config, sys.stderr)
+                maps[method] = read_maps(to)
+            treebank = list(sentences([file], units=maps["cmi"].units, longest=LONGEST_OF_ALL))
+            trees = rivals(treebank, steps=5 if quick else 40, seed=seed)
+            trees |= {method: found_in(treebank, own) for method, own in maps.items()}
+            result[f"{part}, seed {seed}"] = shown(f"{part}, seed {seed}", figures(treebank, trees))
+    return result
+
+
+def write_treebank(paths: Sequence[Path], file: Path, wanted: Collection[str]) -> None:
+    """Some sentences of CoNLL-U files, by their ids."""
+    blocks = [one for path in paths for one in gzip.decompress(path.read_bytes()).decode().split("\n\n")]
+    named = re.compile(r"^# sent_id = (.*)$", re.MULTILINE)
+    kept = [one for one in blocks if (found := named.search(one)) and found[1].strip() in wanted]
+    file.write_text("".join(f"{one.strip()}\n\n" for one in kept), encoding="utf-8")
+
+
+def shown(name: str, own: dict[str, Any]) -> dict[str, Any]:
+    """Print figures, and give them back."""
+    print(f"{name}: {own['sentences']:,} sentences, {own['edges']:,} edges")
+    for rival, its in own.items():
+        if isinstance(its, dict):
+            print(f"  {rival:8} {json.dumps(its)}", flush=True)
+    return own
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -144,7 +222,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--quick", action="store_true", help="500 sentences of each treebank, 5 steps of EM")
     parser.add_argument("--maps", type=Path, help="what seqmlm structure --out wrote of the same treebank")
+    parser.add_argument("--train", type=float, help="minutes: trains models and maps sentences of EWT's test")
+    parser.add_argument("--seeds", type=int, default=3, help="models")
+    parser.add_argument("--out", type=Path, default=Path("structure_text"), help="where those are kept")
     asked = parser.parse_args()
+    if asked.train is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        out = asked.out.resolve()
+        found = of_models(asked.data, out, asked.train, 1 if asked.quick else asked.seeds, quick=asked.quick)
+        if asked.json is not None:
+            asked.json.write_text(json.dumps(found, indent=1) + "\n")
+        return
     maps = None if asked.maps is None else read_maps(asked.maps)
     result: dict[str, Any] = {}
     for name, pattern in FILES.items():
@@ -161,13 +249,7 @@ def main() -> None:
         trees = rivals(treebank, steps=5 if asked.quick else 40)
         if maps is not None:
             trees["maps"] = found_in(treebank, maps)
-        own = figures(treebank, trees)
-        result[name] = own
-        size, seconds = f"{len(treebank):,} sentences, {own['edges']:,} edges", time.perf_counter() - begun
-        print(f"{name}: {size}, {seconds:.0f} s")
-        for rival, its in own.items():
-            if isinstance(its, dict):
-                print(f"  {rival:8} {json.dumps(its)}")
+        result[name] = shown(f"{name}, {time.perf_counter() - begun:.0f} s", figures(treebank, trees))
     if asked.json is not None:
         asked.json.write_text(json.dumps(result, indent=1) + "\n")
 
