@@ -565,7 +565,7 @@ class Domain(ABC):
         writes the same bytes.
 
         Args:
-            out: a folder; made if missing. n: number of records; None for the domain's own. seed: of the draws.
+            out: a folder; made if missing. n: of records; None for the domain's own. seed: of the draws.
         """
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:

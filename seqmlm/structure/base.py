@@ -22,8 +22,8 @@ from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, aggregated, apc, symmetrized
 
-Method = Literal["cmi", "cpmi", "pmi", "jacobian", "dependency", "couplings"]
-METHODS: tuple[Method, ...] = ("cmi", "cpmi", "pmi", "jacobian", "dependency", "couplings")
+Method = Literal["cmi", "cpmi", "pmi", "jacobian", "dependency", "attention", "couplings"]
+METHODS: tuple[Method, ...] = ("cmi", "cpmi", "pmi", "jacobian", "dependency", "attention", "couplings")
 ESTIMATORS = ("auto", "exact", "fast", "topk", "gibbs")
 """Of `cmi`."""
 

@@ -185,6 +185,30 @@ class Dependency(Estimator):
         return found
 
 
+class Attention(Estimator):
+    """What tokens read of each other: the mean of all attention weights, for comparison with the others.
+
+    Nothing is hidden, and no head is chosen by what it shows, which needs known structure (Rao et al. 2021).
+    """
+
+    name = "attention"
+    nats = False
+
+    def passes(self, units: int, tokens: int) -> int:
+        return 1
+
+    def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
+        found = []
+        for encoding in encodings:
+            places = self.places(encoding)
+            weights = self._conditionals.attentions(encoding).mean(axis=(0, 1), dtype=np.float64)
+            directed = weights[np.ix_(places.at, places.at)]
+            first, second = places.pairs.T
+            kept = both_ways(places, directed[first, second], directed[second, first])
+            found.append(self.finished(places, kept, passes=1))
+        return found
+
+
 class Couplings(Estimator):
     """Frobenius norms of the couplings of a linear model in the zero-sum gauge (Ekeberg et al. 2013).
 
@@ -353,8 +377,8 @@ def estimator(
         return Pmi(*given, counts=counts)
     if settings.method == "cpmi":
         return Cpmi(*given)
-    if settings.method == "couplings":
-        return Couplings(*given)
+    if settings.method in ("attention", "couplings"):
+        return (Attention if settings.method == "attention" else Couplings)(*given)
     if type(units).ask is not Units.ask:
         raise UsageError(
             f"--method {settings.method} changes tokens one at a time, and a token of this tokenizer shows "

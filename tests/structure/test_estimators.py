@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from checkpoints import checkpoint
 from numpy.typing import NDArray
 from text_models import text_model
 from tiny_models import dna_model, protein_model, residues
+from transformers import AutoModel
 
 from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
@@ -20,6 +23,7 @@ from seqmlm.engine.units import Units
 from seqmlm.errors import UsageError
 from seqmlm.inference import model_folder
 from seqmlm.inference.model_folder import LoadedModel
+from seqmlm.inference.session import Session
 from seqmlm.structure.base import Estimator
 from seqmlm.structure.cmi import Gibbs
 from seqmlm.structure.estimators import PairCounts, StructureSettings, estimator
@@ -303,6 +307,30 @@ def test_dependency_is_the_largest_change_of_log_odds() -> None:
     np.testing.assert_allclose(found.values, symmetrized(directed, "max"), atol=1e-4)
 
 
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "modernbert", "esm"])
+def test_attention_is_the_mean_weight_of_transformers(tmp_path: Path, architecture: str) -> None:
+    checkpoint(architecture, tmp_path)
+    domain = "protein" if architecture == "esm" else "text"
+    session = Session.open(str(tmp_path), domain=domain, expert="none")
+    encoding = session.tokenizer.encode("MKTAYIA" if architecture == "esm" else "the dog barks at a cat")
+    estimate = estimator(
+        StructureSettings(method="attention"), session.conditionals(), session.tokenizer.units
+    )
+    before = session.conditionals().attentions(encoding)
+    model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        ids = torch.tensor(encoding.ids[None].astype(np.int64))
+        weights = torch.cat(model(input_ids=ids, output_attentions=True).attentions)
+    np.testing.assert_allclose(before, weights.numpy(), atol=1e-6)
+    np.testing.assert_allclose(before.sum(axis=-1), 1, atol=1e-6)
+    [found] = estimate.maps([encoding])
+    if found.values.shape == (len(encoding) - 2,) * 2:
+        mean = weights.mean(dim=(0, 1)).double().numpy()[1:-1, 1:-1]
+        off = ~np.eye(len(mean), dtype=bool)
+        np.testing.assert_allclose(found.values[off], ((mean + mean.T) / 2)[off], atol=1e-6)
+    assert (found.method, found.nats, found.passes) == ("attention", False, 1)
+
+
 def test_pmi_counts_units_that_are_near() -> None:
     counts = PairCounts(2)
     for word in ("abc", "abd"):
@@ -321,7 +349,7 @@ def test_pmi_counts_units_that_are_near() -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"estimator": name} for name in ("exact", "topk", "gibbs", "fast")]
-    + [{"method": name} for name in ("cpmi", "pmi", "jacobian", "dependency")],
+    + [{"method": name} for name in ("cpmi", "pmi", "jacobian", "dependency", "attention")],
     ids=str,
 )
 def test_pairs_that_are_too_far_apart_are_not_asked_about(settings: dict[str, Any]) -> None:
