@@ -113,11 +113,11 @@ def corrected(values: Doubles) -> Doubles:
 
 
 def mutual_information(family: Family) -> Doubles:
-    """(L, L) corrected, of weighted counts with one pseudocount for each pair of columns."""
-    hot, weights = family.one_hot(), family.data.weights.numpy()
-    flat = hot.reshape(len(hot), -1)
-    joint = ((flat * weights[:, None]).T @ flat).reshape(family.columns, family.states, family.columns, -1)
-    joint = joint.transpose(0, 2, 1, 3) + 1 / family.states**2
+    """(L, L) corrected, of weighted counts with one pseudocount for each pair of columns; a gap is a state."""
+    states, weights = family.states + 1, family.data.weights.numpy()
+    flat = np.eye(states)[family.data.states.numpy()].reshape(family.number, -1)
+    joint = ((flat * weights[:, None]).T @ flat).reshape(family.columns, states, family.columns, -1)
+    joint = joint.transpose(0, 2, 1, 3) + 1 / states**2
     joint /= joint.sum(axis=(2, 3), keepdims=True)
     own, other = joint.sum(axis=3, keepdims=True), joint.sum(axis=2, keepdims=True)
     return corrected((joint * np.log(joint / (own * other))).sum(axis=(2, 3)))
