@@ -113,7 +113,7 @@ def corrected(values: Doubles) -> Doubles:
 
 
 def mutual_information(family: Family) -> Doubles:
-    """(L, L) corrected, of weighted counts with one pseudocount for each pair of columns; a gap is a state."""
+    """(L, L) corrected, of weighted counts, with one pseudocount a pair of columns; a gap is a state."""
     states, weights = family.states + 1, family.data.weights.numpy()
     flat = np.eye(states)[family.data.states.numpy()].reshape(family.number, -1)
     joint = ((flat * weights[:, None]).T @ flat).reshape(family.columns, states, family.columns, -1)

@@ -153,7 +153,7 @@ LONGER, LONGEST_OF_ALL = 200, 40
 SYMBOLS = 16
 """Of each place that `cmi` takes: two are enough for the error of the published sampler."""
 FLAGS = {"data": {"validation": 0.005, "calibration": 0.002}}
-"""Thresholds of anomalies are not needed here, and calibrating them on thousands of sentences takes minutes."""
+"""No thresholds of anomalies are needed, and calibrating them on thousands of sentences takes minutes."""
 
 
 def of_models(data: Path, out: Path, minutes: float, seeds: int, *, quick: bool) -> dict[str, Any]:

@@ -225,8 +225,8 @@ def drug(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
     folders = patients(data, out)
     model = trained(out, "ehr", "ehr", [folders[0]], {}, seed, minutes)
     alone, conditions, together = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
-    for raw in _histories(folders[0]):
-        for given, taken in _visits(raw).values():
+    for raw in histories(folders[0]):
+        for given, taken in visits(raw).values():
             alone.update(set(taken))
             conditions.update(set(given))
             together.update((c, d) for c in set(given) for d in set(taken))
@@ -256,8 +256,8 @@ def drug(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
         return max(drugs, key=score)
 
     asked = []
-    for number, raw in enumerate(_histories(folders[1])):
-        for visit, (given, taken) in _visits(raw).items():
+    for number, raw in enumerate(histories(folders[1])):
+        for visit, (given, taken) in visits(raw).items():
             if given and set(taken) & set(drugs):
                 asked.append((number, raw, visit, given, set(taken)))
     random = np.random.default_rng(seed)
@@ -279,11 +279,11 @@ def drug(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
     yield from compared("drug", right(guesses), rivals, groups=[number for number, *_ in asked])
 
 
-def _histories(folder: Path) -> list[Any]:
+def histories(folder: Path) -> list[Any]:
     return [record.raw for record in EHR.read([folder], Problems("skip", sensitive=True))]
 
 
-def _visits(raw: Any) -> dict[str, tuple[list[str], list[str]]]:
+def visits(raw: Any) -> dict[str, tuple[list[str], list[str]]]:
     """Conditions and drugs that began in each visit."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for one in raw.events:

@@ -1,0 +1,184 @@
+"""Which drug is for which condition? The network of held-out patients against the reasons that Synthea gives.
+
+    python benchmarks/structure_patients.py --data ../shared/data              # 2 minutes a model, 3 seeds
+    python benchmarks/structure_patients.py --data ../shared/data --quick      # one seed, few patients
+
+Judged are pairs of a condition and a drug that 11 or more of the mapped patients have both of; true are those
+that a prescription names as its reason. Models are those of `anomaly_real.py`, trained on other patients.
+Rivals need no model: pointwise mutual information of having both, and patients with both on one day (of those
+mapped); how often a visit with the condition has the drug (of the training patients). Intervals are of a
+bootstrap over pairs. Results are kept per seed and method under --out: an interrupted benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_field_data import patients
+from anomaly_models import trained
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score
+from zeroshot_real import histories, visits
+
+from seqmlm.evaluation.intervals import bootstrap_weights, summarized
+from seqmlm.tasks.structure import map_structure
+from seqmlm.tasks.structure_plan import StructureConfig
+
+Doubles = NDArray[np.float64]
+METHODS = ("cmi", "cpmi")
+SYMBOLS = 8
+"""Of each place that `cmi` takes."""
+FEW = 60  # patients of --quick
+DRAWS = 1000
+
+
+def network(data: Path, out: Path, seed: int, minutes: float, method: str, *, quick: bool) -> list[Any]:
+    """The links of the held-out patients' network, as the table has them."""
+    model = trained(out, "ehr", "ehr", [patients(data, out)[0]], {}, seed, minutes)
+    folder = held(data, out, quick=quick)
+    to = out / f"network-{folder.name}-{minutes:g}min-seed{seed}-{method}"
+    config = StructureConfig(
+        model=str(model.path),
+        paths=(str(folder),),
+        method=method,
+        k=SYMBOLS,
+        folder=to,
+        resume=True,
+        on_error="skip",
+    )
+    map_structure(config, sys.stderr)
+    with (to / "network.tsv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def held(data: Path, out: Path, *, quick: bool) -> Path:
+    """The tables of held-out patients, or of the first ones alone."""
+    every, folder = patients(data, out)[1], out / "synthea-few"
+    if not quick:
+        return every
+    folder.mkdir(exist_ok=True)
+    with (every / "patients.csv").open(newline="") as file:
+        kept = {row[0] for row, _ in zip(csv.reader(file), range(FEW + 1), strict=False)}
+    for table in every.glob("*.csv"):
+        with table.open(newline="") as file, (folder / table.name).open("w", newline="") as sink:
+            head, *rows = csv.reader(file)
+            csv.writer(sink).writerows([head, *(row for row in rows if kept & set(row))])
+    return folder
+
+
+def reasons(data: Path) -> set[tuple[str, str]]:
+    """Condition and drug of every prescription with a reason."""
+    with gzip.open(data / "ehr" / "synthea_ibm" / "medications.csv.gz", "rt", newline="") as file:
+        rows = csv.DictReader(file)
+        return {(row["REASONCODE"], row["CODE"]) for row in rows if row["REASONCODE"]}
+
+
+def together(folder: Path) -> dict[tuple[str, str], float]:
+    """How often a visit with a condition has a drug."""
+    alone, both = Counter[str](), Counter[tuple[str, str]]()
+    for raw in histories(folder):
+        for given, taken in visits(raw).values():
+            alone.update(set(given))
+            both.update((bare(c), bare(d)) for c in set(given) for d in set(taken))
+    conditions = Counter({bare(name): count for name, count in alone.items()})
+    return {pair: count / conditions[pair[0]] for pair, count in both.items()}
+
+
+def one_day(folder: Path) -> Counter[tuple[str, str]]:
+    """How many patients have a condition and a drug recorded on one day."""
+    found = Counter[tuple[str, str]]()
+    for raw in histories(folder):
+        days: dict[int, tuple[set[str], set[str]]] = {}
+        for one in raw.events:
+            for place, kind in enumerate(("CONDITION//", "DRUG//")):
+                if one.time is not None and one.code.startswith(kind):
+                    days.setdefault(int(one.time // 86_400), (set(), set()))[place].add(bare(one.code))
+        found.update({pair for given, taken in days.values() for pair in product(given, taken)})
+    return found
+
+
+def bare(code: str) -> str:
+    """A code without its vocabulary."""
+    return code.rpartition("//")[2]
+
+
+def judged(links: Sequence[Mapping[str, str]], true: set[tuple[str, str]]) -> tuple[list[Any], Doubles]:
+    """Links of a condition and a drug, and which of them are true."""
+    found, labels = [], []
+    for one in links:
+        names = sorted((one["first"], one["second"]))
+        if names[0].startswith("CONDITION//") and names[1].startswith("DRUG//"):
+            found.append({**one, "pair": (bare(names[0]), bare(names[1]))})
+            labels.append(found[-1]["pair"] in true)
+    return found, np.array(labels, dtype=np.float64)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--out", type=Path, default=Path("structure_patients"), help="where results are kept")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
+    parser.add_argument("--quick", action="store_true", help="one seed, few patients")
+    given = parser.parse_args()
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    true, rows = reasons(given.data), []
+    likely = together(patients(given.data, out)[0])
+    for seed in range(1 if given.quick else given.seeds):
+        scores: dict[str, Doubles] = {}
+        for method in METHODS:
+            links, labels = judged(
+                network(given.data, out, seed, given.minutes, method, quick=given.quick), true
+            )
+            scores[method] = np.array([float(one["value"]) for one in links])
+        daily = one_day(held(given.data, out, quick=given.quick))
+        scores["mutual information of patients"] = np.array([abs(float(one["pmi"])) for one in links])
+        scores["both on one day"] = np.array([float(daily[one["pair"]]) for one in links])
+        scores["visits of training patients"] = np.array([likely.get(one["pair"], 0.0) for one in links])
+        rows += told(seed, labels, scores)
+    for row in rows:
+        print(json.dumps(row))
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def told(seed: int, labels: Doubles, scores: Mapping[str, Doubles]) -> list[dict[str, Any]]:
+    """AUPRC and AUROC of each, and its gain in AUPRC over the best rival."""
+    rivals = {name: own for name, own in scores.items() if name not in METHODS}
+    best = max(rivals, key=lambda name: average_precision_score(labels, rivals[name]))
+    weights = bootstrap_weights(np.arange(len(labels)), DRAWS, 0)
+    drawn = [weights(draw) for draw in range(DRAWS)]
+    drawn = [one for one in drawn if 0 < (one * labels).sum() < one.sum()]
+    found = []
+    for name, own in scores.items():
+        value = average_precision_score(labels, own)
+        samples = np.array([average_precision_score(labels, own, sample_weight=one) for one in drawn])
+        apart = samples - [average_precision_score(labels, rivals[best], sample_weight=one) for one in drawn]
+        one, gain = (
+            summarized(value, samples),
+            summarized(value - average_precision_score(labels, rivals[best]), apart),
+        )
+        row = {"seed": seed, "asked": name, "pairs": len(labels), "true": int(labels.sum())}
+        row |= {"auroc": roc_auc_score(labels, own), "auprc": value, "low": one.low, "high": one.high}
+        found.append(
+            {**row, "against": best, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()
