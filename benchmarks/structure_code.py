@@ -1,0 +1,88 @@
+"""Do maps of Python show its syntax trees? Held-out functions of the standard library, beside matched rivals.
+
+    python benchmarks/structure_code.py --data ../shared/data              # 2 minutes a model, 3 seeds
+    python benchmarks/structure_code.py --data ../shared/data --quick      # one seed, 12 functions
+
+Models are those of `anomaly_real.py`, trained on other packages. Mapped are functions of 12 to 60 lexer
+tokens; the truth is their source (docs/STRUCTURE.md says what counts). Beside the figures of a map stand those
+of neighbours and nearest names, which need no model, and of the same map with its values dealt anew among
+pairs that are equally far apart. Maps are kept under --out: an interrupted benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anomaly_field_data import FIELDS
+from anomaly_models import trained
+
+from seqmlm.inference.session import Session
+from seqmlm.tasks.structure import map_structure
+from seqmlm.tasks.structure_plan import StructureConfig
+
+FUNCTIONS, SHORTEST, LONGEST = 60, 12, 60
+
+
+def measured(data: Path, out: Path, seed: int, minutes: float, method: str, number: int) -> dict[str, Any]:
+    """The figures of one model's maps."""
+    field = FIELDS["code"](data, out)
+    model = trained(out, "code", "code", field.files, field.flags, seed, minutes)
+    folder = out / f"code-short-{number}"
+    if not folder.exists():
+        write_functions(Session(model), field.texts, folder, number)
+    config = StructureConfig(
+        model=str(model.path),
+        paths=(str(folder),),
+        method=method,
+        truth=folder,
+        folder=out / f"code-maps-{number}-{minutes:g}min-seed{seed}-{method}",
+        resume=True,
+    )
+    found = map_structure(config, sys.stderr)
+    return {"seed": seed, "method": found.method, "functions": found.known, **found.figures()}
+
+
+def write_functions(session: Session, texts: Any, folder: Path, number: int) -> None:
+    """Some short functions, a file each."""
+    order = np.random.default_rng(0).permutation(len(texts)).tolist()
+    rule, kept = session.tokenizer.units, list[str]()
+    for place in order:
+        raw = session.domain.of_text(texts[place], {"language": "python"})
+        if SHORTEST <= len(rule.numbers(session.tokenizer.encode(raw))) <= LONGEST:
+            kept.append(texts[place])
+        if len(kept) == number:
+            break
+    folder.mkdir()
+    for place, text in enumerate(kept):
+        (folder / f"{place:03}.py").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
+    parser.add_argument("--out", type=Path, default=Path("structure_code"), help="where results are kept")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=2.0, help="training of one model")
+    parser.add_argument("--quick", action="store_true", help="one seed, 12 functions")
+    given = parser.parse_args()
+    out, rows = given.out.resolve(), []
+    out.mkdir(parents=True, exist_ok=True)
+    for seed in range(1 if given.quick else given.seeds):
+        for method in ("cmi", "attention"):
+            number = 12 if given.quick else FUNCTIONS
+            rows.append(measured(given.data, out, seed, given.minutes, method, number))
+            print(json.dumps(rows[-1]), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
