@@ -35,7 +35,7 @@ from seqmlm.tasks.structure import map_structure
 from seqmlm.tasks.structure_plan import StructureConfig
 
 Doubles = NDArray[np.float64]
-METHODS = ("cmi", "cpmi")
+METHODS = ("cmi", "attention")
 SYMBOLS = 8
 """Of each place that `cmi` takes."""
 FEW = 60  # patients of --quick
