@@ -142,7 +142,7 @@ def model(out: Path, name: str, seed: int, data: Path, *options: object) -> str:
     """A trained model, its folder."""
     field, folder = name.partition("-")[0], out / "runs" / f"{name}-{seed}" / "model"
     if not folder.exists():
-        words = ["--name", f"{name}-{seed}", "--set", f"train.seed={seed}", "--resume", "auto"]
+        words = ["--name", f"{name}-{seed}", "--set", f"seed={seed}", "--resume", "auto"]
         run(out, "train", "--domain", field, data, *words, *options)
     return str(folder)
 
