@@ -97,7 +97,7 @@ class ContactsDecoder(Decoder):
             if family is None or family["length"] != len(units):
                 return None
             contacts = frozenset((int(i), int(j)) for i, j in family["contacts"])
-            through = dict.fromkeys(_reached(contacts) - contacts, "indirect")
+            through = dict.fromkeys(reached(contacts) - contacts, "indirect")
             return Truth(edges=contacts, kinds=through | _ranges(contacts))
 
         return knows
@@ -208,7 +208,7 @@ def _ranges(contacts: Iterable[Pair]) -> dict[Pair, str]:
     return {(i, j): kind for i, j in contacts for kind, (low, high) in RANGES.items() if low <= j - i < high}
 
 
-def _reached(contacts: Iterable[Pair]) -> set[Pair]:
+def reached(contacts: Iterable[Pair]) -> set[Pair]:
     """All pairs that a path of contacts joins."""
     group: dict[int, set[int]] = {}
     for i, j in contacts:

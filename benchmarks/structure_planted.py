@@ -1,0 +1,386 @@
+"""Is the truth that samples plant recovered by trained masked models? Maps of dependence in all six fields.
+
+    python benchmarks/structure_planted.py [--out FOLDER] [--json FILE] [--quick] [--field dna --field ehr]
+
+Of each field a `tiny` model is trained on one draw of its sample (`seqmlm train`), and records of another
+are mapped (`seqmlm structure`): the planted truth is the same, the records are not. Rivals are the distance
+of a pair, the share of pairs that are true, and pointwise mutual information by counts (`pmi`): of units
+within ten units of each other, and of proteins also of aligned columns (`columns`). Means are over records
+(of `family`, `linear` and `columns` over families), with a bootstrap over them.
+
+`null` maps sequences whose units were shuffled, against other shuffles of the same: the share of pairs with
+p of at most .05 and .01 must be no more than that. Codes of a visit cannot be moved alone: none.
+
+Models, maps and results are kept under --out by field, seed and arm: an interrupted benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.domains.protein.sample import LETTERS
+from seqmlm.domains.protein.structure import reached
+from seqmlm.domains.samples import read_truth
+from seqmlm.domains.structure import Decoded
+from seqmlm.evaluation.detection import Detection
+from seqmlm.evaluation.intervals import ratio
+from seqmlm.inference.maps import Asked
+from seqmlm.inference.runner import NoProgress
+from seqmlm.structure.maps import apc, nulls
+from seqmlm.tasks.structure import Results, map_structure
+from seqmlm.tasks.structure_plan import EDGES, Plan, StructureConfig
+
+Row = dict[str, Any]
+Bools = NDArray[np.bool_]
+Doubles = NDArray[np.float64]
+
+HELD_OUT = 100
+"""Added to a seed for the draw that is mapped."""
+ALPHAS = (0.05, 0.01)
+NULLS = 9
+"""Shuffles that a shuffled sequence is compared with."""
+
+
+class Field(NamedTuple):
+    """What is done in a field.
+
+    data: of its sample, for training. steps: of training. records: mapped. counted: that pmi is counted in.
+    arms: name -> what `seqmlm structure` is asked. null: the same, for the maps of shuffled sequences.
+    learnt, held_out: records drawn for training and for maps; None for those of `seqmlm sample`.
+    few: records that cmi and cpmi map, where these are dear. nulled: shuffled records. options: of training.
+    """
+
+    data: str
+    steps: int
+    records: int
+    counted: int
+    arms: Mapping[str, Row]
+    null: Row | None
+    learnt: int | None = None
+    held_out: int | None = None
+    few: int | None = None
+    nulled: int = 8
+    options: tuple[str, ...] = ()
+
+
+CMI: Row = {}
+CPMI: Row = {"method": "cpmi"}
+JACOBIAN: Row = {"method": "jacobian"}
+FAMILY: Row = {"method": "jacobian", "family": True, "apc": False}
+NEAR: Row = {"distance": 20}
+TOPK: Row = {"estimator": "topk", "k": 2}
+"""All symbols of code take a hundred times as many passes."""
+BOTH: Mapping[str, Row] = {"cmi": CMI, "cpmi": CPMI}
+FIELDS = {
+    "text": Field("text.txt", 400, 40, 3000, BOTH, CPMI),
+    "protein": Field(
+        "protein.fasta",
+        1200,
+        15,
+        3000,
+        {"jacobian": JACOBIAN, **BOTH, "family": FAMILY, "linear": {"method": "couplings"}},
+        JACOBIAN,
+        learnt=9000,
+        few=6,
+    ),
+    "dna": Field(
+        "dna.fasta",
+        1500,
+        10,
+        300,
+        {"jacobian": JACOBIAN, **BOTH},
+        JACOBIAN,
+        learnt=6000,
+        few=4,
+        options=("--layers", "mixed"),
+    ),
+    "code": Field(
+        "code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}, nulled=2
+    ),
+    "ehr": Field("meds", 300, 40, 400, BOTH, None, held_out=400),
+    "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI),
+}
+INDIRECT = ("protein", "ehr", "logs")
+
+
+# Samples and models
+
+
+def run(out: Path, *words: object) -> None:
+    """A command of seqmlm, with its workspace in `out`."""
+    subprocess.run(
+        [sys.executable, "-m", "seqmlm", *map(str, words)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "SEQMLM_HOME": str(out), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def sample(out: Path, field: str, seed: int, records: int | None = None) -> Path:
+    """A draw of a field's sample."""
+    folder = out / "samples" / f"{field}-{seed}"
+    if not (folder / "truth.json").exists():
+        size = [] if records is None else ["--n", records]
+        run(out, "sample", "--domain", field, "--out", folder, "--seed", seed, *size)
+    return folder
+
+
+def model(out: Path, name: str, seed: int, data: Path, *options: object) -> str:
+    """A trained model, its folder."""
+    field, folder = name.partition("-")[0], out / "runs" / f"{name}-{seed}" / "model"
+    if not folder.exists():
+        words = ["--name", f"{name}-{seed}", "--set", f"seed={seed}", "--resume", "auto"]
+        run(out, "train", "--domain", field, data, *words, *options)
+    return str(folder)
+
+
+def rows_of(fasta: Path) -> Iterator[tuple[str, str]]:
+    """(id, letters)"""
+    for entry in fasta.read_text().split(">")[1:]:
+        name, *letters = entry.split("\n")
+        yield name.split()[0], "".join(letters)
+
+
+def families(fasta: Path, out: Path, most: int | None = None) -> list[Path]:
+    """The families of a sample of proteins, each in a file of its own."""
+    found: dict[str, list[str]] = {}
+    for name, letters in rows_of(fasta):
+        found.setdefault(name.rpartition("-")[0], []).append(f">{name}\n{letters}\n")
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for family, entries in sorted(found.items()):
+        paths.append(out / f"{family}.fasta")
+        paths[-1].write_text("".join(entries[:most]))
+    return paths
+
+
+def some(field: str, drawn: Path, most: int) -> list[Path]:
+    """Files with the first records of a draw; of code the shortest modules; of patients one shard."""
+    data = drawn / FIELDS[field].data
+    path = drawn / f"first-{most}" / data.name  # ids of records have the file's name
+    path.parent.mkdir(exist_ok=True)
+    if field == "code":
+        return sorted(data.rglob("*.py"), key=lambda one: (one.stat().st_size, one))[:most]
+    if field == "ehr":
+        return [data if most >= 400 else data / "data" / "held_out"]
+    if field == "protein":
+        return families(data, path.parent, most // 3)
+    if field == "dna":
+        path.write_text("".join(f">{name}\n{letters}\n" for name, letters in islice(rows_of(data), most)))
+    elif field == "text":
+        path.write_text("".join(line + "\n" for line in data.read_text().splitlines()[:most]))
+    else:
+        jobs = read_truth(drawn, "seqmlm.sample.logs.v1", ("jobs",))["jobs"][:most]
+        lines = data.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[at - 1] for at in sorted(at for job in jobs for at in job["lines"])))
+    return [path]
+
+
+# Maps
+
+
+def auroc(labels: Bools, values: Doubles) -> float:
+    """NaN where all pairs are of one kind."""
+    return Detection(labels, values).curve().auroc if 0 < labels.sum() < len(labels) else float("nan")
+
+
+def judged(plan: Plan, one: Decoded) -> Row | None:
+    """What the pairs of one record say: of all, of direct ones against indirect ones, and of the distance."""
+    truth = one.truth
+    if truth is None:
+        return None
+    first, second = plan.judged(one.dependence)
+    pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+    told = np.array([truth.known is None or truth.known(pair) for pair in pairs], dtype=np.bool_)
+    labels = np.array([pair in truth.edges for pair in pairs], dtype=np.bool_)
+    through = np.array([truth.kinds.get(pair) == "indirect" for pair in pairs], dtype=np.bool_)
+    if not 0 < labels[told].sum() < told.sum():
+        return None
+    values = one.dependence.values[first, second]
+    return figures(labels[told], through[told], values[told], (first - second)[told])
+
+
+def figures(labels: Bools, through: Bools, values: Doubles, nearness: NDArray[np.int64]) -> Row:
+    """Of (P,) pairs: whether they are true, whether indirect, their value, and minus their distance."""
+    either = labels | through
+    return {
+        "auroc": auroc(labels, values),
+        "auprc": Detection(labels, values).curve().average_precision,
+        "distance": auroc(labels, nearness.astype(np.float64)),
+        "base rate": float(labels.mean()),
+        "direct against indirect": auroc(labels[either], values[either]),
+    }
+
+
+def mapped(
+    reference: str, paths: Sequence[Path], drawn: Path, folder: Path, asked: Row
+) -> tuple[Row, dict[str, Row]]:
+    """The summary of `seqmlm structure`, and what each record says."""
+    truth, given = drawn / "truth.json", tuple(map(str, paths))
+    config = StructureConfig(model=reference, paths=given, truth=truth, folder=folder, resume=True, **asked)
+    result = map_structure(config, io.StringIO())
+    plan = Plan(config, config.open(), NoProgress())
+    assert plan.decoder is not None
+    knows = plan.decoder.truths(truth, Problems("skip"))
+    every = ((one.record.id, judged(plan, one)) for one in Results(plan, folder / EDGES, knows, nats=True))
+    return result.to_dict(), {name: said for name, said in every if said is not None}
+
+
+def shuffled(reference: str, paths: Sequence[Path], asked: Row, most: int) -> list[Row]:
+    """The share of pairs of each shuffled record that are significant, by alpha."""
+    config = StructureConfig(model=reference, paths=tuple(map(str, paths)), null=NULLS, seed=1, **asked)
+    plan = Plan(config, config.open(), NoProgress())
+    found = []
+    for encoding in islice(plan.corpus(), most):
+        null = next(nulls(encoding, plan.session.tokenizer.space, 1, seed=2))
+        (made,) = plan.maps.of([Asked([null])])
+        assert made.p is not None
+        p = made.p[plan.judged(made)]
+        found.append({f"p <= {alpha}": float((p <= alpha).mean()) for alpha in ALPHAS})
+    return found
+
+
+def columns(fasta: Sequence[Path], drawn: Path) -> dict[str, Row]:
+    """Mutual information of aligned columns of each family, corrected as maps are: one record a family."""
+    known = {
+        one["name"]: one for one in read_truth(drawn, "seqmlm.sample.protein.v1", ("families",))["families"]
+    }
+    found = {}
+    for path in fasta:
+        rows = np.array([[LETTERS.index(one) for one in letters] for _, letters in rows_of(path)])
+        hot = np.eye(len(LETTERS))[rows]
+        joint = np.einsum("nia,njb->ijab", hot, hot) / len(hot) + 1 / len(LETTERS) ** 2 / len(hot)
+        joint /= joint.sum(axis=(2, 3), keepdims=True)
+        own, other = joint.sum(axis=3, keepdims=True), joint.sum(axis=2, keepdims=True)
+        values = (joint * np.log(joint / own / other)).sum(axis=(2, 3))
+        np.fill_diagonal(values, np.nan)
+        name = path.stem
+        first, second = np.triu_indices(len(values), 6)
+        contacts = {tuple(pair) for pair in known[name]["contacts"]}
+        joined = reached(contacts)
+        pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+        labels = np.array([pair in contacts for pair in pairs])
+        through = np.array([pair in joined for pair in pairs])
+        found[name] = figures(labels, through & ~labels, apc(values)[first, second], first - second)
+    return found
+
+
+# Results
+
+
+def measured(out: Path, field: str, seed: int, arm: str) -> Row:
+    """One arm, from nothing."""
+    own = FIELDS[field]
+    drawn = sample(out, field, seed + HELD_OUT, own.held_out)
+    learnt = sample(out, field, seed, own.learnt) / own.data
+    paths = some(field, drawn, own.records)
+    if arm == "columns":
+        return {"records": columns(families(learnt, learnt.parent / "families"), drawn)}
+    folder = out / "maps" / f"{field}-{seed}-{arm}"
+    if arm == "linear":
+        every: dict[str, Row] = {}
+        for path in families(learnt, learnt.parent / "families"):
+            reference = model(out, f"protein-{path.stem}", seed, path, "--size", "linear", "--max-steps", 60)
+            one = next(held for held in some(field, drawn, 3) if held.stem == path.stem)
+            every |= mapped(reference, [one], drawn, folder / path.stem, own.arms[arm])[1]
+        return {"records": every}
+    reference = model(out, field, seed, learnt, "--size", "tiny", "--max-steps", own.steps, *own.options)
+    if arm == "null":
+        assert own.null is not None
+        return {"null": shuffled(reference, paths, own.null, own.nulled)}
+    asked = own.arms.get(arm, {"method": "pmi"})
+    if arm in BOTH and own.few is not None:
+        paths = some(field, drawn, own.few)
+    if arm == "family":
+        paths = some(field, drawn, 60)
+    if arm == "pmi":
+        paths = some(field, drawn, own.counted)
+    summary, every = mapped(reference, paths, drawn, folder, asked)
+    return {"records": every, "measures": summary["measures"], "seconds": summary["seconds"]}
+
+
+def kept(out: Path, field: str, seed: int, arm: str) -> Row:
+    """One arm, measured once."""
+    path = out / f"{field}-{seed}-{arm}.json"
+    if not path.exists():
+        path.write_text(json.dumps(measured(out, field, seed, arm)))
+    return {"field": field, "seed": seed, "arm": arm, **json.loads(path.read_text())}
+
+
+def arms(field: str) -> list[str]:
+    """All arms of a field."""
+    own = FIELDS[field]
+    rivals = ["pmi", *(["columns"] if field == "protein" else [])]
+    return [*own.arms, *rivals, *(["null"] if own.null is not None else [])]
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean and bounds of a bootstrap over records."""
+    known = [one for one in values if np.isfinite(one)]
+    if not known:
+        return f"{'':>18}"
+    own = ratio(known)
+    return f"{own.value:.3f} [{own.low:.3f}, {own.high:.3f}]"
+
+
+def show(rows: Sequence[Row]) -> None:
+    """A table of all arms, and what cmi gains over pmi where indirect dependence is planted."""
+    by = {(one["field"], one["seed"], one["arm"]): one for one in rows}
+    print("field    seed arm      records  AUROC                 AUPRC  base   distance  against indirect")
+    for (field, seed, arm), row in by.items():
+        if arm == "null":
+            told = ", ".join(f"{name}: {interval([x[name] for x in row['null']])}" for name in row["null"][0])
+            print(f"{field:8} {seed:4} null     {len(row['null']):7}  {told}")
+            continue
+        own_names = by[field, seed, "cmi"]["records"]  # pmi is counted in more
+        own = [one for name, one in row["records"].items() if arm != "pmi" or name in own_names]
+        means = [float(np.mean([one[name] for one in own])) for name in ("auprc", "base rate", "distance")]
+        figures = f"{means[0]:.3f}  {means[1]:.3f}  {means[2]:8.3f}"
+        direct = interval([one["direct against indirect"] for one in own])
+        whole = interval([one["auroc"] for one in own])
+        print(f"{field:8} {seed:4} {arm:8} {len(own):7}  {whole:20}  {figures}  {direct}")
+        measures = {name: round(value, 3) for name, value in list(row.get("measures", {}).items())[:6]}
+        print(f"{'':14}{json.dumps(measures)}" if measures else "", end="\n" if measures else "")
+    for field, seed in {(one["field"], one["seed"]) for one in rows if one["field"] in INDIRECT}:
+        ours, theirs = (by[field, seed, arm]["records"] for arm in ("cmi", "pmi"))
+        both = [name for name in ours if name in theirs]
+        gains = [ours[x]["direct against indirect"] - theirs[x]["direct against indirect"] for x in both]
+        print(f"{field:8} {seed:4} direct against indirect, cmi less pmi: {interval(gains)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("structure_planted"), help="where all is kept")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--quick", action="store_true", help="one seed, not three")
+    parser.add_argument("--field", choices=list(FIELDS), action="append", help="default: all; repeatable")
+    given = parser.parse_args()
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["SEQMLM_HOME"] = str(out)
+    rows = []
+    for seed in range(1 if given.quick else 3):
+        for field in given.field or FIELDS:
+            for arm in arms(field):
+                print(f"{field} {seed} {arm}", file=sys.stderr, flush=True)
+                rows.append(kept(out, field, seed, arm))
+    show(rows)
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
