@@ -27,6 +27,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.data.rows import read_rows
-from seqmlm.domains.dna.structure import StemsDecoder, complementary, longest_stem, stacked, supported
+from seqmlm.domains.dna.structure import StemsDecoder, complementary, longest_stem, ranking, stacked
 from seqmlm.domains.structure import Pair
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import bootstrap_weights
@@ -57,10 +58,8 @@ APART = 4
 """Bases apart, at least, of a pair that is judged: a loop has three."""
 
 
-STEPS, TOKENS = {"rna": 6000, "promoters": 3000}, 1024
-"""Of a training: steps of each part, and tokens of a step."""
-
-
+STEPS, TOKENS = {"rna": 6000, "human": 3000, "Arabidopsis": 1500}, 1024
+"""Of a training: steps, and tokens of a step; of Arabidopsis there are half as many promoters."""
 METHOD = next(iter(METHODS))
 """The one of the main figures."""
 
@@ -183,7 +182,7 @@ class Answer(NamedTuple):
     Args:
         values: (N, N) higher = more likely a pair.
         pairs: that it takes.
-        stems: (N, N) values with those of stacked pairs; None where `values` know of these already.
+        stems: (N, N) the same by stems; None where `values` know of stems already.
     """
 
     values: Doubles
@@ -262,8 +261,9 @@ def of_maps(asked: Asked, model: str, method: str, sequences: Sequence[Rna], kep
     def answer(one: Rna) -> Answer:
         own = values[one.id]
         known = np.where(np.isfinite(own), own, own.T)
-        stems = supported(np.where(np.isfinite(known), known, np.nan), complementary(list(one.letters)))
-        return Answer(own, frozenset(pairs[one.id]), stems)
+        whole = np.where(np.isfinite(known), known, np.nan)
+        taken = frozenset(pairs[one.id])
+        return Answer(own, taken, ranking(whole, complementary(list(one.letters)), taken))
 
     return answer
 
@@ -303,12 +303,11 @@ def rna(asked: Asked) -> Iterator[Row]:
                 yield from figures(own.test[:most], method, {"family": name, "arm": arm, "seed": 0})
     for seed in range(asked.seeds):
         model = trained(asked, f"rna-{steps}-{seed}", texts, steps, seed)
-        for name, own in divisions.items():
-            for arm, share in METHODS.items():
-                some = own.test[: most or round(share * len(own.test))]
-                kept = asked.out / f"rna-{steps}-{seed}-{name.replace(' ', '-')}-{arm}"
-                method = of_maps(asked, model, arm, some, kept)
-                yield from figures(some, method, {"family": name, "arm": arm, "seed": seed})
+        for (arm, share), (name, own) in product(METHODS.items(), divisions.items()):
+            some = own.test[: most or round(share * len(own.test))]
+            kept = asked.out / f"rna-{steps}-{seed}-{name.replace(' ', '-')}-{arm}"
+            method = of_maps(asked, model, arm, some, kept)
+            yield from figures(some, method, {"family": name, "arm": arm, "seed": seed})
 
 
 def figures(sequences: Sequence[Rna], method: Method, facts: Row) -> Iterator[Row]:
@@ -364,7 +363,8 @@ PROMOTERS = {
 """File, and the index of the first transcribed base."""
 BEFORE, AFTER = 100, 50
 """Bases in front of the first transcribed one, and from it on, that train and are mapped."""
-HELD_OUT = 100
+HELD_OUT, MAPPED = 100, 50
+"""Promoters that do not train, and how many of them are mapped."""
 SHARED, WORD = 0.1, 12
 """A training sequence that has more than this share of the words of a test sequence is left out."""
 BOX = "MA0108.3"
@@ -491,8 +491,8 @@ def matrices(asked: Asked) -> dict[str, Doubles]:
 def promoters(asked: Asked) -> Iterator[Row]:
     """How like JASPAR's matrix the windows of each arm are, by organism and seed."""
     known = matrices(asked)
-    steps, most = (100, 3) if asked.quick else (STEPS["promoters"], None)
     for organism in PROMOTERS:
+        steps, most = (100, 3) if asked.quick else (STEPS[organism], MAPPED)
         training, test = promoters_of(asked, organism)
         test = dict(list(test.items())[:most])
         texts, random = list(test.values()), np.random.default_rng(0)

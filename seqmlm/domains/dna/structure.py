@@ -106,6 +106,32 @@ def supported(values: Doubles, can: Bools) -> Doubles:
     return made
 
 
+def ranking(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
+    """(N, N) by which all pairs that can be are ranked: those of stems first, each kind by its evidence.
+
+    A base pairs once, so that evidence e counts e / (e + o) times as much for each of the two bases, o being
+    that for the base's best other partner.
+
+    Args:
+        values, can: as of `supported`.
+        pairs: of the stems that were taken.
+    """
+    found = np.maximum(supported(values, can), 0.0)
+    both = found + found.T
+    # The best other partner is the best of all, or for that one the second.
+    best, order = np.zeros_like(both), np.argsort(both, axis=1)
+    if len(both) > 1:
+        rows = np.arange(len(both))
+        best[:] = both[rows, order[:, -1]][:, None]
+        best[rows, order[:, -1]] = both[rows, order[:, -2]]
+    for other in (best, best.T):
+        found = found * np.divide(both, both + other, out=np.zeros_like(both), where=both > 0)
+    top = float(found.max(initial=0.0)) + 1.0
+    for pair in pairs:
+        found[pair] += top
+    return found
+
+
 def _above(values: Doubles, can: Bools) -> Doubles:
     """(N, N) how much a pair itself stands above the median of the corrected map; 0 if it cannot be."""
     corrected = apc(values)
@@ -253,8 +279,8 @@ class _Judged(NamedTuple):
 
     true, predicted, longest: pairs of the truth, of the decoder, and of the longest stem; known ones alone.
     first, second: (P,) the known pairs. labels: (P,) whether the truth has them.
-    precisions: average precision of the values, of those of pairs that can be with what is stacked on them,
-        and of the length of the longest stem through a pair.
+    precisions: average precision of the values, of `ranking`, and of the length of the longest stem through a
+        pair.
     """
 
     true: frozenset[Pair]
@@ -282,7 +308,8 @@ class _Judged(NamedTuple):
         can = complementary(one.units)
         length = stacked(can)
         values = np.nan_to_num(one.dependence.values[first, second], nan=-np.inf)
-        allowed = np.where(can, supported(one.dependence.values, can), -np.inf)[first, second]
+        stems = ranking(one.dependence.values, can, one.predicted)
+        allowed = np.where(can, stems, -np.inf)[first, second]
         scores = {"value": values, "stems": allowed, "longest": length[first, second].astype(np.float64)}
         within = set(zip(first.tolist(), second.tolist(), strict=True))
         return cls(

@@ -17,6 +17,7 @@ from seqmlm.domains.dna.structure import (
     brackets,
     complementary,
     longest_stem,
+    ranking,
     stacked,
     supported,
 )
@@ -96,6 +97,25 @@ def test_evidence_is_of_a_pair_and_those_stacked_on_it() -> None:
             assert found[i, j] == pytest.approx(sum(told) / 4)
     assert not found[np.tril_indices(30, 3)].any()
     assert not supported(np.full((5, 5), np.nan), np.zeros((5, 5), dtype=bool)).any()
+
+
+def test_pairs_of_stems_come_first_and_a_better_partner_counts_against_a_pair() -> None:
+    random = np.random.default_rng(4)
+    can = complementary(random.choice(list("ACGT"), 25).tolist())
+    values = random.random((25, 25))
+    values += values.T
+    evidence = np.maximum(supported(values, can), 0)
+    both = evidence + evidence.T
+    taken = [tuple(pair) for pair in np.argwhere(can)[[3, 9]].tolist()]
+    found = ranking(values, can, taken)
+    others = list(zip(*(at.tolist() for at in np.triu_indices(25, 4)), strict=True))
+    for i, j in others:
+        own, one, other = both[i, j], np.delete(both[i], j).max(), np.delete(both[j], i).max()
+        expected = own * own / (own + one) * own / (own + other) if own else 0
+        if (i, j) not in taken:
+            assert found[i, j] == pytest.approx(expected)
+            assert found[i, j] < min(found[pair] for pair in taken)
+    assert ranking(np.full((1, 1), np.nan), np.zeros((1, 1), dtype=bool), []).tolist() == [[0]]
 
 
 def test_stacked_pairs_are_found_where_single_values_are_not_told_from_noise() -> None:
