@@ -55,6 +55,14 @@ def structure(
     ] = None,
     steps: Annotated[int, typer.Option(min=2, help="Draws of a chain of --estimator gibbs.")] = 2000,
     k: Annotated[int, typer.Option("--k", min=2, help="Symbols at a place of --estimator topk.")] = 128,
+    both_strands: Annotated[
+        bool,
+        typer.Option(
+            "--both-strands",
+            help="Average the map of each sequence with that of its other strand, where there is one: twice "
+            "the work. Not for models trained on one strand (train.augment=false).",
+        ),
+    ] = False,
     null: Annotated[
         int,
         typer.Option(

@@ -55,9 +55,10 @@ class Maps:
         null: null models of each sequence, by which pairs get z and p; 0 for none.
         kind: of null model, as of `seqmlm.structure.maps.nulls`.
         corpus: what "pmi" counts in.
+        both_strands: a map is the mean of that of the sequence and, turned around, that of its other strand.
 
     Raises:
-        UsageError: the model cannot be asked by this method.
+        UsageError: the model cannot be asked by this method, or its sequences have one strand.
     """
 
     def __init__(
@@ -68,10 +69,13 @@ class Maps:
         null: int = 0,
         kind: Null = "shuffled",
         corpus: Iterable[Encoding] = (),
+        both_strands: bool = False,
     ) -> None:
         self.session, self.units = session, session.tokenizer.units
         self.settings = replace(settings, candidates=_candidates(session))
-        self._null, self._kind = null, kind
+        self._null, self._kind, self._both = null, kind, both_strands
+        if both_strands:
+            _check_strands(session, settings)
         counts = None
         if settings.method == "pmi":
             counts = PairCounts(settings.window)
@@ -118,7 +122,7 @@ class Maps:
         return float(windows * longest * self._estimator.passes(longest, longest))
 
     def _copies(self, encoding: Encoding) -> Iterator[tuple[Encoding, int]]:
-        times = 1 + (min(self._null, 1) if self._kind == "mirrored" else self._null)
+        times = (1 + self._both) * (1 + (min(self._null, 1) if self._kind == "mirrored" else self._null))
         for window in self._windows(encoding):
             numbers = self.units.numbers(window)
             if self.settings.method != "cpmi":  # others ask about each token of a unit
@@ -156,7 +160,19 @@ class Maps:
         return against(every[0], every[1:]) if self._null else every[0]
 
     def _each(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
-        """The maps of sequences, as the estimator makes them, by `digest`."""
+        """The maps of sequences, as the estimator makes them, by `digest`; of both strands where wanted."""
+        if not self._both:
+            return self._maps(encodings)
+        turned = {digest(one): self.session.tokenizer.mirrored(one) for one in encodings}
+        others = [one for one in turned.values() if one is not None]
+        made = self._maps([*encodings, *others])
+        return {
+            key: made[key] if other is None else _both_strands(made[key], made[digest(other)])
+            for key, other in turned.items()
+        }
+
+    def _maps(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
+        """The maps of sequences as they are."""
         fresh = {digest(one): one for one in encodings}
         windows = {key: self._windows(one) for key, one in fresh.items()}
         found = iter(self._estimator.maps([one for own in windows.values() for one in own]))
@@ -196,6 +212,39 @@ class Maps:
             passes=sum(one.passes for one in found),
             details=mean_details(found),
         )
+
+
+def _check_strands(session: Session, settings: StructureSettings) -> None:
+    """Refuse both strands of what has one.
+
+    Raises:
+        UsageError: it has.
+    """
+    if not session.tokenizer.two_strands:
+        raise UsageError(
+            f"--both-strands is for sequences with two strands, and those of {session.domain.name} have one: "
+            "leave it out"
+        )
+    if settings.method in ("pmi", "couplings"):
+        raise UsageError(
+            f"--both-strands asks the model about the other strand, and --method {settings.method} asks it "
+            "nothing: leave it out"
+        )
+
+
+def _both_strands(own: DependenceMap, other: DependenceMap) -> DependenceMap:
+    """The mean of the map of a sequence and that of its other strand, whose units are in opposite order."""
+    error = None
+    if own.error is not None and other.error is not None:
+        error = np.sqrt(own.error**2 + other.error[::-1, ::-1] ** 2) / 2
+    return replace(
+        own,
+        values=(own.values + other.values[::-1, ::-1]) / 2,
+        error=error,
+        method=f"{own.method}, both strands",
+        passes=own.passes + other.passes,
+        details=mean_details([own, other]),
+    )
 
 
 def _candidates(session: Session) -> tuple[int, ...] | None:

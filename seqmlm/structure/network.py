@@ -49,8 +49,8 @@ def indirect(values: Doubles) -> Bools:
     return weaker
 
 
-def outstanding(values: Doubles, judged: Bools) -> float:
-    """The value from which a pair stands out of a map: the median and three standard deviations.
+def outstanding(values: Doubles, judged: Bools, deviations: float = 3.0) -> float:
+    """The value from which a pair stands out of a map: the median and so many standard deviations.
 
     The deviation is estimated by 1.4826 x the median absolute deviation, which a few strong pairs hardly
     change.
@@ -58,12 +58,13 @@ def outstanding(values: Doubles, judged: Bools) -> float:
     Args:
         values: (N, N).
         judged: (N, N) the pairs that count.
+        deviations: above the median.
     """
     found = values[judged & np.isfinite(values)]
     if not len(found):
         return math.inf
     middle = float(np.median(found))
-    return middle + 3 * 1.4826 * float(np.median(np.abs(found - middle)))
+    return middle + deviations * 1.4826 * float(np.median(np.abs(found - middle)))
 
 
 @dataclass(frozen=True, kw_only=True)

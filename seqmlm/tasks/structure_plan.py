@@ -48,6 +48,7 @@ class StructureConfig(GapConfig):
         method, estimator, distance, columns, rows, symmetric, steps, k, seed: as of `StructureSettings`.
         apc: correct maps by the average product; None for what the field does.
         separation: least distance of units whose pair is judged; None for the field's.
+        both_strands: a map is the mean over both strands.
         null, null_model: null models of each sequence by which pairs get z and p, 0 for none; and their kind.
         family: the sequences are rows of alignments, of each of which one mean map is made.
         sequences: of a family, at most.
@@ -68,6 +69,7 @@ class StructureConfig(GapConfig):
     steps: int = 2000
     k: int = 128
     seed: int = 0
+    both_strands: bool = False
     null: int = 0
     null_model: Null = "shuffled"
     family: bool = False
@@ -198,7 +200,14 @@ class Plan:
         self.options = {**(row_options(session, config.format) if config.family else {}), **config.options}
         self.through = families(session, config.sequences) if config.family else None
         settings = config.settings(self.decoder)
-        self.maps = Maps(session, settings, null=config.null, kind=config.null_model, corpus=self.corpus())
+        self.maps = Maps(
+            session,
+            settings,
+            null=config.null,
+            kind=config.null_model,
+            corpus=self.corpus(),
+            both_strands=config.both_strands,
+        )
 
     @property
     def columns(self) -> Schema:

@@ -81,7 +81,8 @@ class Tokenizer(ABC):
 
     A subclass sets `name` and `unit`; `trainable` if its vocabulary is learnt, `closed` if a symbol outside
     the alphabet is an error rather than an unknown token; `augments` if a sequence has equivalent forms for
-    training (the other strand of a genome); `grows` if it can get ids for what later data have (`grown`);
+    training (the other strand of a genome); `two_strands` if each sequence has another strand (`mirrored`);
+    `grows` if it can get ids for what later data have (`grown`);
     `stand_in`, what is written where a gap is (a unit of a closed alphabet); `sensitive_options`, options of
     `train` that keep rare items out of the vocabulary. A tokenizer of structured records overrides `reads`.
     `cls()` (not trainable) and `cls.train(texts, **options)` construct one. It is registered by an entry
@@ -96,6 +97,7 @@ class Tokenizer(ABC):
     trainable: ClassVar[bool] = False
     closed: ClassVar[bool] = False
     augments: ClassVar[bool] = False
+    two_strands: ClassVar[bool] = False
     grows: ClassVar[bool] = False
     stand_in: ClassVar[str] = STAND_IN
     sensitive_options: ClassVar[Mapping[str, Any]] = {}
@@ -183,6 +185,13 @@ class Tokenizer(ABC):
     def augment(self, encoding: Encoding, rng: np.random.Generator) -> Encoding:
         """An equivalent form of a training sequence, of the same length; by default the sequence itself."""
         return encoding
+
+    def mirrored(self, encoding: Encoding) -> Encoding | None:
+        """The other strand of a sequence, its units in the opposite order; None where these are other units.
+
+        Asked only where sequences have `two_strands`.
+        """
+        return None
 
     @abstractmethod
     def encode_batch(self, raws: Sequence[Any]) -> list[Encoding]:

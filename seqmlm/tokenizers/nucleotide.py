@@ -82,6 +82,7 @@ class NucleotideTokenizer(Tokenizer):
     closed: ClassVar[bool] = True
     stand_in: ClassVar[str] = "A"
     augments: ClassVar[bool] = True
+    two_strands: ClassVar[bool] = True
 
     def __init__(self, *, soft_mask_weight: float = 0.1) -> None:
         if not 0 <= soft_mask_weight <= 1:
@@ -143,11 +144,10 @@ class NucleotideTokenizer(Tokenizer):
         """The encoding of the other strand, read in its own direction; of the same length.
 
         If the other strand has another number of tokens, returns the encoding itself. In a window that
-        several sequences share, each is reversed in place.
+        several sequences share, each is reversed in place. Without spans, bases are numbered by groups.
         """
         ids, groups = encoding.ids.copy(), encoding.groups.copy()
-        assert encoding.spans is not None
-        spans = encoding.spans.copy()
+        spans = np.stack([groups, groups], axis=1) if encoding.spans is None else encoding.spans.copy()
         weights = None if encoding.weights is None else encoding.weights.copy()
         for part in _between_edges(ids):
             turned = self._other_strand(ids[part])
@@ -161,6 +161,11 @@ class NucleotideTokenizer(Tokenizer):
             ids[part] = turned
             groups[part] = np.where(turned < FIRST, SPECIAL_GROUP, spans[part][:, 0] + shift)
         return replace(encoding, ids=ids, groups=groups, spans=spans, weights=weights)
+
+    def mirrored(self, encoding: Encoding) -> Encoding | None:
+        """The other strand; None where k-mers divide it otherwise."""
+        turned = self.reverse_complement(encoding)
+        return None if turned is encoding else turned
 
     @abstractmethod
     def _other_strand(self, ids: Ids) -> Ids | None:

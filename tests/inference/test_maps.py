@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from structures import Equal, value
 from tiny_fields import random_model
-from tiny_models import protein_model, residues
+from tiny_models import dna_model, protein_model, residues
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
@@ -16,7 +17,9 @@ from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.maps import Asked, Family, Maps, Member, families, family_map, row_options
 from seqmlm.inference.session import Session
 from seqmlm.structure.base import StructureSettings
+from seqmlm.structure.estimators import estimator
 from seqmlm.structure.maps import DependenceMap, apc
+from seqmlm.tokenizers.nucleotide import reverse_complement
 from seqmlm.tokenizers.subword import WordPieceTokenizer
 
 
@@ -134,6 +137,53 @@ def test_null_models_give_z_and_p_and_take_their_passes() -> None:
     assert (found.p[np.isfinite(found.p)] >= 1 / 31 / 14).all()
     [mirrored] = Maps(session, StructureSettings(), null=5, kind="mirrored").of([Asked([encoding])])
     assert mirrored.passes == 2 * 14
+
+
+@pytest.mark.parametrize(
+    "text", ["ACGTTGCAAGGCTA", "ACGTNTGCAAGGCTAACCGTTTAGACCATG"], ids=["whole", "in windows"]
+)
+def test_the_map_of_both_strands_is_the_mean_of_the_maps_of_each(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqmlm.inference.maps.estimator", estimator)
+    model, settings = dna_model(), StructureSettings(method="dependency")
+    with torch.no_grad():
+        for one in model.rows.parameters():
+            one.mul_(8)  # so that what it says depends on what it sees
+    session = Session(model)
+    encode = session.tokenizer.encode
+    [own] = Maps(session, settings).of([Asked([encode(text)])])
+    [other] = Maps(session, settings).of([Asked([encode(reverse_complement(text))])])
+    maps = Maps(session, settings, both_strands=True)
+    found, turned = maps.of([Asked([encode(text)]), Asked([encode(reverse_complement(text))])])
+    mean = (own.values + other.values[::-1, ::-1]) / 2
+    assert np.nanmax(np.abs(own.values - mean)) > 0.01, "a random model reads the strands differently"
+    np.testing.assert_allclose(found.values, mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(turned.values, mean[::-1, ::-1], rtol=1e-4, atol=1e-5)
+    assert found.passes == own.passes + other.passes == maps.passes(encode(text))
+    assert found.method == f"{own.method}, both strands"
+
+
+def test_null_models_are_mapped_on_both_strands_too() -> None:
+    session = Session(dna_model())
+    encoding = session.tokenizer.encode("ACGTTGCAAGGCTA")
+    maps = Maps(session, StructureSettings(), null=3, both_strands=True)
+    [found] = maps.of([Asked([encoding])])
+    assert found.passes == 2 * 4 * 14 == maps.passes(encoding)
+    asked: list[Any] = maps._estimator.asked  # type: ignore[attr-defined]
+    texts = ["".join(session.tokenizer.surface(int(one)) for one in own.ids[1:-1]) for own in asked]
+    assert set(texts) == {reverse_complement(one) for one in texts}
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "told"),
+    [(protein_model, "cmi", "those of protein have one"), (dna_model, "pmi", "--method pmi asks it nothing")],
+)
+def test_both_strands_are_refused_where_there_is_one_or_nothing_is_asked(
+    model: Any, method: Any, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        Maps(Session(model()), StructureSettings(method=method), both_strands=True)
 
 
 def test_the_average_product_is_corrected_on_the_whole_map() -> None:

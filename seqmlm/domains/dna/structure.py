@@ -27,7 +27,7 @@ from seqmlm.domains.structure import Decoded, Decoder, Pair, Truth
 from seqmlm.errors import DataError
 from seqmlm.evaluation.detection import Detection
 from seqmlm.evaluation.intervals import ratio
-from seqmlm.structure.maps import DependenceMap
+from seqmlm.structure.maps import DependenceMap, apc
 from seqmlm.structure.nested import nested
 from seqmlm.structure.network import outstanding
 
@@ -39,8 +39,15 @@ SCHEMA = "seqmlm.sample.dna.v1"
 LOOP, LEAST = 3, 3
 """Bases of a loop, and stacked pairs of a stem, at least."""
 
+DEVIATIONS, OWN = 5.0, 0.05
+"""A pair counts if its evidence is so many standard deviations above the median (pairs side by side have much
+of it in common, so that noise has stems of it, too), and if so much of it is of its own value."""
+
 Z = 3.0
 """Where a null model was drawn, a pair counts by how many more of its standard deviations it is above it."""
+
+STACKED = (1.0, 1.0, 0.5)
+"""Weight of a pair in the evidence for it, of each one stacked on it, and of each one after the next."""
 
 _PAIRING = ("AT", "TA", "CG", "GC", "GT", "TG")  # the wobble pair of RNA too
 _OPEN, _CLOSED = "([{<", ")]}>"
@@ -74,6 +81,64 @@ def longest_stem(can: Bools) -> frozenset[Pair]:
         return frozenset()
     i, j = divmod(int(length.argmax()), len(can))
     return frozenset((i + k, j - k) for k in range(int(length[i, j])))
+
+
+def supported(values: Doubles, can: Bools) -> Doubles:
+    """(N, N) how much pairs and those stacked on them stand out of a map; the upper triangle alone.
+
+    A stem is several pairs, so that each vouches for the next ones, while what depends on each other for
+    another reason (neighbours, bases of one motif) rarely does so in pairs that can stack. Added up are what
+    a pair, those next to it and, half, those after the next ones are above the median, of corrected values
+    (`seqmlm.structure.maps.apc`); a pair that cannot be adds nothing.
+
+    Args:
+        values: (N, N) symmetric; NaN where nothing is known.
+        can: (N, N) pairs that can be, see `complementary`; the upper triangle alone.
+    """
+    above, size, most = _above(values, can), len(values), len(STACKED) - 1
+    wide = np.pad(above, most)
+    found = np.zeros_like(above)
+    for apart, weight in enumerate(STACKED):
+        for shift in {apart, -apart}:
+            rows, columns = most + shift, most - shift
+            found += weight * wide[rows : rows + size, columns : columns + size]
+    made: Doubles = np.triu(found, LOOP + 1) / (2 * sum(STACKED) - STACKED[0])
+    return made
+
+
+def ranking(values: Doubles, can: Bools, pairs: Iterable[Pair]) -> Doubles:
+    """(N, N) by which all pairs that can be are ranked: those of stems first, each kind by its evidence.
+
+    A base pairs once, so that evidence e counts e / (e + o) times as much for each of the two bases, o being
+    that for the base's best other partner.
+
+    Args:
+        values, can: as of `supported`.
+        pairs: of the stems that were taken.
+    """
+    found = np.maximum(supported(values, can), 0.0)
+    both = found + found.T
+    # The best other partner is the best of all, or for that one the second.
+    best, order = np.zeros_like(both), np.argsort(both, axis=1)
+    if len(both) > 1:
+        rows = np.arange(len(both))
+        best[:] = both[rows, order[:, -1]][:, None]
+        best[rows, order[:, -1]] = both[rows, order[:, -2]]
+    for other in (best, best.T):
+        found = found * np.divide(both, both + other, out=np.zeros_like(both), where=both > 0)
+    top = float(found.max(initial=0.0)) + 1.0
+    for pair in pairs:
+        found[pair] += top
+    return found
+
+
+def _above(values: Doubles, can: Bools) -> Doubles:
+    """(N, N) how much a pair itself stands above the median of the corrected map; 0 if it cannot be."""
+    corrected = apc(values)
+    far = np.triu(np.isfinite(corrected), LOOP + 1)
+    if not far.any():
+        return np.zeros_like(values)
+    return np.where(can & far, corrected - np.median(corrected[far]), 0.0)
 
 
 def brackets(size: int, pairs: Iterable[Pair]) -> str:
@@ -116,7 +181,7 @@ class StemsDecoder(Decoder):
     measure: str = "pair_f1"
 
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:
-        """The nested stems whose values stand out most, in sum.
+        """The nested stems whose values stand out most, in sum, with those stacked on them (`supported`).
 
         A pair that does not stand out costs as much as one that does usually brings, and none brings more
         than two of these: a stem may have a weak pair, but one strong pair does not make a stem.
@@ -127,9 +192,12 @@ class StemsDecoder(Decoder):
             excess = dependence.z - Z
         else:
             # Values of neighbours have a long tail: as contacts, no more than N pairs can stand out.
-            found = np.sort(values[can & far & np.isfinite(values)])
+            evidence = np.where(np.isfinite(values), supported(values, can), np.nan)
+            found = np.sort(evidence[can & far & np.isfinite(evidence)])
             least = float(found[-len(units) - 1]) if len(found) > len(units) else -np.inf
-            excess = values - max(outstanding(values, far), least)
+            excess = evidence - max(outstanding(evidence, can & far, DEVIATIONS), least)
+            # A pair next to a stem has its evidence from the stem alone.
+            excess = np.where(_above(values, can) > OWN * evidence, excess, -np.inf)
         strong = can & far & (excess > 0)
         if not strong.any():
             return frozenset()
@@ -180,7 +248,8 @@ class StemsDecoder(Decoder):
             if not name:
                 found |= {"pair_f1_low": f1.low, "pair_f1_high": f1.high}
         whole = [one for one in judged if one.true]
-        for name, kind in (("", "value"), ("_of_longest_stem", "stem"), ("_of_template", "template")):
+        kinds = {"": "value", "_of_stems": "stems", "_of_longest_stem": "longest", "_of_template": "template"}
+        for name, kind in kinds.items():
             own = [_precision(one, places) if kind == "template" else one.precisions[kind] for one in whole]
             found[f"auprc{name}"] = float(np.mean(own)) if own else float("nan")
         found["prevalence"] = float(np.mean([one.labels.mean() for one in whole])) if whole else float("nan")
@@ -210,7 +279,8 @@ class _Judged(NamedTuple):
 
     true, predicted, longest: pairs of the truth, of the decoder, and of the longest stem; known ones alone.
     first, second: (P,) the known pairs. labels: (P,) whether the truth has them.
-    precisions: average precision of the values, and of the length of the longest stem through a pair.
+    precisions: average precision of the values, of `ranking`, and of the length of the longest stem through a
+        pair.
     """
 
     true: frozenset[Pair]
@@ -238,7 +308,9 @@ class _Judged(NamedTuple):
         can = complementary(one.units)
         length = stacked(can)
         values = np.nan_to_num(one.dependence.values[first, second], nan=-np.inf)
-        scores = {"value": values, "stem": length[first, second].astype(np.float64)}
+        stems = ranking(one.dependence.values, can, one.predicted)
+        allowed = np.where(can, stems, -np.inf)[first, second]
+        scores = {"value": values, "stems": allowed, "longest": length[first, second].astype(np.float64)}
         within = set(zip(first.tolist(), second.tolist(), strict=True))
         return cls(
             true=one.truth.edges & within,

@@ -1,0 +1,580 @@
+"""Do maps of models of nucleic acids show known structure? Real sequences, in two parts.
+
+    rna         base pairs of tRNA and 5S rRNA. One tiny masked model is trained on unaligned sequences
+                of both families and told no structure. Sequences of other clusters (single linkage at
+                80 % identity, so that no test sequence is nearer to a training one) are mapped one by
+                one by `seqmlm structure`, its stems and values compared with SS_cons. Rivals that need
+                no training: the longest stem, Nussinov's most pairs, and ViennaRNA where it is
+                installed. The template is told the pairs of the training sequences.
+    promoters   the TATA box of human and Arabidopsis. A tiny model is trained on promoters, others are
+                mapped, and the bases of the strongest block of each map make a matrix, which is
+                compared with JASPAR's MA0108.3. Rivals: random windows; the most enriched word; the
+                most frequent word at the place of the box, which is told where to look.
+
+    python benchmarks/structure_dna.py --data ../shared/data            # about an hour a seed, one thread
+    python benchmarks/structure_dna.py --data ../shared/data --quick    # a few minutes, no result
+
+Models, maps and figures are kept under --out, so an interrupted benchmark goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqmlm.data.problems import Problems
+from seqmlm.data.record import Record
+from seqmlm.data.rows import read_rows
+from seqmlm.domains.dna.structure import StemsDecoder, complementary, longest_stem, ranking, stacked
+from seqmlm.domains.structure import Pair
+from seqmlm.evaluation.detection import Detection
+from seqmlm.evaluation.intervals import bootstrap_weights
+from seqmlm.structure.nested import nested
+from seqmlm.tasks.launch import TrainRequest
+from seqmlm.tasks.observers import SilentConsole
+from seqmlm.tasks.pretrain import pretrain
+from seqmlm.tasks.structure import map_structure
+from seqmlm.tasks.structure_plan import EDGES, StructureConfig
+from seqmlm.workspace import Workspace
+
+Row = dict[str, Any]
+Doubles = NDArray[np.float64]
+DRAWS = 2000
+METHODS = {"dependency": 1.0, "jacobian": 1.0, "cmi": 0.1}
+"""Methods of maps, and the share of the test sequences that each maps: `cmi` takes 10 to 15 times as long."""
+APART = 4
+"""Bases apart, at least, of a pair that is judged: a loop has three."""
+
+
+STEPS, TOKENS = {"rna": 6000, "human": 3000, "Arabidopsis": 1500}, 1024
+"""Of a training: steps, and tokens of a step; of Arabidopsis there are half as many promoters."""
+METHOD = next(iter(METHODS))
+"""The one of the main figures."""
+
+
+class Asked(NamedTuple):
+    """What a person asked for."""
+
+    data: Path
+    out: Path
+    seeds: int
+    quick: bool
+
+
+def trained(asked: Asked, name: str, texts: Mapping[str, str], steps: int, seed: int) -> str:
+    """The name of a tiny model of the sequences as they are read, never of the other strand."""
+    fasta = written(asked.out / f"{name}.fa", texts)
+    if not (Workspace.locate().run_dir(name) / "result.json").exists():
+        flags: Row = {
+            "data": {"paths": [str(fasta)]},
+            "model": {"size": "tiny"},
+            "train": {"max_steps": steps, "tokens_per_batch": TOKENS, "augment": False},
+            "seed": seed,
+        }
+        pretrain(TrainRequest(domain="dna", name=name, flags=flags, resume="auto"), SilentConsole())
+    return name
+
+
+def written(path: Path, texts: Mapping[str, str]) -> Path:
+    path.write_text("".join(f">{name}\n{text}\n" for name, text in texts.items()))
+    return path
+
+
+def mapped(
+    asked: Asked, model: str, method: str, texts: Mapping[str, str], kept: Path, apart: int = APART
+) -> tuple[dict[str, Doubles], dict[str, set[Pair]]]:
+    """The map of each sequence by `seqmlm structure`, and the pairs that it takes, by name."""
+    fasta = written(kept.with_suffix(".fa"), texts)
+    config = StructureConfig(
+        model=model, paths=(str(fasta),), method=method, separation=apart, folder=kept, resume=True
+    )
+    map_structure(config, io.StringIO())
+    values = {name: np.full((len(text), len(text)), -np.inf) for name, text in texts.items()}
+    pairs: dict[str, set[Pair]] = {name: set() for name in texts}
+    for _, row in read_rows(str(kept / EDGES)):
+        pair = int(row["i"]), int(row["j"])
+        values[row["id"]][pair] = float(row["value"])
+        if row["predicted"] == "true":
+            pairs[row["id"]].add(pair)
+    return values, pairs
+
+
+# Part rna: base pairs of single sequences
+
+FAMILIES = {"tRNA": ("tRNA1415G", 60, 100), "5S rRNA": ("5S_rRNA", 15, 40)}
+"""File, and clusters of each family that are set aside to choose by, and to test."""
+IDENTITY = 0.8
+LARGEST = 0.05
+"""Share of a family above which a cluster trains."""
+
+
+class Rna(NamedTuple):
+    """A sequence as the model sees it (T for U), its pairs by SS_cons, and its cluster."""
+
+    id: str
+    letters: str
+    pairs: frozenset[Pair]
+    cluster: int
+
+
+def family(asked: Asked, name: str) -> list[Rna]:
+    """The distinct sequences of a family; identity is of aligned columns, by the shorter sequence's bases."""
+    from Bio import AlignIO
+    from scipy.sparse.csgraph import connected_components
+
+    path = asked.data / "dna" / "rna_structure" / f"{FAMILIES[name][0]}.sto.gz"
+    with gzip.open(path, "rt") as file:
+        alignment = AlignIO.read(io.StringIO(file.read()), "stockholm")
+    knows = StemsDecoder().truths(path, Problems())
+    rows = {str(row.seq).upper().replace(".", "-"): str(row.id) for row in reversed(alignment)}
+    letters = np.array([list(row) for row in rows])
+    there = letters != "-"
+    sizes = there.sum(axis=1)
+    same = np.array([((letters == own) & there).sum(axis=1) for own in letters])
+    _, clusters = connected_components(same / np.minimum.outer(sizes, sizes) >= IDENTITY)
+    found = []
+    for (row, id), cluster in zip(rows.items(), clusters.tolist(), strict=True):
+        text = row.replace("-", "").replace("U", "T")
+        truth = knows(Record(id=id, raw=text, source=str(path), line=1), list(text))
+        if truth is not None and set(text) <= set("ACGT"):
+            found.append(Rna(id, text, truth.edges, cluster))
+    return found
+
+
+class Division(NamedTuple):
+    """Sequences that train, one of each cluster to choose by, and one of each to test."""
+
+    training: list[Rna]
+    choosing: list[Rna]
+    test: list[Rna]
+
+
+def divided(sequences: list[Rna], choosing: int, test: int) -> Division:
+    """The same for all seeds."""
+    members: dict[int, list[Rna]] = {}
+    for one in sequences:
+        members.setdefault(one.cluster, []).append(one)
+    order = np.random.default_rng(0).permutation(sorted(members)).tolist()
+    small = [cluster for cluster in order if len(members[cluster]) <= LARGEST * len(sequences)]
+    apart = set(small[: choosing + test])
+    return Division(
+        [one for one in sequences if one.cluster not in apart],
+        [members[cluster][0] for cluster in small[:choosing]],
+        [members[cluster][0] for cluster in small[choosing : choosing + test]],
+    )
+
+
+class Answer(NamedTuple):
+    """What a method says of one sequence.
+
+    Args:
+        values: (N, N) higher = more likely a pair.
+        pairs: that it takes.
+        stems: (N, N) the same by stems; None where `values` know of stems already.
+    """
+
+    values: Doubles
+    pairs: frozenset[Pair]
+    stems: Doubles | None = None
+
+
+Method = Callable[[Rna], Answer]
+
+
+def of_longest_stem(one: Rna) -> Answer:
+    can = complementary(list(one.letters))
+    return Answer(stacked(can).astype(np.float64), longest_stem(can))
+
+
+def of_most_pairs(one: Rna, least: int) -> Answer:
+    """As many nested pairs as there can be, in stems of so many at least."""
+    can = complementary(list(one.letters))
+    pairs = frozenset(nested(np.where(can, 1.0, -np.inf), least=least))
+    values = np.zeros(can.shape)
+    for pair in pairs:
+        values[pair] = 1.0
+    return Answer(values, pairs)
+
+
+def of_template(training: Sequence[Rna]) -> Method:
+    """How often training sequences of about this length have a pair there, where the letters can pair.
+
+    Bases of the first half count from the first, the others from the last; a sequence weighs e times less
+    for each base that its length differs.
+    """
+
+    @lru_cache
+    def table(size: int) -> Doubles:
+        shares, total = np.zeros((size, size)), 0.0
+        for one in training:
+            own = len(one.letters)
+            weight = float(np.exp(-abs(own - size)))
+            total += weight
+            for pair in one.pairs:
+                i, j = (at if 2 * at < own else at - own + size for at in pair)
+                if 0 <= i < j < size:
+                    shares[i, j] += weight
+        return shares / max(total, 1e-300)
+
+    def answer(one: Rna) -> Answer:
+        values = np.where(complementary(list(one.letters)), table(len(one.letters)), 0.0)
+        return Answer(values, frozenset((int(i), int(j)) for i, j in np.argwhere(values > 0.5)))
+
+    return answer
+
+
+def of_vienna() -> Method | None:
+    """Least free energy, and probabilities of pairs; None where ViennaRNA is not installed."""
+    try:
+        import RNA
+    except ImportError:
+        return None
+
+    def answer(one: Rna) -> Answer:
+        fold = RNA.fold_compound(one.letters.replace("T", "U"))
+        brackets, energy = fold.mfe()
+        fold.exp_params_rescale(energy)
+        fold.pf()
+        values = np.array(fold.bpp())[1:, 1:]
+        table = RNA.ptable(brackets)
+        return Answer(values, frozenset((i - 1, j - 1) for i, j in enumerate(table[1:], 1) if j > i))
+
+    return answer
+
+
+def of_maps(asked: Asked, model: str, method: str, sequences: Sequence[Rna], kept: Path) -> Method:
+    """What `seqmlm structure` says."""
+    values, pairs = mapped(asked, model, method, {one.id: one.letters for one in sequences}, kept)
+
+    def answer(one: Rna) -> Answer:
+        own = values[one.id]
+        known = np.where(np.isfinite(own), own, own.T)
+        whole = np.where(np.isfinite(known), known, np.nan)
+        taken = frozenset(pairs[one.id])
+        return Answer(own, taken, ranking(whole, complementary(list(one.letters)), taken))
+
+    return answer
+
+
+def judged(one: Rna, answer: Answer) -> Row:
+    """Counts for F1, and how well all pairs are ranked, by values and, of those that can be, by stems."""
+    places = np.triu_indices(len(one.letters), APART)
+    labels = np.array([pair in one.pairs for pair in zip(*(at.tolist() for at in places), strict=True)])
+    stems = answer.values if answer.stems is None else answer.stems
+    allowed = np.where(complementary(list(one.letters)), stems, -np.inf)
+    by_values, by_stems = (Detection(labels, own[places]).curve() for own in (answer.values, allowed))
+    return {
+        "cluster": one.cluster,
+        "hits": len(answer.pairs & one.pairs),
+        "sizes": len(answer.pairs) + len(one.pairs),
+        "auprc": by_values.average_precision,
+        "auprc of stems": by_stems.average_precision,
+        "auroc of stems": by_stems.auroc,
+    }
+
+
+def rna(asked: Asked) -> Iterator[Row]:
+    """Figures of each test sequence, by family, arm and seed."""
+    divisions = {name: divided(family(asked, name), *FAMILIES[name][1:]) for name in FAMILIES}
+    texts = {one.id: one.letters for own in divisions.values() for one in own.training}
+    steps, most = (100, 3) if asked.quick else (STEPS["rna"], None)
+    for name, own in divisions.items():
+        arms: dict[str, Method | None] = {
+            "longest stem": of_longest_stem,
+            "most pairs": lambda one: of_most_pairs(one, 1),
+            "most pairs, stems of 3": lambda one: of_most_pairs(one, 3),
+            "template": of_template(own.training),
+            "ViennaRNA": of_vienna(),
+        }
+        for arm, method in arms.items():
+            if method is not None:
+                yield from figures(own.test[:most], method, {"family": name, "arm": arm, "seed": 0})
+    for seed in range(asked.seeds):
+        model = trained(asked, f"rna-{steps}-{seed}", texts, steps, seed)
+        for (arm, share), (name, own) in product(METHODS.items(), divisions.items()):
+            some = own.test[: most or round(share * len(own.test))]
+            kept = asked.out / f"rna-{steps}-{seed}-{name.replace(' ', '-')}-{arm}"
+            method = of_maps(asked, model, arm, some, kept)
+            yield from figures(some, method, {"family": name, "arm": arm, "seed": seed})
+
+
+def figures(sequences: Sequence[Rna], method: Method, facts: Row) -> Iterator[Row]:
+    for one in sequences:
+        yield {**facts, "id": one.id, **judged(one, method(one))}
+
+
+RANKED = ("auprc", "auprc of stems", "auroc of stems")
+
+
+def table_of(rows: Sequence[Row], name: str, arm: str) -> tuple[list[str], Doubles]:
+    """Clusters, and (N, 5) hits, sizes and the figures in `RANKED`, as means over seeds."""
+    found: dict[str, list[list[float]]] = {}
+    for row in rows:
+        if (row["family"], row["arm"]) == (name, arm):
+            own = [float(row[one]) for one in ("hits", "sizes", *RANKED)]
+            found.setdefault(str(row["cluster"]), []).append(own)
+    return list(found), np.array([np.mean(own, axis=0) for own in found.values()])
+
+
+def scores(table: Doubles, weights: Doubles) -> Doubles:
+    """F1 over all pairs, and the means of the others."""
+    f1 = 2 * (weights @ table[:, 0]) / max(float(weights @ table[:, 1]), 1e-300)
+    return np.array([f1, *(weights @ table[:, 2:] / weights.sum())])
+
+
+def show_rna(rows: list[Row]) -> None:
+    """Figures of each arm, and what the first map has above each rival, resampled over clusters."""
+    for name in FAMILIES:
+        print(f"\n{name}:  F1, AUPRC of values, AUPRC and AUROC of stems; clusters")
+        drawn, own = {}, {}
+        for arm in dict.fromkeys(row["arm"] for row in rows if row["family"] == name):
+            clusters, table = table_of(rows, name, arm)
+            draw = bootstrap_weights(clusters, DRAWS, 0)
+            own[arm] = scores(table, np.ones(len(table)))
+            drawn[arm] = np.array([scores(table, draw(number)) for number in range(DRAWS)])
+            print(f"{arm:<24}{_cells(own[arm], drawn[arm])}   {len(clusters)}")
+        for arm in (arm for arm in own if arm not in METHODS):
+            print(f"{METHOD} - {arm:<24}{_cells(own[METHOD] - own[arm], drawn[METHOD] - drawn[arm])}")
+
+
+def _cells(values: Doubles, drawn: Doubles) -> str:
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    return "   ".join(f"{x:.3f} [{a:.3f}, {b:.3f}]" for x, a, b in zip(values, low, high, strict=True))
+
+
+# Part promoters: the TATA box without having been told of it
+
+PROMOTERS = {
+    "human": ("promoters_epdnew/human_TATA_pos.txt.gz", 249),
+    "Arabidopsis": ("promoters_cnnprom/Arabidopsis_tata.fa.gz", 200),
+}
+"""File, and the index of the first transcribed base."""
+BEFORE, AFTER = 100, 50
+"""Bases in front of the first transcribed one, and from it on, that train and are mapped."""
+HELD_OUT, MAPPED = 100, 50
+"""Promoters that do not train, and how many of them are mapped."""
+SHARED, WORD = 0.1, 12
+"""A training sequence that has more than this share of the words of a test sequence is left out."""
+BOX = "MA0108.3"
+WIDTH = 8
+"""Bases of a block; the matrix has 7 columns."""
+NEAR = 5
+"""Bases from the block of the mean map, in which the block of one sequence is looked for."""
+PLACE = range(-40, -15)
+"""Where a block begins and ends that is at the place of the TATA box, counted from the start."""
+
+
+def promoters_of(asked: Asked, organism: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Training and test sequences, by name."""
+    name, start = PROMOTERS[organism]
+    with gzip.open(asked.data / "dna" / name, "rt") as file:
+        text = file.read()
+    if text.startswith(">"):
+        texts = ["".join(own.split("\n")[1:]) for own in text[1:].split("\n>")]
+    else:
+        texts = text.split()
+    cut = list(dict.fromkeys(one.upper()[start - BEFORE : start + AFTER] for one in texts))
+    cut = [one for one in cut if len(one) == BEFORE + AFTER and set(one) <= set("ACGT")]
+    order = np.random.default_rng(0).permutation(len(cut)).tolist()
+    test = [cut[number] for number in order[:HELD_OUT]]
+    known = [_words(one) for one in test]
+    most = SHARED * (BEFORE + AFTER - WORD + 1)
+    training = [
+        cut[number]
+        for number in order[HELD_OUT:]
+        if max(len(_words(cut[number]) & own) for own in known) <= most
+    ]
+    return {f"train{n}": one for n, one in enumerate(training)}, {
+        f"test{n}": one for n, one in enumerate(test)
+    }
+
+
+def _words(text: str) -> set[str]:
+    return {text[at : at + WORD] for at in range(len(text) - WORD + 1)}
+
+
+def strongest_block(values: Doubles, around: int | None = None) -> int:
+    """Where the window begins whose pairs have the highest mean value, of all or of those near a place."""
+    last = len(values) - WIDTH
+    first, last = (0, last) if around is None else (max(0, around - NEAR), min(last, around + NEAR))
+    within = np.triu_indices(WIDTH, 1)
+    means = [values[at : at + WIDTH, at : at + WIDTH][within].mean() for at in range(first, last + 1)]
+    return first + int(np.argmax(means))
+
+
+def frequencies(texts: Sequence[str], starts: Sequence[int]) -> Doubles:
+    """(WIDTH, 4) of the bases in windows that begin there, one a text."""
+    windows = np.array([list(one[at : at + WIDTH]) for one, at in zip(texts, starts, strict=True)])
+    shares: Doubles = (windows[:, :, None] == np.array(list("ACGT"))).mean(axis=0)
+    return shares
+
+
+def enriched(training: Sequence[str], texts: Sequence[str]) -> list[int]:
+    """Where each text is most like the word that comes most above what a Markov chain of order 2 expects.
+
+    Args:
+        training: the texts in which words are counted.
+    """
+    words = {n: _counted(training, n) for n in (2, 3)}
+    total = sum(words[3].values())
+
+    def excess(word: str, count: int) -> float:
+        expected = float(total)
+        for at in range(WIDTH - 2):
+            expected *= words[3][word[at : at + 3]] / (total if at == 0 else words[2][word[at : at + 2]])
+        return float((count - expected) / np.sqrt(expected))
+
+    own = _counted(training, WIDTH)
+    return like_word(max(own, key=lambda word: excess(word, own[word])), texts)
+
+
+def at_the_place(training: Sequence[str], texts: Sequence[str]) -> list[int]:
+    """The same with the word that is the most frequent at the place of the box: told where to look."""
+    within = slice(PLACE.start + BEFORE, PLACE.stop + BEFORE)
+    own = _counted([one[within] for one in training], WIDTH)
+    word = max(own, key=lambda one: own[one])
+    return [at + PLACE.start + BEFORE for at in like_word(word, [one[within] for one in texts])]
+
+
+def _counted(texts: Sequence[str], size: int) -> Counter[str]:
+    return Counter(one[at : at + size] for one in texts for at in range(len(one) - size + 1))
+
+
+def like_word(word: str, texts: Sequence[str]) -> list[int]:
+    """Where each text first has the fewest letters that differ."""
+
+    def wrong(text: str, at: int) -> int:
+        return sum(a != b for a, b in zip(text[at : at + len(word)], word, strict=True))
+
+    return [min(range(len(one) - len(word) + 1), key=lambda at, one=one: wrong(one, at)) for one in texts]  # type: ignore[misc]
+
+
+def likeness(found: Doubles, matrix: Doubles) -> float:
+    """Mean correlation of columns at the best offset and strand, the narrower one within the other."""
+    narrow, wide = sorted((found, matrix), key=len)
+    best = -1.0
+    for other in (wide, wide[::-1, ::-1]):
+        for at in range(len(wide) - len(narrow) + 1):
+            pairs = zip(narrow, other[at : at + len(narrow)], strict=True)
+            best = max(best, float(np.mean([_correlation(a, b) for a, b in pairs])))
+    return best
+
+
+def _correlation(a: Doubles, b: Doubles) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size > 1e-12 else 0.0
+
+
+def matrices(asked: Asked) -> dict[str, Doubles]:
+    """(W, 4) frequencies of each matrix of JASPAR, by its accession."""
+    from Bio import motifs
+
+    with gzip.open(asked.data / "dna" / "motifs" / "jaspar2024_core.transfac.gz", "rt") as file:
+        found = motifs.parse(file, "TRANSFAC", strict=False)
+    counts = {one["AC"]: np.array([one.counts[base] for base in "ACGT"]).T for one in found}
+    return {name: own / own.sum(axis=1, keepdims=True) for name, own in counts.items()}
+
+
+def promoters(asked: Asked) -> Iterator[Row]:
+    """How like JASPAR's matrix the windows of each arm are, by organism and seed."""
+    known = matrices(asked)
+    for organism in PROMOTERS:
+        steps, most = (100, 3) if asked.quick else (STEPS[organism], MAPPED)
+        training, test = promoters_of(asked, organism)
+        test = dict(list(test.items())[:most])
+        texts, random = list(test.values()), np.random.default_rng(0)
+        starts = {"random window": random.integers(BEFORE + AFTER - WIDTH + 1, size=len(texts)).tolist()}
+        starts["enriched word"] = enriched(list(training.values()), texts)
+        starts["word of its place"] = at_the_place(list(training.values()), texts)
+        for arm, own in starts.items():
+            yield {"organism": organism, "arm": arm, "seed": 0, **compared(texts, own, known)}
+        for seed in range(asked.seeds):
+            model = trained(asked, f"promoters-{organism}-{steps}-{seed}", training, steps, seed)
+            maps, _ = mapped(asked, model, METHOD, test, asked.out / f"{model}-maps", apart=1)
+            mean = strongest_block(np.mean([maps[name] for name in test], axis=0))
+            blocks = {
+                "block of each map": [strongest_block(maps[name]) for name in test],
+                "block of the mean map": [mean] * len(test),
+                "block of each near that": [strongest_block(maps[name], mean) for name in test],
+            }
+            last = np.random.default_rng(seed).permutation(blocks["block of each near that"]).tolist()
+            facts = {"organism": organism, "training": len(training), "seed": seed}
+            for arm, own in {**blocks, "those, dealt anew": last}.items():
+                yield {**facts, "arm": arm, **compared(texts, own, known)}
+
+
+def compared(texts: Sequence[str], starts: Sequence[int], known: Mapping[str, Doubles]) -> Row:
+    """Likeness to the TATA box, how many of all matrices are more like it, and where the windows are."""
+    found = frequencies(texts, starts)
+    like = {name: likeness(found, own) for name, own in known.items()}
+    places = [at - BEFORE for at in starts]
+    return {
+        "sequences": len(texts),
+        "likeness": like[BOX],
+        "matrices more like it": sum(one > like[BOX] for one in like.values()),
+        "of": len(like),
+        "most like": max(like, key=lambda name: like[name]),
+        "at its place": float(np.mean([at in PLACE and at + WIDTH - 1 in PLACE for at in places])),
+        "median place": float(np.median(places)),
+        "consensus": "".join("ACGT"[one] for one in found.argmax(axis=1)),
+    }
+
+
+def show_promoters(rows: list[Row]) -> None:
+    for organism in PROMOTERS:
+        print(f"\n{organism}: likeness to {BOX}, matrices that are more like, share at its place, consensus")
+        own = [row for row in rows if row["organism"] == organism]
+        for arm in dict.fromkeys(row["arm"] for row in own):
+            some = [row for row in own if row["arm"] == arm]
+            told = [
+                np.mean([row[x] for row in some])
+                for x in ("likeness", "matrices more like it", "at its place")
+            ]
+            print(f"{arm:<28}{told[0]:.3f}  {told[1]:6.1f}  {told[2]:.2f}  {some[0]['consensus']}")
+
+
+PARTS: Mapping[str, tuple[Callable[[Asked], Iterator[Row]], Callable[[list[Row]], None]]] = {
+    "rna": (rna, show_rna),
+    "promoters": (promoters, show_promoters),
+}
+"""Name of a part -> what measures it, and what prints it."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="default: all; repeatable")
+    parser.add_argument("--out", type=Path, default=Path("structure_dna"), help="where results are kept")
+    parser.add_argument("--seeds", type=int, default=3, help="models of each part")
+    parser.add_argument("--json", type=Path, help="write all rows here")
+    parser.add_argument("--quick", action="store_true", help="a few minutes, no result")
+    given = parser.parse_args()
+    out: Path = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["SEQMLM_HOME"] = str(out / "workspace")
+    asked = Asked(given.data, out, 1 if given.quick else given.seeds, given.quick)
+    every: list[Row] = []
+    for part in given.part or PARTS:
+        measure, show = PARTS[part]
+        rows = list(measure(asked))
+        show(rows)
+        every += [{"part": part, **row} for row in rows]
+    if given.json:
+        given.json.write_text(json.dumps(every, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
