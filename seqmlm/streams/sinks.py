@@ -429,8 +429,7 @@ def convert(lines: Path, path: Path, schema: Schema, *, format: str, private: bo
 
 
 def committed_rows(lines: Path) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a file of JSON lines, in batches that are cut by their bytes: the same lines always give
-    the same table."""
+    """The rows of JSON lines, in batches cut by bytes: the same lines always give the same table."""
     with lines.open("rb") as file:
         while some := file.readlines(_BATCH_BYTES):
             yield [json.loads(line) for line in some]

@@ -25,7 +25,8 @@ from seqmlm.inference.session import Session
 from seqmlm.streams.cursor import Cursor, Position, file_facts
 from seqmlm.streams.sinks import changed
 from seqmlm.tasks.gaps import GapConfig
-from seqmlm.tasks.variants import Judged, Measurements, VariantsConfig, judged, scorer_of
+from seqmlm.tasks.measurements import Measurements
+from seqmlm.tasks.variants import Judged, judged, scorer_of
 
 SUMMARY = "summary.csv"
 
@@ -112,8 +113,7 @@ def _assay(
 ) -> tuple[dict[str, dict[str, float]], int]:
     """Score one assay and write its table, or read what was scored; its figures, and number of variants."""
     variants = list(field.read(assay.table, Problems(), told.message))
-    asked = VariantsConfig(model=config.model, paths=(assay.table.path,), measured=assay.measured)
-    measured = Measurements.of(asked, field, session, variants)
+    measured = Measurements.of(assay.measured, field, session, variants)
     name = session.card.run_name or Path(session.model.path).name
     path = None if config.scores is None else config.scores / f"{assay.name}.csv"
     if scored and path is not None:
@@ -127,7 +127,7 @@ def _assay(
         ]
         if path is not None:
             _write(path, _table(done, name))
-    figures = measured.compared(done, draws=0).metrics
+    figures = measured.compared((one.effect for one in done), draws=0).metrics
     return {key: {m: value.value for m, value in own.items()} for key, own in figures.items()}, len(variants)
 
 

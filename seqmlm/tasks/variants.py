@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from seqmlm.data.files import expand
 from seqmlm.data.problems import Problems
 from seqmlm.domains.variants import Variant, Variants, VariantTable
-from seqmlm.errors import DataError, StateError, UsageError, nearest
-from seqmlm.evaluation.effects import DRAWS, METRICS, Agreement, agreement
+from seqmlm.errors import UsageError, nearest
+from seqmlm.evaluation.effects import METRICS, Agreement
 from seqmlm.evaluation.intervals import Difference
-from seqmlm.inference.expert import stored_expert
 from seqmlm.inference.runner import Counts, NoProgress, Progress
 from seqmlm.inference.session import Session
 from seqmlm.inference.variants import CONVENTIONS, Effects, VariantScorer
@@ -31,6 +30,7 @@ from seqmlm.streams.outputs import check_outputs
 from seqmlm.streams.sinks import Fields, Schema
 from seqmlm.tasks.corpus import shown_name
 from seqmlm.tasks.gaps import GapConfig, keep_report, writing
+from seqmlm.tasks.measurements import Measurements
 
 Doubles = NDArray[np.float64]
 
@@ -45,11 +45,6 @@ COLUMNS = Schema(
         **dict.fromkeys(EFFECTS, "number"),
     }
 )
-BINS = "DMS_score_bin"
-"""ProteinGym's column of what counts as fit."""
-
-TRAINING = "training frequencies"
-
 SCALE = 8.0
 """Bits lost, from which on a substitution has the strongest colour in a report."""
 
@@ -248,7 +243,7 @@ def judge_variants(
         bad=run.bad,
         convention=config.convention,
         wildtype_bits=_bits(run.scorer, field, told),
-        agreement=None if measured is None else measured.compared(run.found),
+        agreement=None if measured is None else measured.compared(one.effect for one in run.found),
         suggestions=() if grid is None else grid.suggestions(config.next, measured),
         passes=session.conditionals().statistics.unique,
         seconds=time.monotonic() - began,
@@ -429,119 +424,16 @@ class _Run(Counts):
         if config.next and len({one.wildtype for one in self.listed}) > 1:
             raise UsageError("--next needs variants of one wild type, and these have several")
         if config.measured is not None:
-            self.measured = Measurements.of(config, self._field, self._session, self.listed)
+            self.measured = Measurements.of(
+                config.measured,
+                self._field,
+                self._session,
+                self.listed,
+                prediction=config.prediction,
+                cutoff=config.cutoff,
+                alignment=config.alignment,
+            )
         yield from self.listed
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Measurements:
-    """What was measured of N variants, and what others predict.
-
-    Args:
-        values: (N,) NaN where there is none.
-        fit: (N,) True for those that count as fit.
-        predictions: by name (N,).
-        variants: N of them.
-        places: of each; variants of one place count together in a bootstrap.
-    """
-
-    values: Doubles
-    fit: NDArray[np.bool_]
-    predictions: Mapping[str, Doubles]
-    variants: Sequence[Variant]
-    places: Sequence[tuple[int, ...]]
-
-    @classmethod
-    def of(
-        cls, config: VariantsConfig, field: Variants, session: Session, variants: Sequence[Variant]
-    ) -> Measurements:
-        """Read them from the rows of the table.
-
-        Raises:
-            DataError: no such column, or one without a number.
-        """
-        assert config.measured is not None
-        values = _numbers(variants, config.measured)
-        if config.cutoff is None and BINS in variants[0].fields:
-            fit = _numbers(variants, BINS) > 0
-        else:
-            cutoff = float(np.nanmedian(values)) if config.cutoff is None else config.cutoff
-            fit = values >= cutoff
-        named = {name: _numbers(variants, name) for name in config.prediction}
-        texts = list(dict.fromkeys(one.wildtype for one in variants))
-        places = [tuple(edit.start for edit in one.edits) for one in variants]
-        if field.windows:  # every window has its variant in the middle: a place is a row of the file
-            places = [(one.line,) for one in variants]
-        rivals = dict(field.rivals(texts, config.alignment))
-        if config.alignment is None and (floor := training_floor(session)) is not None:
-            rivals[TRAINING] = floor
-        for name, predict in rivals.items():
-            own = np.array([_number(predict(one) if one.scored else None) for one in variants])
-            if np.isfinite(own).any():
-                named[name] = own
-        return cls(values=values, fit=fit, predictions=named, variants=variants, places=places)
-
-    def compared(self, judged: Sequence[Judged], draws: int = DRAWS) -> Agreement:
-        """How the model and the others agree with the measurements, on variants that have all of them."""
-        own = np.array([_number(one.effect) for one in judged])
-        named = {"model": own, **self.predictions}
-        return agreement(self.values, named, self.fit, self.places, draws=draws)
-
-
-def training_floor(session: Session) -> Any:
-    """How much more often a unit stood in the training data than the one before it; None if not known."""
-    try:
-        expert = stored_expert(session.model, "counts")
-    except StateError:
-        return None
-    if expert is None or not session.tokenizer.single_tokens:
-        return None
-    log2, tokenizer = expert.log2_unigram, session.tokenizer
-
-    def predict(variant: Variant) -> float | None:
-        if not variant.substitutions:
-            return None
-        old = "".join(variant.wildtype[edit.start] for edit in variant.edits)
-        new = "".join(edit.text for edit in variant.edits)
-        before, after = (
-            own.ids[tokenizer.units.places(own)] for own in map(tokenizer.encode_symbols, (old, new))
-        )
-        return float((log2[after] - log2[before]).sum())
-
-    return predict
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _numbers(variants: Sequence[Variant], column: str) -> Doubles:
-    """(N,) a column of the table; NaN where a cell is empty.
-
-    Raises:
-        DataError: there is no such column, or a cell is no number.
-    """
-    found = np.full(len(variants), np.nan)
-    for number, one in enumerate(variants):
-        if column not in one.fields:
-            remedy = nearest(column, [str(name) for name in one.fields][:40]).removeprefix("; ")
-            raise DataError("no such field", source=one.source, line=one.line, field=column, remedy=remedy)
-        cell = one.fields[column]
-        if cell is None or str(cell).strip().lower() in ("", "nan", "na"):
-            continue
-        try:
-            found[number] = float(cell)
-        except ValueError:
-            raise DataError(
-                "not a number",
-                source=one.source,
-                line=one.line,
-                field=column,
-                remedy="name a column of numbers",
-            ) from None
-    if not np.isfinite(found).any():
-        raise DataError("a column without numbers", source=variants[0].source, field=column)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
