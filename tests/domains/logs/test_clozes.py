@@ -38,7 +38,7 @@ def test_of_the_next_line_only_those_before_are_known() -> None:
 def test_severity_and_service_are_what_headers_or_lines_say() -> None:
     inside = list(LOGS.questions(record(), KINDS[2:]))
     assert [(one.kind, one.stands, one.answer) for one in inside] == [
-        ("severity", 2, "error"),
+        ("severity", 2, "ERROR"),
         ("service", 2, "db"),
     ]
     origins = [("info", "h", "web"), ("", "h", "web"), ("warning", "h", "")]
