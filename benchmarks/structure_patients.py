@@ -80,7 +80,8 @@ def reasons(data: Path) -> set[tuple[str, str]]:
     """Condition and drug of every prescription with a reason."""
     with gzip.open(data / "ehr" / "synthea_ibm" / "medications.csv.gz", "rt", newline="") as file:
         rows = csv.DictReader(file)
-        return {(row["REASONCODE"], row["CODE"]) for row in rows if row["REASONCODE"]}
+        # The table has reasons as "10509002.0".
+        return {(row["REASONCODE"].removesuffix(".0"), row["CODE"]) for row in rows if row["REASONCODE"]}
 
 
 def together(folder: Path) -> dict[tuple[str, str], float]:
