@@ -6,8 +6,9 @@
 Judged are pairs of a condition and a drug that 11 or more of the mapped patients have both of; true are those
 that a prescription names as its reason. Models are those of `anomaly_real.py`, trained on other patients.
 Rivals need no model: pointwise mutual information of having both, and patients with both on one day (of those
-mapped); how often a visit with the condition has the drug (of the training patients). Intervals are of a
-bootstrap over pairs. Results are kept per seed and method under --out: an interrupted benchmark goes on.
+mapped); visits of training patients with both, and their share of those with the condition, or the drug.
+Intervals are of a bootstrap over pairs.
+Results are kept per seed and method under --out: an interrupted benchmark goes on.
 """
 
 from __future__ import annotations
@@ -84,15 +85,19 @@ def reasons(data: Path) -> set[tuple[str, str]]:
         return {(row["REASONCODE"].removesuffix(".0"), row["CODE"]) for row in rows if row["REASONCODE"]}
 
 
-def together(folder: Path) -> dict[tuple[str, str], float]:
-    """How often a visit with a condition has a drug."""
-    alone, both = Counter[str](), Counter[tuple[str, str]]()
+def together(folder: Path) -> dict[str, dict[tuple[str, str], float]]:
+    """Visits with a condition and a drug: how many, and their share of those with the one and the other."""
+    conditions, drugs, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     for raw in histories(folder):
         for given, taken in visits(raw).values():
-            alone.update(set(given))
-            both.update((bare(c), bare(d)) for c in set(given) for d in set(taken))
-    conditions = Counter({bare(name): count for name, count in alone.items()})
-    return {pair: count / conditions[pair[0]] for pair, count in both.items()}
+            conditions.update({bare(name) for name in given})
+            drugs.update({bare(name) for name in taken})
+            both.update(product({bare(name) for name in given}, {bare(name) for name in taken}))
+    return {
+        "training visits with both": {pair: float(count) for pair, count in both.items()},
+        "of training visits with the condition": {p: count / conditions[p[0]] for p, count in both.items()},
+        "of training visits with the drug": {p: count / drugs[p[1]] for p, count in both.items()},
+    }
 
 
 def one_day(folder: Path) -> Counter[tuple[str, str]]:
@@ -114,14 +119,17 @@ def bare(code: str) -> str:
 
 
 def judged(links: Sequence[Mapping[str, str]], true: set[tuple[str, str]]) -> tuple[list[Any], Doubles]:
-    """Links of a condition and a drug, and which of them are true."""
-    found, labels = [], []
+    """Links of a condition and a drug by name, and which of them are true.
+
+    A network has the strongest first: only by name are the links of two methods in one order.
+    """
+    found = []
     for one in links:
         names = sorted((one["first"], one["second"]))
         if names[0].startswith("CONDITION//") and names[1].startswith("DRUG//"):
             found.append({**one, "pair": (bare(names[0]), bare(names[1]))})
-            labels.append(found[-1]["pair"] in true)
-    return found, np.array(labels, dtype=np.float64)
+    found.sort(key=lambda one: one["pair"])
+    return found, np.array([one["pair"] in true for one in found], dtype=np.float64)
 
 
 def main() -> None:
@@ -149,7 +157,8 @@ def main() -> None:
         daily = one_day(held(given.data, out, quick=given.quick))
         scores["mutual information of patients"] = np.array([abs(float(one["pmi"])) for one in links])
         scores["both on one day"] = np.array([float(daily[one["pair"]]) for one in links])
-        scores["visits of training patients"] = np.array([likely.get(one["pair"], 0.0) for one in links])
+        for name, known in likely.items():
+            scores[name] = np.array([known.get(one["pair"], 0.0) for one in links])
         rows += told(seed, labels, scores)
     for row in rows:
         print(json.dumps(row))
