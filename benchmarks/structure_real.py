@@ -2,12 +2,13 @@
 
     pfam   contacts of 30 protein families from their alignments: the linear masked model (`--size linear`)
            beside mutual information and inverse covariance of the same rows, and beside an independent
-           implementation of pseudolikelihood on one family
+           implementation of pseudolikelihood on one family; and means of these maps: which ones are put
+           together is chosen on every second family, and judged on the others
 
     python benchmarks/structure_real.py --data ../shared/data --part pfam            # an hour on one thread
     python benchmarks/structure_real.py --data ../shared/data --part pfam --quick    # three small families
 
-Results are kept per family and arm under --out, so an interrupted benchmark goes on where it was.
+Maps are kept per family and arm under --out, so an interrupted benchmark goes on where it was.
 """
 
 from __future__ import annotations
@@ -53,23 +54,40 @@ SEPARATIONS = (6, 24)
 DRAWS = 2000
 COMPARED = "PF00018"
 """The family on which an independent implementation is asked too."""
+LINEAR = "linear masked model"
 
 
-class Family:
-    """An alignment as a linear model sees it, and what one structure says of its columns.
+class Contacts:
+    """What one structure says of the columns of an alignment.
 
     Args:
         known: columns that have a residue there; all pairs of them farther than 12 A are not in `distances`.
         distances: between C-beta atoms, in A, by pair of columns.
     """
 
-    def __init__(
-        self, folder: Path, name: str, known: list[int], distances: Mapping[tuple[int, int], float]
-    ) -> None:
-        records = list(read_fasta(folder / "aln" / f"{name}.fasta.gz", Problems(), gaps="keep"))
+    def __init__(self, known: list[int], distances: Mapping[tuple[int, int], float]) -> None:
+        self.known, self.distances = known, distances
+
+    def precision(self, values: Doubles) -> Row:
+        """Share of contacts among the L, and L / 5, best pairs at least so far apart; L columns are known."""
+        found: Row = {}
+        for separation in SEPARATIONS:
+            pairs = [pair for pair in combinations(self.known, 2) if pair[1] - pair[0] >= separation]
+            pairs.sort(key=lambda pair: -values[pair])
+            hits = np.array([self.distances.get(pair, np.inf) < CONTACT for pair in pairs])
+            for name, most in (("L", len(self.known)), ("L/5", max(1, len(self.known) // 5))):
+                found[f"P@{name} >={separation}"] = float(hits[:most].mean())
+            found[f"base rate >={separation}"] = float(hits.mean())
+        return found
+
+
+class Family:
+    """An alignment as a linear model sees it."""
+
+    def __init__(self, path: Path) -> None:
+        records = list(read_fasta(path, Problems(), gaps="keep"))
         chosen = np.unique(np.linspace(0, len(records) - 1, min(ROWS, len(records))).astype(int))
         encodings = ResidueTokenizer().encode_batch([records[number].raw for number in chosen])
-        self.name, self.known, self.distances = name, known, distances
         self.rows: LinearRows
         self.data: Aligned
         self.rows, self.data = prepared(InMemory(encodings), SPACE, Penalty())
@@ -81,18 +99,6 @@ class Family:
         """(N, L, A), zeros where there is a gap."""
         hot = torch.nn.functional.one_hot(self.data.states, self.states + 1)[..., : self.states]
         return np.asarray(hot.double().numpy())
-
-    def precision(self, values: Doubles) -> Row:
-        """Share of contacts among the L, and L / 5, best pairs at least so far apart."""
-        found: Row = {}
-        for separation in SEPARATIONS:
-            pairs = [pair for pair in combinations(self.known, 2) if pair[1] - pair[0] >= separation]
-            pairs.sort(key=lambda pair: -values[pair])
-            hits = np.array([self.distances.get(pair, np.inf) < CONTACT for pair in pairs])
-            for name, most in (("L", self.columns), ("L/5", max(1, self.columns // 5))):
-                found[f"P@{name} >={separation}"] = float(hits[:most].mean())
-            found[f"base rate >={separation}"] = float(hits.mean())
-        return found
 
 
 def trained(family: Family, penalty: Penalty, iterations: int) -> Doubles:
@@ -131,8 +137,10 @@ def pseudolikelihood(family: Family) -> Doubles:
 ARMS: Mapping[str, Callable[[Family], Doubles]] = {
     "mutual information": mutual_information,
     "inverse covariance": lambda family: inverse_covariance(family.data.states.numpy(), family.states),
-    "linear masked model": pseudolikelihood,
+    LINEAR: pseudolikelihood,
 }
+MEANS = [own for most in (2, 3) for own in combinations(ARMS, most)]
+"""Maps that are put together, each divided by its standard deviation."""
 
 
 def independent(family: Family, penalty: Penalty) -> Doubles:
@@ -201,54 +209,66 @@ def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
     files = {path.name.partition(".")[0]: path.stat().st_size for path in (folder / "aln").glob("*.fasta.gz")}
     names = sorted(files, key=lambda name: files[name])
     for name in names[:3] if quick else names:
-        family = None
+        family, maps = None, dict[str, Doubles]()
+        contacts = Contacts(known[name], distances[name])
         for arm, map_of in ARMS.items():
-            kept = out / f"pfam-{name}-{arm.replace(' ', '-')}.json"
+            kept = out / f"pfam-{name}-{arm.replace(' ', '-')}.npz"
             if not kept.exists():
-                family = family or Family(folder, name, known[name], distances[name])
+                family = family or Family(folder / "aln" / f"{name}.fasta.gz")
                 began = time.perf_counter()
-                found = family.precision(map_of(family))
-                facts = {"family": name, "arm": arm, "L": family.columns, "rows": family.number}
-                facts |= {"effective": round(family.sequences), "seconds": time.perf_counter() - began}
-                kept.write_text(json.dumps({**facts, **found}))
-            yield json.loads(kept.read_text())
+                values = np.nan_to_num(map_of(family))
+                facts = [family.number, family.sequences, time.perf_counter() - began]
+                np.savez_compressed(kept, map=values, facts=facts)
+            with np.load(kept) as own:
+                maps[arm], (count, effective, seconds) = own["map"], own["facts"].tolist()
+            row = {"family": name, "arm": arm, "L": len(contacts.known)}
+            row |= {"rows": count, "effective": round(effective), "seconds": seconds}
+            yield row | contacts.precision(maps[arm])
+        for arms in MEANS:
+            joined = np.mean([maps[arm] / maps[arm].std() for arm in arms], axis=0)
+            yield {"family": name, "arm": " + ".join(arms), **contacts.precision(joined)}
     kept = out / f"pfam-{COMPARED}-agreement.json"
     if not kept.exists() and not quick:
-        family = Family(folder, COMPARED, known[COMPARED], distances[COMPARED])
-        kept.write_text(json.dumps(agreement(family)))
+        kept.write_text(json.dumps(agreement(Family(folder / "aln" / f"{COMPARED}.fasta.gz"))))
     if kept.exists():
         yield {"family": COMPARED, "arm": "agreement", **json.loads(kept.read_text())}
 
 
 def show_pfam(rows: list[Row]) -> None:
-    """Means over families, and the gain over the better rival with its interval over families."""
-    names = sorted({row["family"] for row in rows if row["arm"] == "linear masked model"})
+    """Means over families, gains with their interval over families, and what was chosen on half of them."""
     columns = [f"P@{k} >={s}" for s in SEPARATIONS for k in ("L", "L/5")]
-    table = {
-        arm: np.array(
-            [
-                [next(r for r in rows if (r["family"], r["arm"]) == (n, arm))[c] for c in columns]
-                for n in names
-            ]
-        )
-        for arm in ARMS
-    }
-    print(f"{len(names)} families" + "".join(f"{one:>13}" for one in columns))
+    found = {(row["family"], row["arm"]): row for row in rows}
+    names = sorted({row["family"] for row in rows if row["arm"] == LINEAR})
+    arms = [*ARMS, *(" + ".join(own) for own in MEANS)]
+    table = {arm: np.array([[found[name, arm][one] for one in columns] for name in names]) for arm in arms}
+    print(f"{len(names)} families" + " " * 45 + "".join(f"{one:>13}" for one in columns))
     for arm, values in table.items():
-        print(f"{arm:<20}" + "".join(f"{one:13.3f}" for one in values.mean(axis=0)))
-    base = [np.mean([r[f"base rate >={s}"] for r in rows if "L" in r]) for s in SEPARATIONS]
+        print(f"{arm:<55}" + "".join(f"{one:13.3f}" for one in values.mean(axis=0)))
+    base = [np.mean([found[name, LINEAR][f"base rate >={s}"] for name in names]) for s in SEPARATIONS]
     print("base rate: " + ", ".join(f"{one:.3f} (>={s})" for one, s in zip(base, SEPARATIONS, strict=True)))
-    gains = table["linear masked model"] - table["inverse covariance"]
-    weights = bootstrap_weights(names, DRAWS, 0)
-    drawn = np.stack([weights(draw) for draw in range(DRAWS)])
-    for number, column in enumerate(columns):
-        found = summarized(float(gains[:, number].mean()), drawn @ gains[:, number] / len(names))
-        print(
-            f"gain over inverse covariance, {column}: {found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-        )
+    show_gain("all families", names, columns, table, LINEAR, "inverse covariance")
+    if len(names) > 3:
+        best = max(arms, key=lambda arm: float(table[arm][::2, 0].mean()))
+        other = {arm: values[1::2] for arm, values in table.items()}
+        told = ", ".join(f"{one} {x:.3f}" for one, x in zip(columns, other[best].mean(axis=0), strict=True))
+        print(f"chosen on {len(names[::2])} families: {best}; on the other {len(names[1::2])}: {told}")
+        for rival in (LINEAR, "inverse covariance"):
+            show_gain("the others", names[1::2], columns, other, best, rival)
     for row in rows:
         if row["arm"] == "agreement":
             print(f"{row['family']}, independent implementation: {row}")
+
+
+def show_gain(
+    whom: str, names: list[str], columns: list[str], table: Mapping[str, Doubles], arm: str, rival: str
+) -> None:
+    """Mean differences of two arms, paired by family."""
+    gains = table[arm] - table[rival]
+    weights = bootstrap_weights(names, DRAWS, 0)
+    drawn = np.stack([weights(draw) for draw in range(DRAWS)])
+    for number, column in enumerate(columns):
+        own = summarized(float(gains[:, number].mean()), drawn @ gains[:, number] / len(names))
+        print(f"{whom}: {arm} less {rival}, {column}: {own.value:.3f} [{own.low:.3f}, {own.high:.3f}]")
 
 
 PARTS: Mapping[str, tuple[Callable[[Path, Path, bool], Iterator[Row]], Callable[[list[Row]], None]]] = {
