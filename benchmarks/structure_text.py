@@ -11,7 +11,9 @@ out, shares are over edges (UUAS) with a bootstrap over sentences; `gain` is pai
 
 `--train MINUTES` trains a `tiny` model (MINUTES times 300 steps) on the sentences of `english_sentences.py`
 and of EWT's training part, and maps test sentences of EWT that are none of these: all of at most ten words,
-and 200 of 11 to 40. Models and maps are kept under --out, so an interrupted benchmark goes on where it was.
+and 200 of 11 to 40. So does `--train MINUTES --language german-french` with one model of both, trained on the
+development parts and PUD (4,275 sentences), and the test parts of both GSD treebanks pooled.
+Models and maps are kept under --out, so an interrupted benchmark goes on where it was.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ from seqmlm.tasks.structure import map_structure
 from seqmlm.tasks.structure_plan import StructureConfig
 
 LONGEST = 10  # words without punctuation, as of Klein and Manning
-FILES = {"ewt": "text/ud_en_ewt/*.conllu.gz", "pud": "text/ud_pud_parallel/en_*.conllu.gz"}
+FILES = {
+    "ewt": "text/ud_en_ewt/*.conllu.gz",
+    "pud": "text/ud_pud_parallel/en_*.conllu.gz",
+    "german and french": "text/ud_*_gsd/*.conllu.gz",
+}
 
 
 class Sentence(NamedTuple):
@@ -156,13 +162,40 @@ FLAGS = {"data": {"validation": 0.005, "calibration": 0.002}}
 """No thresholds of anomalies are needed, and calibrating them on thousands of sentences takes minutes."""
 
 
-def of_models(data: Path, out: Path, minutes: float, seeds: int, *, quick: bool) -> dict[str, Any]:
-    """UUAS of the maps of trained models beside the rivals, of short and of longer test sentences."""
+class Language(NamedTuple):
+    """What a model learns, the treebanks it is judged on, and what its files are called."""
+
+    learnt: Sequence[Path]
+    tests: Sequence[Path]
+    prefix: str = ""
+
+
+def english(data: Path, out: Path) -> Language:
+    """Sentences of many sources, and EWT."""
     folder = data / "text" / "ud_en_ewt"
     learnt = [write_sentences(data, out / "sentences.txt"), next(folder.glob("*train*"))]
-    known = {line.strip() for line in learnt[0].read_text(encoding="utf-8").splitlines()}
-    known |= {str(record.raw) for record in read_conllu(learnt[1], Problems())}
-    tests = sorted(folder.glob("*test*"))
+    return Language(learnt, sorted(folder.glob("*test*")))
+
+
+def german_french(data: Path, out: Path) -> Language:
+    """All that there is: few sentences, of both together."""
+    folder = data / "text"
+    learnt = [*folder.glob("ud_*_gsd/*dev*"), *folder.glob("ud_pud_parallel/[df][er]_*")]
+    return Language(sorted(learnt), sorted(folder.glob("ud_*_gsd/*test*")), "german-french-")
+
+
+LANGUAGES = {"english": english, "german-french": german_french}
+
+
+def of_models(language: Language, out: Path, minutes: float, seeds: int, *, quick: bool) -> dict[str, Any]:
+    """UUAS of the maps of trained models beside the rivals, of short and of longer test sentences."""
+    learnt, tests, prefix = language
+    known = set[str]()
+    for path in learnt:
+        if path.suffix == ".txt":
+            known |= {line.strip() for line in path.read_text(encoding="utf-8").splitlines()}
+        else:
+            known |= {str(record.raw) for record in read_conllu(path, Problems())}
     every = [one for one in sentences(tests, longest=LONGEST_OF_ALL) if str(one.record.raw) not in known]
     long = [one for one in every if len(one.tags) > LONGEST]
     chosen = np.random.default_rng(0).permutation(len(long))[:LONGER].tolist()
@@ -172,10 +205,11 @@ def of_models(data: Path, out: Path, minutes: float, seeds: int, *, quick: bool)
         parts = {name: some[: len(some) // 10] for name, some in parts.items()}
     result = {}
     for part, wanted in parts.items():
-        file = out / f"{part.replace(' ', '-')}{'-quick' if quick else ''}.conllu"
+        file = out / f"{prefix}{part.replace(' ', '-')}{'-quick' if quick else ''}.conllu"
         write_treebank(tests, file, {one.record.id for one in wanted})
         for seed in range(seeds):
-            model = trained(out, "english-trees", "text", learnt, FLAGS, seed, minutes)
+            name = f"{prefix or 'english-'}trees"
+            model = trained(out, name, "text", list(learnt), FLAGS, seed, minutes)
             maps = {}
             for method in METHODS:
                 to = out / f"{file.stem}-{minutes:g}min-seed{seed}-{method}"
@@ -224,12 +258,14 @@ def main() -> None:
     parser.add_argument("--maps", type=Path, help="what seqmlm structure --out wrote of the same treebank")
     parser.add_argument("--train", type=float, help="minutes: trains models and maps sentences of EWT's test")
     parser.add_argument("--seeds", type=int, default=3, help="models")
+    parser.add_argument("--language", choices=list(LANGUAGES), default="english", help="of --train")
     parser.add_argument("--out", type=Path, default=Path("structure_text"), help="where those are kept")
     asked = parser.parse_args()
     if asked.train is not None:
         asked.out.mkdir(parents=True, exist_ok=True)
         out = asked.out.resolve()
-        found = of_models(asked.data, out, asked.train, 1 if asked.quick else asked.seeds, quick=asked.quick)
+        language, seeds = LANGUAGES[asked.language](asked.data, out), 1 if asked.quick else asked.seeds
+        found = of_models(language, out, asked.train, seeds, quick=asked.quick)
         if asked.json is not None:
             asked.json.write_text(json.dumps(found, indent=1) + "\n")
         return

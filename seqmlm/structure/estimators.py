@@ -46,8 +46,8 @@ Unit = tuple[int, ...]
 CHEAP = 20_000
 """Passes of a sequence up to which `auto` takes `exact`."""
 AFFORDED = 1 << 18
-"""Tokens of all passes of a sequence up to which `auto` takes `topk`, with as many symbols as fit: half a minute
-on one core by a `tiny` model."""
+"""Tokens of all passes of a sequence up to which `auto` takes `topk`, with as many symbols as fit: half a
+minute on one core by a `tiny` model."""
 
 _TENSOR = 1 << 28  # elements of a Jacobian: 1 GiB
 
