@@ -265,9 +265,9 @@ def main() -> None:
         asked.out.mkdir(parents=True, exist_ok=True)
         out = asked.out.resolve()
         language, seeds = LANGUAGES[asked.language](asked.data, out), 1 if asked.quick else asked.seeds
-        found = of_models(language, out, asked.train, seeds, quick=asked.quick)
+        told = of_models(language, out, asked.train, seeds, quick=asked.quick)
         if asked.json is not None:
-            asked.json.write_text(json.dumps(found, indent=1) + "\n")
+            asked.json.write_text(json.dumps(told, indent=1) + "\n")
         return
     maps = None if asked.maps is None else read_maps(asked.maps)
     result: dict[str, Any] = {}
