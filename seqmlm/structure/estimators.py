@@ -44,10 +44,7 @@ __all__ = ["ESTIMATORS", "METHODS", "Estimator", "PairCounts", "StructureSetting
 Unit = tuple[int, ...]
 
 CHEAP = 20_000
-"""Passes of a sequence up to which `auto` takes `exact`."""
-AFFORDED = 1 << 18
-"""Tokens of all passes of a sequence up to which `auto` takes `topk`, with as many symbols as fit: half a
-minute on one core by a `tiny` model."""
+"""Passes of a sequence up to which `auto` takes the better estimator."""
 
 _TENSOR = 1 << 28  # elements of a Jacobian: 1 GiB
 
@@ -321,37 +318,29 @@ class Auto(Estimator):
     """The best estimator of conditional mutual information that is cheap enough for a sequence.
 
     Every symbol is tried in alphabets of up to `SMALL_ALPHABET`, in pairs (exact) or, of longer sequences, in
-    the sequence as it is (fast); in larger ones as many of the most probable symbols as are afforded (topk),
-    of sequences for which these are not even two what is observed alone (cpmi).
+    the sequence as it is (fast); in larger ones the most probable symbols are (topk), or what is observed
+    alone (cpmi).
     """
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        settings, *others = given
-        made: list[tuple[Estimator, int]]  # and the most units of a sequence, ascending
-        if len(self.alphabet) <= SMALL_ALPHABET:
-            best = Exact(*given, **more)
-            made = [(best, _longest(best, CHEAP))]
-            if self.correction is not None:
-                made.append((Fast(*given, **more), _UNLIMITED))
-            self._told = best.name
+        small = len(self.alphabet) <= SMALL_ALPHABET
+        self._best: Estimator = (Exact if small else TopK)(*given, **more)
+        if not small:
+            self._cheap: Estimator = Cpmi(*given, **more)
         else:
-            tries = [settings.k // 2**n for n in range(settings.k.bit_length() - 1)]
-            some = [TopK(replace(settings, k=k), *others, **more) for k in tries]
-            made = [(one, _longest(one, AFFORDED, each=True)) for one in some]
-            made.append((Cpmi(*given, **more), _UNLIMITED))
-            self._told = f"{TopK.name} with {tries[0]:,} to {tries[-1]} symbols"
-        self._made = made
+            self._cheap = self._best if self.correction is None else Fast(*given, **more)
+        self._longest = max((n for n in range(2, 4096) if self._best.passes(n, n) <= CHEAP), default=1)
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """All of them, and up to which length they are taken."""
-        if len(self._made) == 1:
-            return self._told
-        return f"{self._told} up to {self._made[-2][1]} units, {self._made[-1][0].name} beyond"
+        """Both, and up to which length the better one is taken."""
+        if self._cheap is self._best:
+            return self._best.name
+        return f"{self._best.name} up to {self._longest} units, {self._cheap.name} beyond"
 
     def _of(self, units: int) -> Estimator:
-        return next((one for one, most in self._made if units <= most), self._made[-1][0])
+        return self._best if units <= self._longest else self._cheap
 
     def passes(self, units: int, tokens: int) -> int:
         return self._of(units).passes(units, tokens)
@@ -363,15 +352,6 @@ class Auto(Estimator):
             own = [number for number, one in enumerate(chosen) if one is estimate]
             found |= dict(zip(own, estimate.maps([encodings[number] for number in own]), strict=True))
         return [found[number] for number in range(len(encodings))]
-
-
-_UNLIMITED = 4096
-
-
-def _longest(estimate: Estimator, most: int, *, each: bool = False) -> int:
-    """The most units of a sequence that takes at most so many passes, or tokens of `each` pass; 1 if none."""
-    lengths = range(2, _UNLIMITED)
-    return max((n for n in lengths if estimate.passes(n, n) * (n if each else 1) <= most), default=1)
 
 
 def estimator(

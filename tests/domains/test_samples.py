@@ -82,7 +82,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_only_other_draws(name, 
     one, two = (json.loads(sample.truth.read_text()) for sample in (first, other))
     planted = {
         "motifs",
-        "hairpins",
+        "loop",
         "repeat",
         "families",
         "verb_forms",

@@ -385,29 +385,7 @@ def test_auto_says_what_it_chooses(words: LoadedModel, monkeypatch: pytest.Monke
     assert [one.method for one in both.maps([short, long])] == ["cmi/exact", "cmi/fast"]
     assert both.passes(7, 9) == made(DNA, **four(estimator="fast")).passes(7, 9)
     assert made(DNA, None, **four()).name == "cmi/exact"
-
-
-def test_auto_tries_as_many_symbols_as_it_can_afford(
-    words: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from seqmlm.structure import estimators
-
-    every = [words.tokenizer.encode(text) for text in ("a b", "a b c", "a b c d")]
-    units = [len(one) - 2 for one in every]
-    costs = {k: [n * n * (n - 1) // 2 * (2 * k + 3) for n in units] for k in (4, 2)}
-    monkeypatch.setattr(estimators, "AFFORDED", costs[2][1])
-    assert costs[4][0] <= costs[2][1] < min(costs[4][1], costs[2][2])
-    auto = made(words, k=4)
-    assert auto.name == f"cmi/topk with 4 to 2 symbols up to {units[1]} units, cpmi beyond"
-    alone = [
-        made(words, estimator="topk", k=4),
-        made(words, estimator="topk", k=2),
-        made(words, method="cpmi"),
-    ]
-    for found, one, own in zip(auto.maps(every), alone, every, strict=True):
-        expected = one.maps([own])[0]
-        assert (found.method, found.passes) == (expected.method, expected.passes)
-        np.testing.assert_allclose(found.values, expected.values, atol=1e-6)
+    assert made(words, k=4).name.startswith("cmi/topk up to ")
 
 
 @pytest.mark.parametrize(

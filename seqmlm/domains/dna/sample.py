@@ -1,9 +1,8 @@
 """The DNA sample: contigs with motifs, stems, soft-masked repeats and foreign inserts at known places.
 
 All that is planted may lie on either strand. What can be learnt is exact: a motif's columns are independent
-of each other given where it is, the two bases of a pair in a stem determine each other (as in a family of
-RNAs, a stem looks like its consensus, but half of its pairs are others), and a base of a repeat is that of
-its consensus but for independent mutations.
+of each other given where it is, the two bases of a pair in a stem determine each other, and a base of a
+repeat is that of its consensus but for independent mutations.
 """
 
 from __future__ import annotations
@@ -22,19 +21,13 @@ DEFAULT_COUNT = 1500
 
 BACKGROUND = (0.3, 0.2, 0.2, 0.3)
 FOREIGN = (0.1, 0.4, 0.4, 0.1)
-HAIRPINS = {
-    "clover": ("GCGGATTAC", "TTCAAAT"),
-    "anvil": ("CAGTCCGTA", "GAAA"),
-    "arch": ("TCCAAGGCT", "CTTGTGAAC"),
-}
-"""Left side of a stem, and its loop, of each family on strand +."""
+LOOP = "GTTCAA"
 STEM_PAIRS = 9
 REPEAT = "GGCTGGGCATGGTAGCTCACGCCTATAATCCCAGCACTTTGGGAGGCTGAGGCAGACGAA"
 MUTATION = 0.1
 
 _LENGTHS = (120, 240)
 _INSERT_LENGTHS = (40, 60)
-_CONSENSUS = 0.5  # of the pairs of a stem; the others are any of the three others
 _REPEAT_SHARE, _FOREIGN_SHARE = 0.25, 0.06
 _SURE = 0.91  # of a motif's base in a column with one favourite; 0.03 for each of the others
 _EITHER = {"R": "AG", "Y": "CT", "W": "AT", "S": "CG"}
@@ -104,18 +97,17 @@ class _Drawing:
         if kind == "insert":
             return self._bases(FOREIGN, self.random.randint(*_INSERT_LENGTHS)), "+"
         if kind == "stem":
-            side, loop = self.random.choice(list(HAIRPINS.values()))
-            left = "".join(self._other(base, 1 - _CONSENSUS) for base in side)
-            letters = left + loop + reverse_complement(left)
+            left = "".join(self.random.choices(BASES, k=STEM_PAIRS))
+            letters = left + LOOP + reverse_complement(left)
         elif kind == "repeat":
-            letters = "".join(self._other(base, MUTATION) for base in REPEAT).lower()
+            letters = "".join(self._mutated(base) for base in REPEAT).lower()
         else:
             letters = "".join(self._bases(column, 1) for column in motif_matrix(kind))
         strand = self.random.choice("+-")
         return (letters if strand == "+" else reverse_complement(letters)), strand
 
-    def _other(self, base: str, share: float) -> str:
-        return self.random.choice(BASES.replace(base, "")) if self.random.random() < share else base
+    def _mutated(self, base: str) -> str:
+        return self.random.choice(BASES.replace(base, "")) if self.random.random() < MUTATION else base
 
     def _bases(self, shares: Sequence[float], count: int) -> str:
         return "".join(self.random.choices(BASES, shares, k=count))
@@ -154,8 +146,7 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
         "background": list(BACKGROUND),
         "background_entropy_bits": round(entropy(BACKGROUND), 6),
         "motifs": [_describe(name) for name in _MOTIFS],
-        "hairpins": [{"name": name, "left": left, "loop": loop} for name, (left, loop) in HAIRPINS.items()],
-        "consensus_share": _CONSENSUS,
+        "loop": LOOP,
         "repeat": REPEAT,
         "repeat_entropy_bits": round(entropy(mutated), 6),
         "foreign": list(FOREIGN),

@@ -38,30 +38,10 @@ def test_pairs_pair_around_the_loop(sample):
         assert all(PARTNER[raw[i]] == raw[j] for i, j in contig["pairs"])
         assert len(contig["pairs"]) in (9, 18)
         i, j = contig["pairs"][8]
-        assert {raw[i + 1 : j], reverse_complement(raw[i + 1 : j])} & {
-            one["loop"] for one in truth["hairpins"]
-        }
-
-
-def test_half_of_the_pairs_of_a_stem_are_those_of_its_family(sample):
-    truth, raws = sample
-    for family in truth["hairpins"]:
-        assert len(family["left"]) == 9
-        bases: list[Counter[str]] = [Counter() for _ in family["left"]]
-        for contig in truth["contigs"]:
-            for first in range(0, len(contig["pairs"]), 9):
-                (start, end), (i, j) = contig["pairs"][first], contig["pairs"][first + 8]
-                for strand in "+-":
-                    if on_strand(raws[contig["id"]], i + 1, j, strand) == family["loop"]:
-                        stem = on_strand(raws[contig["id"]], start, end + 1, strand)
-                        for column, base in zip(bases, stem, strict=False):
-                            column[base] += 1
-        for column, base in zip(bases, family["left"], strict=True):
-            total = column.total()
-            assert total > 500
-            for other in "ACGT":
-                share = truth["consensus_share"] if other == base else (1 - truth["consensus_share"]) / 3
-                assert abs(column[other] - total * share) < 5 * math.sqrt(total * share * (1 - share))
+        assert truth["loop"] in (raw[i + 1 : j], reverse_complement(raw[i + 1 : j]))
+    bases = Counter(raws[c["id"]][i] for c in truth["contigs"] for i, _ in c["pairs"])
+    total = sum(bases.values())
+    assert all(abs(bases[b] - total / 4) < 5 * math.sqrt(total * 3 / 16) for b in "ACGT")
 
 
 def test_motifs_follow_their_matrices_on_both_strands(sample):
