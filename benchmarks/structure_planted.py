@@ -107,9 +107,7 @@ FIELDS = {
         few=4,
         options=("--layers", "mixed"),
     ),
-    "code": Field(
-        "code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}, nulled=2
-    ),
+    "code": Field("code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}),
     "ehr": Field("meds", 300, 40, 400, BOTH, None, held_out=400),
     "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI),
 }
