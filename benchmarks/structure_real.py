@@ -5,8 +5,8 @@
            implementation of pseudolikelihood on one family; and means of these maps: which ones are put
            together is chosen on every second family, and judged on the others
 
-    python benchmarks/structure_real.py --data ../shared/data --part pfam            # 25 minutes on one thread
-    python benchmarks/structure_real.py --data ../shared/data --part pfam --quick    # three small families
+    python benchmarks/structure_real.py --data ../shared/data --part pfam           # 25 minutes on one thread
+    python benchmarks/structure_real.py --data ../shared/data --part pfam --quick   # three small families
 
 Maps are kept per family and arm under --out, so an interrupted benchmark goes on where it was.
 """
