@@ -107,6 +107,17 @@ FIELDS = {
         few=4,
         options=("--layers", "mixed"),
     ),
+    "dna-genes": Field(
+        "rna.genes",
+        2000,
+        30,
+        300,
+        {"jacobian": JACOBIAN, **BOTH},
+        JACOBIAN,
+        learnt=6000,
+        few=10,
+        options=("--set", "train.augment=false"),
+    ),
     "code": Field("code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}),
     "ehr": Field("meds", 300, 40, 400, BOTH, None, held_out=400),
     "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI),
@@ -132,7 +143,7 @@ def sample(out: Path, field: str, seed: int, records: int | None = None) -> Path
     folder = out / "samples" / f"{field}-{seed}"
     if not (folder / "truth.json").exists():
         size = [] if records is None else ["--n", records]
-        run(out, "sample", "--domain", field, "--out", folder, "--seed", seed, *size)
+        run(out, "sample", "--domain", field.partition("-")[0], "--out", folder, "--seed", seed, *size)
     return folder
 
 
@@ -176,7 +187,7 @@ def some(field: str, drawn: Path, most: int) -> list[Path]:
         return [data if most >= 400 else data / "data" / "held_out"]
     if field == "protein":
         return families(data, path.parent, most // 3)
-    if field == "dna":
+    if field.startswith("dna"):
         path.write_text("".join(f">{name}\n{letters}\n" for name, letters in islice(rows_of(data), most)))
     elif field == "text":
         path.write_text("".join(line + "\n" for line in data.read_text().splitlines()[:most]))

@@ -1,5 +1,7 @@
 """The DNA sample: contigs with motifs, stems, soft-masked repeats and foreign inserts at known places.
 
+Beside them are genes of RNA families (`seqmlm.domains.dna.rna`), planted for maps of dependence.
+
 All that is planted may lie on either strand. What can be learnt is exact: a motif's columns are independent
 of each other given where it is, the two bases of a pair in a stem determine each other, and a base of a
 repeat is that of its consensus but for independent mutations.
@@ -14,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.dna import rna
+from seqmlm.domains.samples import Sample, checked_count, write_lines, write_sample
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 DEFAULT_COUNT = 1500
@@ -132,9 +135,9 @@ def draw(n: int, seed: int) -> list[Planted]:
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write `dna.fasta` and `truth.json` into `out`."""
+    """Write `dna.fasta`, `rna.genes` and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
-    contigs = draw(count, seed)
+    contigs, genes = draw(count, seed), list(rna.draw(count, seed))
     mutated = [1 - MUTATION] + [MUTATION / 3] * 3
     truth: dict[str, Any] = {
         "schema": "seqmlm.sample.dna.v1",
@@ -157,8 +160,12 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
             for start, end in contig.inserts
         ],
     }
-    lines = [line for contig in contigs for line in (f">{contig.id}", contig.sequence)]
-    return write_sample(out, "dna.fasta", lines, truth)
+    write_lines(out / rna.FILE, _fasta(genes))
+    return write_sample(out, "dna.fasta", _fasta(contigs), truth | rna.truth(genes))
+
+
+def _fasta(drawn: Sequence[Planted] | Sequence[rna.Gene]) -> list[str]:
+    return [line for one in drawn for line in (f">{one.id}", one.sequence)]
 
 
 def _describe(name: str) -> dict[str, Any]:

@@ -208,12 +208,13 @@ class StemsDecoder(Decoder):
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
         """The stems of `truth.json`, of a Stockholm alignment (SS_cons) or of a dot-bracket file.
 
-        In a sample the bases of one motif are unknown: they depend on each other through the motif's being
-        there, and are no pairs of a stem. Their kind is "motif".
+        In contigs of a sample the bases of one motif are unknown: they depend on each other through the
+        motif's being there, and are no pairs of a stem. Their kind is "motif". Of its RNA genes the pairs of
+        two motifs count, too ("motif pair"), though they cross stems.
         """
         suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSED]
         if path.is_dir() or suffixes[-1:] == [".json"]:
-            return _of_sample(read_truth(path, SCHEMA, ("contigs", "motifs")))
+            return _of_sample(read_truth(path, SCHEMA, ("contigs", "genes", "motifs")))
         if suffixes[-1:] and suffixes[-1] in _STOCKHOLM:
             known = dict(_of_alignment(path, problems))
         else:
@@ -363,15 +364,18 @@ def _shifted(pairs: Iterable[Pair], start: int, size: int) -> Truth:
 
 def _of_sample(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]], Truth | None]:
     width = {one["name"]: len(one["matrix"]) for one in truth["motifs"]}
-    contigs = {one["id"]: one for one in truth["contigs"]}
+    contigs = {one["id"]: one for one in (*truth["contigs"], *truth["genes"])}
 
     def knows(record: Record, units: Sequence[str]) -> Truth | None:
         name, start = _contig(record)
         if (found := contigs.get(name)) is None:
             return None
-        stems = _shifted((tuple(pair) for pair in found["pairs"]), start, len(units)).edges
+        stems, between = (
+            _shifted(map(tuple, found.get(key, ())), start, len(units)).edges
+            for key in ("pairs", "motif_pairs")
+        )
         motif = np.full(len(units), -1)
-        for number, (kind, begin, _) in enumerate(found["motifs"]):
+        for number, (kind, begin, _) in enumerate(found.get("motifs", ())):
             motif[max(begin - start, 0) : max(begin - start + width[kind], 0)] = number
         own: list[int] = motif.tolist()
 
@@ -381,7 +385,7 @@ def _of_sample(truth: Mapping[str, Any]) -> Callable[[Record, Sequence[str]], Tr
         same = np.argwhere(np.triu((motif[:, None] == motif[None, :]) & (motif >= 0), 1))
         within: list[Pair] = [(i, j) for i, j in same.tolist()]
         kinds = dict.fromkeys(within, "motif") | dict.fromkeys(stems, "stem")
-        return Truth(edges=stems, kinds=kinds, known=known)
+        return Truth(edges=stems | between, kinds=kinds | dict.fromkeys(between, "motif pair"), known=known)
 
     return knows
 

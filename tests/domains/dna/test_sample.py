@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from seqmlm.data.problems import Problems
-from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna import DNA, rna
 from seqmlm.domains.dna.sample import entropy, motif_matrix
 from seqmlm.tokenizers.nucleotide import reverse_complement
 
@@ -24,6 +24,40 @@ def sample(tmp_path_factory: pytest.TempPathFactory):
     raws = {r.id: r.raw for r in DNA.read(made.files, Problems())}
     assert len(raws) == len(truth["contigs"]) == 1500
     return truth, raws
+
+
+def test_genes_pair_as_their_family_does_and_prefer_its_bases(tmp_path) -> None:
+    made = DNA.sample(tmp_path, n=1200, seed=3)
+    truth = json.loads(made.truth.read_text())
+    raws = {r.id: r.raw for r in DNA.read([tmp_path / rna.FILE], Problems())}
+    folds = {one["name"]: one for one in truth["families"]}
+    assert set(raws) == {gene["id"] for gene in truth["genes"]}
+    assert len(raws) == 1200
+    preferred, begins = {name: Counter[int]() for name in folds}, Counter[int]()
+    for gene in truth["genes"]:
+        raw, fold = raws[gene["id"]], folds[gene["family"]]
+        assert len(raw) == gene["length"]
+        assert all(PARTNER[raw[i]] == raw[j] for i, j in gene["pairs"] + gene["motif_pairs"])
+        begin = gene["pairs"][0][0] - fold["structure"].index("(")
+        begins[begin] += 1
+        found = ["."] * len(fold["structure"])
+        for marks, pairs in (("()", gene["pairs"]), ("Aa", gene["motif_pairs"])):
+            for i, j in pairs:
+                found[i - begin], found[j - begin] = marks
+        assert "".join(found) == fold["structure"]
+        preferred[gene["family"]] += Counter(
+            place for place, base in enumerate(fold["consensus"]) if raw[begin + place] == base
+        )
+    assert set(begins) == {0, 1, 2, 3}
+    for name, fold in folds.items():
+        count = sum(gene["family"] == name for gene in truth["genes"])
+        assert abs(count - 400) < 5 * math.sqrt(1200 * 2 / 9)
+        for place, base in enumerate(fold["consensus"]):
+            if base != "N" and fold["structure"][place] in "(A.":
+                share = rna.PREFERRED if fold["structure"][place] == "." else rna.PREFERRED_PAIR
+                share += (1 - share) / 4
+                spread = 5 * math.sqrt(count * share * (1 - share))
+                assert abs(preferred[name][place] - count * share) < spread
 
 
 def on_strand(raw: str, start: int, end: int, strand: str) -> str:

@@ -211,6 +211,20 @@ def test_planted_pairs_are_found_in_their_own_map_and_not_in_noise(sample) -> No
     assert floor["auprc"] < 0.02
 
 
+def test_motifs_of_genes_pair_across_stems(sample) -> None:
+    made, truth, _ = sample
+    knows = StemsDecoder().truths(made.truth, Problems())
+    genes = {gene["id"]: gene for gene in truth["genes"]}
+    for one in DNA.read([made.truth.parent / "rna.genes"], Problems()):
+        own, gene = knows(one, list(one.raw)), genes[one.id]
+        assert own is not None
+        assert own.edges == {tuple(pair) for pair in gene["pairs"] + gene["motif_pairs"]}
+        ((i, j),) = gene["motif_pairs"]
+        assert own.kinds[i, j] == "motif pair"
+        assert any(a < i < b < j for a, b in gene["pairs"]), "it crosses a stem"
+        assert own.known is None or own.known((i, j))
+
+
 def test_bases_of_one_motif_are_unknown(sample) -> None:
     made, truth, records = sample
     knows = StemsDecoder().truths(made.truth.parent, Problems())

@@ -1,0 +1,118 @@
+"""RNA genes of the DNA sample: three families, each with its own stems, and loops that pair across them.
+
+A map of dependence should show them: the two bases of a pair determine each other, and no other two bases of
+a gene tell anything about each other, given its family and where it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, NamedTuple
+
+from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
+
+FILE = "rna.genes"
+
+PREFERRED_PAIR, PREFERRED = 0.5, 0.9
+"""Share of the genes in which a pair, or a base that pairs with none, is that of the family for certain; in
+the others it is any of the four, all alike."""
+MOST_BESIDE = 3
+"""Bases before a gene, and after it, at most: a place in a sequence is not a place in the family."""
+
+
+class Fold(NamedTuple):
+    """A family.
+
+    Args:
+        structure: brackets are stems; `A` and `a` are bases of two motifs, in two loops, that pair.
+        consensus: the preferred base of each column, N for none. Of a pair, that of its first base counts.
+    """
+
+    structure: str
+    consensus: str
+
+
+FOLDS = {
+    "clover": Fold(
+        "(((((((..((((...A..)))).(((((.......))))).....(((((..a....)))))))))))).....",
+        "GCTAAAGCTTACAANCATCNNNNCGTCAGCCACTNTNNNNNCNCGGTGAATGTNANGGNNNNNNNNNNNNTANAG",
+    ),
+    "fork": Fold(
+        "((((((..(((((....))))).((((..A...)))).((((....))))..a.))))))",
+        "TGTGATACGCCTTNCGNNNNNNNGTGTNCCCCANNNNGGCATNNNNNNNNTTNANNNNNN",
+    ),
+    "twin": Fold(
+        "..(((((((....)))))))....((((((.A..))))))...a..",
+        "CAGAAACAGANCGNNNNNNNTTNTGACAGGCAGANNNNNNNAGNCC",
+    ),
+}
+
+
+def paired(structure: str, opens: str, closes: str) -> list[tuple[int, int]]:
+    """The pairs that one kind of bracket makes, by their first base.
+
+    >>> paired("(A.).a", "(", ")"), paired("(A.).a", "A", "a")
+    ([(0, 3)], [(1, 5)])
+    """
+    waiting: list[int] = []
+    found = []
+    for place, letter in enumerate(structure):
+        if letter == opens:
+            waiting.append(place)
+        elif letter == closes:
+            found.append((waiting.pop(), place))
+    return sorted(found)
+
+
+class Gene(NamedTuple):
+    """One drawn gene; pairs are 0-based places of its sequence."""
+
+    id: str
+    family: str
+    sequence: str
+    pairs: list[list[int]]
+    motif_pairs: list[list[int]]
+
+    def truth(self) -> dict[str, Any]:
+        """As it stands in `truth.json`."""
+        own = self._asdict()
+        del own["sequence"]
+        return own | {"length": len(self.sequence)}
+
+
+def draw(n: int, seed: int) -> Iterator[Gene]:
+    """`n` genes, of a family each at random."""
+    random = Random(f"rna {seed}")
+    for number in range(n):
+        family = random.choice(list(FOLDS))
+        structure, consensus = FOLDS[family]
+        stems, motifs = paired(structure, "(", ")"), paired(structure, "A", "a")
+        first = {i for i, _ in stems + motifs}
+        letters = [
+            _base(random, base, PREFERRED_PAIR if place in first else PREFERRED)
+            for place, base in enumerate(consensus)
+        ]
+        for i, j in stems + motifs:
+            letters[j] = reverse_complement(letters[i])
+        before, after = ("".join(random.choices(BASES, k=random.randint(0, MOST_BESIDE))) for _ in range(2))
+        shift = len(before)
+        yield Gene(
+            f"gene-{number}",
+            family,
+            before + "".join(letters) + after,
+            [[i + shift, j + shift] for i, j in stems],
+            [[i + shift, j + shift] for i, j in motifs],
+        )
+
+
+def truth(genes: list[Gene]) -> dict[str, Any]:
+    """The keys of `truth.json` that are about genes."""
+    return {
+        "families": [{"name": name, **fold._asdict()} for name, fold in FOLDS.items()],
+        "genes": [gene.truth() for gene in genes],
+    }
+
+
+def _base(random: Random, preferred: str, share: float) -> str:
+    return preferred if preferred in BASES and random.random() < share else random.choice(BASES)
