@@ -83,6 +83,8 @@ FAMILY: Row = {"method": "jacobian", "family": True, "apc": False}
 NEAR: Row = {"distance": 20}
 TOPK: Row = {"estimator": "topk", "k": 2}
 """All symbols of code take a hundred times as many passes."""
+APART: Row = {"together": False}
+"""Records of a code one by one."""
 BOTH: Mapping[str, Row] = {"cmi": CMI, "cpmi": CPMI}
 FIELDS = {
     "text": Field("text.txt", 400, 40, 3000, BOTH, CPMI),
@@ -119,7 +121,7 @@ FIELDS = {
         options=("--set", "train.augment=false"),
     ),
     "code": Field("code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}),
-    "ehr": Field("meds", 300, 40, 400, BOTH, None, held_out=400),
+    "ehr": Field("meds", 2500, 40, 400, {**BOTH, "apart": APART}, None, learnt=4000, held_out=400),
     "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI),
 }
 INDIRECT = ("protein", "ehr", "logs")

@@ -55,6 +55,14 @@ def structure(
     ] = None,
     steps: Annotated[int, typer.Option(min=2, help="Draws of a chain of --estimator gibbs.")] = 2000,
     k: Annotated[int, typer.Option("--k", min=2, help="Symbols at a place of --estimator topk.")] = 128,
+    together: Annotated[
+        bool | None,
+        typer.Option(
+            "--together/--apart",
+            help="Hide all units of one name (records of a code) together, and judge each pair of names "
+            "once: what comes again tells by itself what it is. Default: by domain.",
+        ),
+    ] = None,
     both_strands: Annotated[
         bool,
         typer.Option(

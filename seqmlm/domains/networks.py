@@ -45,6 +45,7 @@ class NetworkDecoder(Decoder):
     """
 
     measure: str = "auprc"
+    named: bool = True
     lag: ClassVar[str]
     fewest: ClassVar[int] = 1
 

@@ -61,11 +61,19 @@ class Decoder(ABC):
         separation: the least distance |i - j| of units whose pair is judged.
         apc: whether the average product correction is made before pairs are judged.
         measure: name of the field's own measure where a truth is given, such as "uuas".
+        named: whether units have names that come again. together: whether those of one name are hidden
+            together.
     """
 
     separation: int = 1
     apc: bool = False
     measure: str
+    named: bool = False
+    together: bool = False
+
+    def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
+        """(N,) what each unit names; by default how it is spelled."""
+        return units
 
     @abstractmethod
     def decode(self, record: Record, units: Sequence[str], dependence: DependenceMap) -> frozenset[Pair]:

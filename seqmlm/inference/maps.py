@@ -21,7 +21,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.engine.linear import LinearRows
 from seqmlm.engine.types import Encoding
-from seqmlm.engine.units import ONE_PASS, unit_numbers
+from seqmlm.engine.units import ONE_PASS
 from seqmlm.engine.windows import central_windows
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.session import Session, digest
@@ -124,10 +124,7 @@ class Maps:
     def _copies(self, encoding: Encoding) -> Iterator[tuple[Encoding, int]]:
         times = (1 + self._both) * (1 + (min(self._null, 1) if self._kind == "mirrored" else self._null))
         for window in self._windows(encoding):
-            numbers = self.units.numbers(window)
-            if self.settings.method != "cpmi":  # others ask about each token of a unit
-                numbers = np.flatnonzero(unit_numbers(window) >= 0)
-            yield window, times * self._estimator.passes(len(numbers), len(window))
+            yield window, times * self._estimator.passes(self._estimator.size(window), len(window))
 
     def of(self, given: Sequence[Asked]) -> list[DependenceMap]:
         """One map for each, in order; equal sequences are asked about once.
@@ -138,7 +135,7 @@ class Maps:
         versions = [[self._versions(encoding) for encoding in one.encodings] for one in given]
         made = self._each([encoding for one in versions for own in one for encoding in own])
         return [
-            self._finished(one.family, [[made[digest(encoding)] for encoding in x] for x in own])
+            self._finished(one.family, [[made[self._key(encoding)] for encoding in x] for x in own])
             for one, own in zip(given, versions, strict=True)
         ]
 
@@ -160,25 +157,30 @@ class Maps:
         return against(every[0], every[1:]) if self._null else every[0]
 
     def _each(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
-        """The maps of sequences, as the estimator makes them, by `digest`; of both strands where wanted."""
+        """The maps of sequences, as the estimator makes them, by `_key`; of both strands where wanted."""
         if not self._both:
             return self._maps(encodings)
-        turned = {digest(one): self.session.tokenizer.mirrored(one) for one in encodings}
+        turned = {self._key(one): self.session.tokenizer.mirrored(one) for one in encodings}
         others = [one for one in turned.values() if one is not None]
         made = self._maps([*encodings, *others])
         return {
-            key: made[key] if other is None else _both_strands(made[key], made[digest(other)])
+            key: made[key] if other is None else _both_strands(made[key], made[self._key(other)])
             for key, other in turned.items()
         }
 
     def _maps(self, encodings: Sequence[Encoding]) -> dict[bytes, DependenceMap]:
         """The maps of sequences as they are."""
-        fresh = {digest(one): one for one in encodings}
+        fresh = {self._key(one): one for one in encodings}
         windows = {key: self._windows(one) for key, one in fresh.items()}
         found = iter(self._estimator.maps([one for own in windows.values() for one in own]))
         return {
             key: self._joined(fresh[key], own, list(islice(found, len(own)))) for key, own in windows.items()
         }
+
+    def _key(self, encoding: Encoding) -> bytes:
+        """Equal for sequences whose maps are equal."""
+        symbols = encoding.symbols if self.settings.together else None
+        return digest(encoding) + (b"" if symbols is None else symbols.tobytes())
 
     def _windows(self, encoding: Encoding) -> list[Encoding]:
         longest = self.session.card.max_length

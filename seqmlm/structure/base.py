@@ -7,8 +7,9 @@ of several tokens are asked about token by token, and put together (`maps.aggreg
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from seqmlm.engine.conditionals import Conditionals
 from seqmlm.engine.correction import Correction
 from seqmlm.engine.query import Answer, Query
 from seqmlm.engine.reductions import Reduction, Rows
-from seqmlm.engine.types import Encoding, Ids
+from seqmlm.engine.types import Bools, Encoding, Ids
 from seqmlm.engine.units import Units, unit_numbers
 from seqmlm.errors import UsageError
 from seqmlm.structure.maps import DependenceMap, Doubles, Longs, Over, aggregated, apc, symmetrized
@@ -48,6 +49,9 @@ class StructureSettings:
         seed: of the sampler.
         exact_pairs: of "fast": so many pairs times N, the strongest, are computed exactly.
         candidates: token ids that may stand at a place; None for all ordinary ones.
+        together: units that name the same thing (`Encoding.symbols`) are hidden, or changed, together, and
+            the first of them stands for all: what one record of a code tells of another that comes again is
+            told by the later records, too, so that records one at a time hardly depend on anything.
         window: of "pmi": units apart that count as together.
 
     Raises:
@@ -66,6 +70,7 @@ class StructureSettings:
     seed: int = 0
     exact_pairs: float = 5.0
     candidates: tuple[int, ...] | None = None
+    together: bool = False
     window: int = 10
 
     def __post_init__(self) -> None:
@@ -91,6 +96,7 @@ class Places:
         unit: (M,) the unit of each, ascending.
         count: N units.
         pairs: (P, 2) pairs of places in 0..M-1, of different units, the smaller first.
+        repeats: for a position, the others that hold what it holds, whatever that is.
     """
 
     encoding: Encoding
@@ -98,6 +104,7 @@ class Places:
     unit: Longs
     count: int
     pairs: Longs
+    repeats: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 class Estimator(ABC):
@@ -149,6 +156,13 @@ class Estimator(ABC):
         numbers = unit_numbers(encoding)
         at = np.flatnonzero((numbers >= 0) & ~self._space.is_special[encoding.ids])
         at = at[np.argsort(numbers[at], kind="stable")]
+        repeats: dict[int, list[int]] = {}
+        if self.settings.together:
+            own = first_named(encoding, self._space.is_special)[at]
+            for position, first in zip(at.tolist(), own.tolist(), strict=True):
+                if position != first:
+                    repeats.setdefault(first, []).append(position)
+            at = at[own == at]
         unit = numbers[at]
         first, second = np.triu_indices(len(at), 1)
         apart = unit[second] - unit[first]
@@ -156,7 +170,18 @@ class Estimator(ABC):
             apart > 0 if self.settings.distance is None else (apart > 0) & (apart <= self.settings.distance)
         )
         count = int(numbers.max(initial=-1)) + 1
-        return Places(encoding, at, unit, count, np.stack([first[near], second[near]], axis=1))
+        return Places(encoding, at, unit, count, np.stack([first[near], second[near]], axis=1), repeats)
+
+    def standing(self, encoding: Encoding) -> Longs:
+        """(N,) for each unit the one that stands for it: itself, or the first that names the same."""
+        if not self.settings.together:
+            return np.arange(len(self.units.numbers(encoding)))
+        first = first_named(encoding, self._space.is_special)[self.units.places(encoding)]
+        return unit_numbers(encoding)[first]
+
+    def size(self, encoding: Encoding) -> int:
+        """How many places `passes` is about."""
+        return len(self.places(encoding).at)
 
     def pairs(self, units: int) -> int:
         """Pairs of a sequence of units of one token."""
@@ -210,26 +235,53 @@ class Estimator(ABC):
             )
 
 
+def first_named(encoding: Encoding, special: Bools) -> Longs:
+    """(L,) for each token, that of the first unit of its name which stands for it.
+
+    Tokens are counted within their unit; the last one of a shorter unit stands for further ones. A token that
+    names nothing, and all tokens of an encoding without symbols, stand for themselves.
+
+    Args:
+        special: (V,) True at the ids that are asked about nowhere.
+    """
+    found = np.arange(len(encoding))
+    if encoding.symbols is None:
+        return found
+    numbers, symbols = unit_numbers(encoding), encoding.symbols
+    units, tokens, counts = dict[int, int](), dict[int, list[int]](), Counter[int]()
+    for position in np.flatnonzero((numbers >= 0) & (symbols >= 0) & ~special[encoding.ids]).tolist():
+        unit, symbol = int(numbers[position]), int(symbols[position])
+        if units.setdefault(symbol, unit) == unit:
+            tokens.setdefault(symbol, []).append(position)
+        else:
+            found[position] = tokens[symbol][min(counts[unit], len(tokens[symbol]) - 1)]
+            counts[unit] += 1
+    return found
+
+
 def copies(
-    encoding: Encoding,
+    places: Places,
     masked: Sequence[tuple[int, int]],
     asked: Sequence[tuple[int, int]],
     put: Sequence[tuple[int, int, int]],
     allowed: Ids,
 ) -> Query:
-    """A query of several copies.
+    """A query of several copies; what holds for a position holds for those that repeat it.
 
     Args:
         masked, asked: (copy, position); the asked ones in the order of copies.
         put: (copy, position, token id) that stands there.
         allowed: (A,) what the answers are about.
     """
+    if repeats := places.repeats:
+        masked = [(n, at) for n, own in masked for at in (own, *repeats.get(own, ()))]
+        put = [(n, at, symbol) for n, own, symbol in put for at in (own, *repeats.get(own, ()))]
     hidden, read, new = (
         np.array(one, dtype=np.int32).reshape(len(one), width)
         for one, width in ((masked, 2), (asked, 2), (put, 3))
     )
     return Query(
-        encoding=encoding,
+        encoding=places.encoding,
         masked=hidden[:, 1],
         masked_in=hidden[:, 0],
         asked=read[:, 1],
@@ -259,7 +311,7 @@ def neighbours(places: Places) -> list[Longs]:
 def one_by_one(places: Places, allowed: Ids) -> Query:
     """Each place asked while it alone is hidden."""
     each = [(n, position) for n, position in enumerate(places.at.tolist())]
-    return copies(places.encoding, each, each, [], allowed)
+    return copies(places, each, each, [], allowed)
 
 
 def substitutions(places: Places, alphabet: Ids, *, itself: bool = False) -> Iterator[Query]:
@@ -275,7 +327,7 @@ def substitutions(places: Places, alphabet: Ids, *, itself: bool = False) -> Ite
         own = np.union1d(near, [place]) if itself or not len(near) else near
         others = places.at[own].tolist()
         yield copies(
-            places.encoding,
+            places,
             [],
             [(n, position) for n in range(len(symbols)) for position in others],
             [(n, int(places.at[place]), symbol) for n, symbol in enumerate(symbols)],

@@ -78,7 +78,7 @@ class Exact(Estimator):
         """One for each pair."""
         symbols = self.alphabet
         for i, j in places.at[pairs].tolist():
-            yield pair_query(places.encoding, i, j, symbols, symbols, symbols)
+            yield pair_query(places, i, j, symbols, symbols, symbols)
 
     def read(self, answer: Answer) -> tuple[float, float]:
         """The information of a pair, and how far its two joints are apart."""
@@ -100,7 +100,7 @@ class Exact(Estimator):
         return found
 
 
-def pair_query(encoding: Encoding, i: int, j: int, at_first: Ids, at_second: Ids, allowed: Ids) -> Query:
+def pair_query(places: Places, i: int, j: int, at_first: Ids, at_second: Ids, allowed: Ids) -> Query:
     """Both places while both are hidden; then one of them for each symbol at the other.
 
     Args:
@@ -109,7 +109,7 @@ def pair_query(encoding: Encoding, i: int, j: int, at_first: Ids, at_second: Ids
     one, two = at_first.tolist(), at_second.tolist()
     behind = 1 + len(one)
     return copies(
-        encoding,
+        places,
         [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
         [(0, i), (0, j), *((1 + n, j) for n in range(len(one))), *((behind + n, i) for n in range(len(two)))],
         [*((1 + n, i, a) for n, a in enumerate(one)), *((behind + n, j, b) for n, b in enumerate(two))],
@@ -215,7 +215,7 @@ class TopK(Estimator):
         )
         chosen = [self._chosen(places, hidden) for places in all_places]
         queries = (
-            pair_query(places.encoding, i, j, self.alphabet[one], self.alphabet[two], self.alphabet)
+            pair_query(places, i, j, self.alphabet[one], self.alphabet[two], self.alphabet)
             for places, (tried, _) in zip(all_places, chosen, strict=True)
             for (i, j), (one, two) in zip(places.at[places.pairs].tolist(), tried, strict=True)
         )
@@ -255,7 +255,7 @@ def both_hidden(places: Places, allowed: Ids) -> Iterator[Query]:
     for begin in range(0, len(places.pairs), step):
         both = places.at[places.pairs[begin : begin + step]]
         each = [(n, position) for n, own in enumerate(both.tolist()) for position in own]
-        yield copies(places.encoding, each, each, [], allowed)
+        yield copies(places, each, each, [], allowed)
 
 
 def kernel_information(own: Conditional, first: Longs, second: Longs) -> tuple[float, float]:
@@ -377,7 +377,7 @@ class Gibbs(Estimator):
         there = pair.now[1 - side]
         hidden = [(0, own)] if there != MASKED else [(0, own), (0, other)]
         put = [] if there == MASKED else [(0, other, int(self.alphabet[there]))]
-        return copies(pair.places.encoding, hidden, [(0, own)], put, self.alphabet)
+        return copies(pair.places, hidden, [(0, own)], put, self.alphabet)
 
     def _estimate(self, pair: _Chain, side: int, table: Doubles) -> tuple[float, float]:
         """Information by one side, and its standard error by means of batches of steps."""

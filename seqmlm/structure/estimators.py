@@ -53,7 +53,8 @@ class Cpmi(Estimator):
     """Conditional pointwise mutual information of what is observed (Hoover et al. 2021).
 
     log p(x_i | rest) - log p(x_i | rest without x_j), each unit hidden whole; both directions of a pair come
-    from one copy in which both are hidden. It may be negative.
+    from one copy in which both are hidden. It may be negative. Of units that are hidden together the first
+    one is asked.
     """
 
     name = "cpmi"
@@ -82,9 +83,18 @@ class Cpmi(Estimator):
             found.append(self.finished(whole, values, passes=len(own)))
         return found
 
+    def size(self, encoding: Encoding) -> int:
+        return len(self._asked(encoding))
+
+    def _asked(self, encoding: Encoding) -> Longs:
+        """(M,) units that are asked."""
+        own = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
+        found: Longs = own[self.standing(encoding)[own] == own]
+        return found
+
     def _copies(self, encoding: Encoding) -> Longs:
         """(C, 2) units that are hidden together; one alone is there twice."""
-        own = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
+        own = self._asked(encoding)
         first, second = np.triu_indices(len(own), 1)
         pairs = np.stack([own[first], own[second]], axis=1)
         if self.settings.distance is not None:
@@ -93,11 +103,18 @@ class Cpmi(Estimator):
 
     def _queries(self, encoding: Encoding, copies: Longs) -> list[Query]:
         step = max(1, QUERY_TOKENS // max(1, len(encoding)))
+        standing = self.standing(encoding)
+        same = np.argsort(standing, kind="stable")  # units, those for which one unit stands side by side
+        counts = np.bincount(standing, minlength=len(standing))
+        begins = np.cumsum(counts) - counts
         made = []
         for begin in range(0, len(copies), step):
             own = copies[begin : begin + step]
             flat, copy = own.ravel(), np.repeat(np.arange(len(own)), 2)
-            made.append(self.units.ask(encoding, flat, flat, hidden_in=copy, asked_in=copy))
+            size = counts[flat]
+            hidden = same[np.repeat(begins[flat] - np.cumsum(size) + size, size) + np.arange(size.sum())]
+            hidden_in = np.repeat(copy, size)
+            made.append(self.units.ask(encoding, hidden, flat, hidden_in=hidden_in, asked_in=copy))
         return made
 
 
@@ -305,7 +322,8 @@ class Pmi(Estimator):
         found = []
         for encoding, own in zip(encodings, spelled, strict=True):
             count = len(own)
-            first, second = np.triu_indices(count, 1)
+            asked = np.flatnonzero(self.standing(encoding) == np.arange(count))
+            first, second = (asked[one] for one in np.triu_indices(len(asked), 1))
             near = second - first <= (self.settings.distance or count)
             pairs = np.stack([first[near], second[near]], axis=1)
             whole = Places(encoding, np.arange(count), np.arange(count), count, pairs)
@@ -346,7 +364,7 @@ class Auto(Estimator):
         return self._of(units).passes(units, tokens)
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        chosen = [self._of(len(self.places(one).at)) for one in encodings]
+        chosen = [self._of(self.size(one)) for one in encodings]
         found: dict[int, DependenceMap] = {}
         for estimate in dict.fromkeys(chosen):
             own = [number for number, one in enumerate(chosen) if one is estimate]

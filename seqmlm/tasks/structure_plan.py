@@ -22,6 +22,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.structure import Decoded, Decoder
 from seqmlm.engine.types import Encoding
+from seqmlm.engine.units import unit_numbers
 from seqmlm.errors import DataError, UsageError
 from seqmlm.inference.batches import Budget, Encoded, batches, encoded
 from seqmlm.inference.maps import Asked, Family, Maps, families, row_options
@@ -47,6 +48,8 @@ class StructureConfig(GapConfig):
     Args:
         method, estimator, distance, columns, rows, symmetric, steps, k, seed: as of `StructureSettings`.
         apc: correct maps by the average product; None for what the field does.
+        together: units of one name are hidden together, and a pair of names has one value, that of the first
+            unit of each; None for what the field does.
         separation: least distance of units whose pair is judged; None for the field's.
         both_strands: a map is the mean over both strands.
         null, null_model: null models of each sequence by which pairs get z and p, 0 for none; and their kind.
@@ -69,6 +72,7 @@ class StructureConfig(GapConfig):
     steps: int = 2000
     k: int = 128
     seed: int = 0
+    together: bool | None = None
     both_strands: bool = False
     null: int = 0
     null_model: Null = "shuffled"
@@ -113,9 +117,11 @@ class StructureConfig(GapConfig):
     def settings(self, decoder: Decoder | None) -> StructureSettings:
         """Of the estimator."""
         names = {one.name for one in fields(StructureSettings)} & {one.name for one in fields(self)}
-        own = {name: getattr(self, name) for name in names - {"apc"}}
-        wanted = decoder is not None and decoder.apc
-        return StructureSettings(**own, apc=wanted if self.apc is None else self.apc)
+        own = {name: getattr(self, name) for name in names}
+        for name in ("apc", "together"):
+            if own[name] is None:
+                own[name] = decoder is not None and getattr(decoder, name)
+        return StructureSettings(**own)
 
     def request(self, session: Session) -> dict[str, Any]:
         told = super().request(session)
@@ -175,6 +181,12 @@ class Shaped(NamedTuple):
     family: Family | None
 
 
+def named(encoding: Encoding, names: Sequence[str]) -> Encoding:
+    """A sequence whose units (N,) have these names as symbols."""
+    _, number = np.unique(np.array(names, dtype=np.object_), return_inverse=True)
+    return replace(encoding, symbols=np.append(number, -1)[unit_numbers(encoding)].astype(np.int32))
+
+
 class Plan:
     """How sequences become edges.
 
@@ -195,6 +207,10 @@ class Plan:
             told.message(f"{error}: pairs have values, and none is taken for an edge")
         if self.decoder is not None and config.separation is not None:
             self.decoder.separation = config.separation
+        if config.together and not (self.decoder is not None and self.decoder.named):
+            raise UsageError(
+                f"units of domain {session.domain.name} have no names that come again: leave out --together"
+            )
         given = config.separation or 1
         self.separation = given if self.decoder is None else self.decoder.separation
         self.options = {**(row_options(session, config.format) if config.family else {}), **config.options}
@@ -240,7 +256,11 @@ class Plan:
         for one in encodings:
             if (reason := self.maps.refusal(one)) is not None:
                 raise DataError(reason, remedy="cut the sequence into parts, or give a smaller --distance")
-        return Shaped(record, self._spelled(record, encodings[0]), encodings, family)
+        units = self._spelled(record, encodings[0])
+        if self.maps.settings.together:
+            assert self.decoder is not None
+            encodings = [named(one, self.decoder.names(record, units)) for one in encodings]
+        return Shaped(record, units, encodings, family)
 
     def _spelled(self, record: Record, encoding: Encoding) -> list[str]:
         tokenizer = self.session.tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,53 @@ def test_exact_is_the_information_of_the_mean_of_both_joints() -> None:
     assert np.isnan(np.diag(found.values)).all()
     assert found.passes == 21 * 9 == made(DNA, **four(estimator="exact")).passes(7, 9)
     assert found.method == "cmi/exact"
+
+
+# "ACGTTGA" by its letters: A at 1 and 7, C at 2, G at 3 and 6, T at 4 and 5.
+NAMED = replace(SEQUENCE, symbols=np.array([-1, 0, 1, 2, 3, 3, 2, 0, -1], dtype=np.int32))
+LETTERS = ((1, 7), (2,), (3, 6), (4, 5))
+
+
+def everywhere(places: tuple[int, ...], token: int) -> list[tuple[int, int]]:
+    return [(place, token) for place in places]
+
+
+def test_units_of_one_name_are_hidden_and_changed_together() -> None:
+    [exact], [pointwise] = (
+        made(DNA, **four(together=True, **own)).maps([NAMED])
+        for own in ({"estimator": "exact"}, {"method": "cpmi"})
+    )
+    ask = Naive(DNA, ALPHABET)
+    full = Naive(DNA, DNA.rows.space.ordinary)
+    order = DNA.rows.space.ordinary.tolist()
+    for one, two in combinations(LETTERS, 2):
+        i, j = one[0], two[0]
+        both = changed(SEQUENCE, *everywhere(one + two, MASK))
+        joints = []
+        for near, far, at, to in ((one, two, i, j), (two, one, j, i)):
+            given = [
+                ask(changed(SEQUENCE, *everywhere(near, a), *everywhere(far, MASK)), to)
+                for a in ALPHABET.tolist()
+            ]
+            joints.append(np.exp(ask(both, at)[:, None] + np.stack(given)))
+        assert exact.values[i - 1, j - 1] == pytest.approx(mutual((joints[0] + joints[1].T) / 2), abs=1e-6)
+        told = [
+            full(changed(SEQUENCE, *everywhere(own, MASK)), own[0])[order.index(SEQUENCE.ids[own[0]])]
+            - full(both, own[0])[order.index(SEQUENCE.ids[own[0]])]
+            for own in (one, two)
+        ]
+        assert pointwise.values[i - 1, j - 1] == pytest.approx(np.mean(told), abs=1e-6)
+    for found in (exact, pointwise):
+        known = np.isfinite(found.values)
+        assert known.sum() == 12, "one value for each pair of names, at the first unit of both"
+        assert known[np.ix_([4, 5, 6], range(7))].sum() == 0
+
+
+def test_units_that_name_different_things_are_as_if_they_named_nothing() -> None:
+    apart = replace(SEQUENCE, symbols=np.arange(-1, 8, dtype=np.int32))
+    for own in ({"estimator": "topk", "k": 3}, {"method": "cpmi"}, {"method": "jacobian"}, {"method": "pmi"}):
+        [one], [other] = (made(DNA, **four(**own, together=x)).maps([apart]) for x in (True, False))
+        np.testing.assert_array_equal(one.values, other.values)
 
 
 def law(given_i: Doubles, given_j: Doubles) -> tuple[Doubles, Doubles]:

@@ -35,6 +35,9 @@ class Equal:
     def passes(self, units: int, tokens: int) -> int:
         return units
 
+    def size(self, encoding: Encoding) -> int:
+        return len(self.units.numbers(encoding))
+
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
         self.asked += encodings
         return [self.map(one) for one in encodings]

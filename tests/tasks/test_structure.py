@@ -305,6 +305,31 @@ def test_people_are_told_of_in_files_of_their_own_and_in_large_numbers_alone(
     assert seqmlm("structure", folder, table, "--json").code == 0
 
 
+def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(
+    tracked_workspace: Path, seqmlm: Callable[..., Any]
+) -> None:
+    loaded = random_model("ehr", EventsTokenizer.train(histories(40), min_subjects=1))
+    folder = tracked_workspace / "model"
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, replace(loaded.card, sensitive=False))
+    table = tracked_workspace / "events.csv"
+    codes = ["DRUG//metformin", "DRUG//sertraline", "DRUG//metformin", "DRUG//metformin"]
+    lines = [f"one,20{10 + year}-01-01,{code}" for year, code in enumerate(codes)]
+    table.write_text("subject_id,time,code\n" + "\n".join(lines) + "\n")
+
+    def pairs(*flags: str) -> list[tuple[int, int]]:
+        done = seqmlm("structure", folder, table, "--all", *flags)
+        assert done.code == 0, done.err
+        return [(row["i"], row["j"]) for row in map(json.loads, done.out.splitlines())]
+
+    assert pairs() == pairs("--method", "cpmi") == pairs("--method", "pmi") == [(0, 1)]
+    assert len(pairs("--apart")) == 6
+    passes = [
+        seqmlm("structure", folder, table, "--method", "cpmi", "--dry-run", "--json", *flags).json["passes"]
+        for flags in ([], ["--apart"])
+    ]
+    assert passes == [3, 10]
+
+
 def test_a_family_has_one_map_of_its_first_row(
     model: str, equal: list[Equal], tracked_workspace: Path
 ) -> None:
@@ -433,6 +458,7 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
         ({"resume": True}, UsageError, "--resume continues"),
         ({"truth": Path("nowhere.json")}, DataError, "no such file"),
         ({"folder": Path("out"), "truth": Path("empty.json")}, DataError, "none of the sequences is in"),
+        ({"together": True}, UsageError, "no names that come again: leave out --together"),
         ({"paths": ("empty.fasta",), "truth": Path("empty.json")}, DataError, "the file is empty"),
     ],
 )

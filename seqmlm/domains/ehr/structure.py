@@ -27,8 +27,13 @@ Codes = frozenset[str]
 
 
 class CodesDecoder(NetworkDecoder):
-    """Codes that depend on each other; names are codes without bins of values."""
+    """Codes that depend on each other; names are codes without bins of values.
 
+    All records of a code are hidden together: a chronic one is recorded again and again, so that one record
+    more tells nothing of others.
+    """
+
+    together: bool = True
     lag: ClassVar[str] = "lag_days"
     fewest: ClassVar[int] = SMALLEST
 
