@@ -6,7 +6,8 @@ Of each field a `tiny` model is trained on one draw of its sample (`seqmlm train
 are mapped (`seqmlm structure`): the planted truth is the same, the records are not. Rivals are the distance
 of a pair, the share of pairs that are true, and pointwise mutual information by counts (`pmi`): of units
 within ten units of each other, and of proteins also of aligned columns (`columns`). Means are over records
-(of `family`, `linear` and `columns` over families), with a bootstrap over them.
+(of `family`, `linear` and `columns` over families), with a bootstrap over them. `network` maps all patients
+that PMI is counted in: its field's measures are those of links between codes, over all of them.
 
 `null` maps sequences whose units were shuffled, against other shuffles of the same: the share of pairs with
 p of at most .05 and .01 must be no more than that. Codes of a visit cannot be moved alone: none.
@@ -121,7 +122,16 @@ FIELDS = {
         options=("--set", "train.augment=false"),
     ),
     "code": Field("code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}),
-    "ehr": Field("meds", 2500, 40, 400, {**BOTH, "apart": APART}, None, learnt=4000, held_out=400),
+    "ehr": Field(
+        "meds",
+        2500,
+        40,
+        400,
+        {**BOTH, "apart": APART, "network": CPMI},
+        None,
+        learnt=4000,
+        held_out=400,
+    ),
     "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI),
 }
 INDIRECT = ("protein", "ehr", "logs")
@@ -317,7 +327,7 @@ def measured(out: Path, field: str, seed: int, arm: str) -> Row:
         paths = some(field, drawn, own.few)
     if arm == "family":
         paths = some(field, drawn, 60)
-    if arm == "pmi":
+    if arm in ("pmi", "network"):
         paths = some(field, drawn, own.counted)
     summary, every = mapped(reference, paths, drawn, folder, asked)
     return {"records": every, "measures": summary["measures"], "seconds": summary["seconds"]}
