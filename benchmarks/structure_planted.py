@@ -122,6 +122,16 @@ FIELDS = {
         options=("--set", "train.augment=false"),
     ),
     "code": Field("code", 400, 4, 40, {"cmi": TOPK | NEAR, "cpmi": CPMI | NEAR}, CPMI | {"distance": 5}),
+    "code-formulas": Field(
+        "formulas.jsonl",
+        1500,
+        20,
+        3000,
+        {"jacobian": JACOBIAN, **BOTH},
+        JACOBIAN,
+        learnt=6000,
+        few=10,
+    ),
     "ehr": Field(
         "meds",
         2500,
@@ -201,7 +211,7 @@ def some(field: str, drawn: Path, most: int) -> list[Path]:
         return families(data, path.parent, most // 3)
     if field.startswith("dna"):
         path.write_text("".join(f">{name}\n{letters}\n" for name, letters in islice(rows_of(data), most)))
-    elif field == "text":
+    elif field in ("text", "code-formulas"):
         path.write_text("".join(line + "\n" for line in data.read_text().splitlines()[:most]))
     else:
         jobs = read_truth(drawn, "seqmlm.sample.logs.v1", ("jobs",))["jobs"][:most]

@@ -4,10 +4,13 @@ Functions are idioms with fixed slots. A slot is written `<kind:right|wrong|wron
 from the rest of the function, always by the same rule (a sum adds up, an absent key is a KeyError, a length
 is end - start), so that a model can know it; what is wrong comes from the four kinds of CuBERT's benchmarks
 (Kanade et al. 2020): operator, operands, variable and exception.
+
+Beside them are formulas (`seqmlm.domains.code.formulas`), planted for maps of dependence.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from seqmlm.domains.code import formulas
 from seqmlm.domains.code.syntax import syntax
-from seqmlm.domains.samples import Sample, checked_count, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_lines, write_sample
 
 KINDS = ("operator", "operands", "variable", "exception")
 NOUNS = (
@@ -221,11 +225,13 @@ def truth(n: int, seed: int, modules: dict[str, str], bugs: list[dict[str, Any]]
 
 
 def write(out: Path, n: int | None, seed: int) -> Sample:
-    """Write the folder `code` and `truth.json` into `out`."""
+    """Write the folder `code`, `formulas.jsonl` and `truth.json` into `out`."""
     count = checked_count(n, DEFAULT_COUNT)
     modules, bugs = draw(count, seed)
     lines = {path: text.splitlines() for path, text in modules.items()}
-    return write_sample(out, FOLDER, lines, truth(count, seed, modules, bugs))
+    drawn = list(formulas.draw(count, seed))
+    write_lines(out / formulas.FILE, (json.dumps(one.row()) for one in drawn))
+    return write_sample(out, FOLDER, lines, truth(count, seed, modules, bugs) | formulas.truth(drawn))
 
 
 def _path(number: int) -> str:

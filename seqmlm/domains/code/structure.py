@@ -77,15 +77,16 @@ class SyntaxDecoder(Decoder):
         return named(spanning_tree(with_ties(node_values(dependence.values, nodes))), nodes)
 
     def truths(self, path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
-        """What the source says itself, or `truth.json` of a sample with the folder `code` beside it.
+        """What the source says itself, or `truth.json` of a sample with its data beside it.
+
+        Of the sample's formulas, the pairs that were planted; their syntax has no part in it.
 
         Args:
             path: a Python file or a folder of them (each record is then parsed by itself), or `truth.json`.
             problems: receives files that are no Python, or do not parse.
         """
         if path.suffix == ".json" or (path / TRUTH).is_file():
-            known = _of_sample(path)
-            return lambda record, units: _of_units(record, units, known.get(str(record.raw)), problems)
+            return _of_sample(path, problems)
         if not path.exists() or (path.is_file() and path.suffix not in LANGUAGES["python"]):
             raise DataError(
                 "the structure of code is computed from Python alone, and this is none",
@@ -156,16 +157,9 @@ def _of_units(
     """Offsets as units; None where nothing is known, or units are no pieces of the file."""
     if found is None:
         return None
-    spans, nodes = placed(str(record.raw), units), _tokens(record, units)
-    first = {unit: node[0] for node in nodes for unit in node}
-    at = (
-        {}
-        if spans is None
-        else {start: first[unit] for unit, (start, _) in enumerate(spans) if unit in first}
-    )
-    offsets = {offset for links in found for link in links for offset in link}
-    if not offsets <= at.keys():
-        problems.note("source whose tokens could not be aligned with its syntax: it is not judged")
+    nodes = _tokens(record, units)
+    at = _begins(record, units, nodes, found, problems)
+    if at is None:
         return None
 
     def pairs(links: Iterable[tuple[int, int]]) -> list[Pair]:
@@ -187,10 +181,31 @@ def _of_units(
     )
 
 
-def _of_sample(path: Path) -> dict[str, Syntax]:
-    truth = read_truth(path, SCHEMA, ("modules",))
+def _begins(
+    record: Record,
+    units: Sequence[str],
+    nodes: Iterable[Node],
+    links: Iterable[Iterable[Sequence[int]]],
+    problems: Problems,
+) -> dict[int, int] | None:
+    """The first unit of the token at each offset; None, and `problems` is told, where one has no token."""
+    spans = placed(str(record.raw), units)
+    first = {unit: node[0] for node in nodes for unit in node}
+    at = (
+        {}
+        if spans is None
+        else {start: first[unit] for unit, (start, _) in enumerate(spans) if unit in first}
+    )
+    if {offset for own in links for link in own for offset in link} <= at.keys():
+        return at
+    problems.note("source whose tokens could not be aligned with its syntax: it is not judged")
+    return None
+
+
+def _of_sample(path: Path, problems: Problems) -> Callable[[Record, Sequence[str]], Truth | None]:
+    truth = read_truth(path, SCHEMA, ("modules", "formulas"))
     folder = (path if path.is_dir() else path.parent) / str(truth["file"])
-    known: dict[str, Syntax] = {}
+    modules: dict[str, Syntax] = {}
     for module in truth["modules"]:
         try:
             text = (folder / module["file"]).read_text(encoding="utf-8")
@@ -201,8 +216,23 @@ def _of_sample(path: Path) -> dict[str, Syntax]:
                 remedy="keep truth.json beside the folder that was drawn with it",
             ) from None
         links = {name: [tuple(link) for link in module[name]] for name in Syntax._fields}
-        known[text] = Syntax(**links)
-    return known
+        modules[text] = Syntax(**links)
+    formulas = {one["id"]: one["pairs"] for one in truth["formulas"]}
+
+    def knows(record: Record, units: Sequence[str]) -> Truth | None:
+        if (pairs := formulas.get(record.id)) is None:
+            return _of_units(record, units, modules.get(str(record.raw)), problems)
+        nodes = _tokens(record, units)
+        at = _begins(record, units, nodes, [pairs], problems)
+        if at is None:
+            return None
+        judged = frozenset(node[0] for node in nodes)
+        return Truth(
+            edges=frozenset((at[a], at[b]) for a, b in pairs),
+            known=lambda pair: pair[0] in judged and pair[1] in judged,
+        )
+
+    return knows
 
 
 # Measures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from seqmlm.data.problems import Problems
 from seqmlm.data.splits import assign
-from seqmlm.domains.code import CODE
+from seqmlm.domains.code import CODE, formulas
 from seqmlm.domains.code.sample import KINDS, TEMPLATES, draw, filled
 from seqmlm.errors import UsageError
 from tests.domains.test_samples import check, documented
@@ -93,6 +94,42 @@ def test_clean_functions_run():
         space["find_box"]({}, "a")
     with pytest.raises(IndexError):
         space["box_at"]([1], 1)
+
+
+def test_a_formula_is_taken_back_and_every_token_that_varies_has_its_partner(tmp_path: Path):
+    sample = CODE.sample(tmp_path, n=1500, seed=3)
+    truth = json.loads(sample.truth.read_text())
+    known = {one["id"]: one for one in truth["formulas"]}
+    records = list(CODE.read([tmp_path / formulas.FILE], Problems()))
+    assert [one.id for one in records] == list(known)
+    shapes = {one["name"]: one["preferred"] for one in truth["shapes"]}
+    preferred = {name: Counter[int]() for name in shapes}
+    tested = 0
+    for record in records:
+        text, shape = str(record.raw), known[record.id]["shape"]
+        tokens = {found.start(): found[0] for found in re.finditer(r"\w+|[-+*/]", text)}
+        pairs = known[record.id]["pairs"]
+        assert sorted(place for pair in pairs for place in pair) == sorted(tokens)
+        assert all(a <= text.index("\n") < b for a, b in pairs)
+        for a, b in pairs:
+            assert tokens[b] == formulas.INVERSE.get(tokens[a], tokens[a])
+        first = [tokens[a] for a, _ in pairs]
+        prefers = [piece for one in shapes[shape] for piece in re.findall(r"\w+|[-+*/]", one)]
+        preferred[shape].update(n for n, (a, b) in enumerate(zip(first, prefers, strict=True)) if a == b)
+        names = {name: 2.0 + number for number, name in enumerate(formulas.NAMES)}
+        if len({one for one in first if one in names}) == sum(one in names for one in first):
+            given = names[first[1]]
+            exec(text, {}, names)
+            assert names[first[1]] == pytest.approx(given)
+            tested += 1
+    assert tested > 500
+    for name, prefers in shapes.items():
+        count = sum(one["shape"] == name for one in known.values())
+        pieces = [piece for one in prefers for piece in re.findall(r"\w+|[-+*/]", one)]
+        for place, piece in enumerate(pieces):
+            kinds = 4 if piece in formulas.INVERSE else 8
+            share = formulas.PREFERRED + (1 - formulas.PREFERRED) / kinds
+            assert abs(preferred[name][place] - count * share) < 5 * (count * share * (1 - share)) ** 0.5
 
 
 def test_the_same_seed_writes_the_same_bytes(tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.code import CODE
+from seqmlm.domains.code.formulas import FILE, draw
 from seqmlm.domains.code.structure import BRACKET, PARENT, USE, Structure, SyntaxDecoder
 from seqmlm.domains.code.syntax import syntax
 from seqmlm.domains.structure import Decoded
@@ -24,9 +25,12 @@ def record_of(text: str, language: str = "python") -> Record:
     return Record(id="f", raw=SourceText(text, language), source="f.py", line=1)
 
 
+UNIT = r"\n\s*|\w+|[^\w\s]"
+
+
 def units_of(text: str) -> list[str]:
     """As `code.v1` has them where there are no operators of two characters: line breaks are units."""
-    return re.findall(r"\n\s*|\w+|[^\w\s]", text)
+    return re.findall(UNIT, text)
 
 
 def map_of(size: int, pairs: dict[tuple[int, int], float]) -> DependenceMap:
@@ -138,6 +142,24 @@ def test_a_perfect_map_beats_its_rivals(tmp_path: Path):
     assert max(figures["parents_chain"], figures["parents_matched"]) < 0.6
     assert figures["brackets_matched"] < figures["brackets"]
     assert decoder.measures([]) == {}
+
+
+def test_partners_in_a_formula_are_its_truth(tmp_path: Path):
+    sample = CODE.sample(tmp_path, n=20, seed=2)
+    problems = Problems()
+    knows = CODE.decoder().truths(sample.truth, problems)
+    records = list(CODE.read([tmp_path / FILE], Problems()))
+    for record, formula in zip(records, draw(20, 2), strict=True):
+        units = units_of(str(record.raw))
+        place = {found.start(): n for n, found in enumerate(re.finditer(UNIT, record.raw))}
+        own = knows(record, units)
+        assert own is not None
+        assert own.edges == {(place[a], place[b]) for a, b in formula.pairs}
+        assert own.known is not None
+        breaks = {n for n, unit in enumerate(units) if unit == "\n"}
+        assert all(own.known((0, n)) == (n not in breaks) for n in range(1, len(units)))
+        assert knows(record, ["x"]) is None
+    assert problems._notes
 
 
 def _units(record: Record, encoding) -> list[str]:
