@@ -125,12 +125,12 @@ FIELDS = {
     "code-formulas": Field(
         "formulas.jsonl",
         1500,
-        20,
+        40,
         3000,
-        {"jacobian": JACOBIAN, **BOTH},
-        JACOBIAN,
+        {"cmi": TOPK | {"k": 4}, "cpmi": CPMI},
+        CPMI,
         learnt=6000,
-        few=10,
+        nulled=40,
     ),
     "ehr": Field(
         "meds",

@@ -3,10 +3,13 @@
     pfam   contacts of 30 protein families from their alignments: the linear masked model (`--size linear`)
            beside mutual information and inverse covariance of the same rows, and beside an independent
            implementation of pseudolikelihood on one family; and means of these maps: which ones are put
-           together is chosen on every second family, and judged on the others
+           together is chosen on every second family, and judged on the others; and one masked model of all
+           families (`tiny`, --minutes of training, none by default), whose maps (`jacobian`) are means over
+           20 sequences of a family, that with the structure first
 
     python benchmarks/structure_real.py --data ../shared/data --part pfam           # 25 minutes on one thread
     python benchmarks/structure_real.py --data ../shared/data --part pfam --quick   # three small families
+    python benchmarks/structure_real.py --data ../shared/data --part pfam --minutes 25       # an hour more
 
 Maps are kept per family and arm under --out, so an interrupted benchmark goes on where it was.
 """
@@ -17,15 +20,18 @@ import argparse
 import csv
 import gzip
 import json
+import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from anomaly_models import trained as trained_model
 from numpy.typing import NDArray
 
 from seqmlm.data.problems import Problems
@@ -37,6 +43,8 @@ from seqmlm.engine.types import InMemory
 from seqmlm.evaluation.intervals import bootstrap_weights, summarized
 from seqmlm.structure.covariance import inverse_covariance
 from seqmlm.structure.maps import apc
+from seqmlm.tasks.structure import map_structure
+from seqmlm.tasks.structure_plan import EDGES, StructureConfig
 from seqmlm.tokenizers.residue import SPACE, ResidueTokenizer
 
 Row = dict[str, Any]
@@ -55,6 +63,10 @@ DRAWS = 2000
 COMPARED = "PF00018"
 """The family on which an independent implementation is asked too."""
 LINEAR = "linear masked model"
+MASKED = "masked model of all families"
+MASK_RATE = 0.3
+SEQUENCES = 20
+"""Of a family, of whose maps the masked model's is the mean."""
 
 
 class Contacts:
@@ -81,19 +93,29 @@ class Contacts:
         return found
 
 
+def residues(row: str) -> list[int]:
+    """Columns in which a row of an alignment has a residue."""
+    return [column for column, letter in enumerate(row) if letter not in "-."]
+
+
+def rows_of(path: Path, most: int) -> list[str]:
+    """Rows of an alignment, with their gaps, spread evenly over it."""
+    records = list(read_fasta(path, Problems(), gaps="keep"))
+    chosen = np.unique(np.linspace(0, len(records) - 1, min(most, len(records))).astype(int))
+    return [str(records[number].raw) for number in chosen]
+
+
 class Family:
     """An alignment as a linear model sees it."""
 
     def __init__(self, path: Path) -> None:
-        records = list(read_fasta(path, Problems(), gaps="keep"))
-        chosen = np.unique(np.linspace(0, len(records) - 1, min(ROWS, len(records))).astype(int))
-        encodings = ResidueTokenizer().encode_batch([records[number].raw for number in chosen])
+        encodings = ResidueTokenizer().encode_batch(rows_of(path, ROWS))
         self.rows: LinearRows
         self.data: Aligned
         self.rows, self.data = prepared(InMemory(encodings), SPACE, Penalty())
         shape = self.rows.model.config
         self.columns, self.states, self.sequences = shape.columns, len(shape.symbols), shape.sequences
-        self.number = len(chosen)
+        self.number = len(encodings)
 
     def one_hot(self) -> Doubles:
         """(N, L, A), zeros where there is a gap."""
@@ -139,8 +161,46 @@ ARMS: Mapping[str, Callable[[Family], Doubles]] = {
     "inverse covariance": lambda family: inverse_covariance(family.data.states.numpy(), family.states),
     LINEAR: pseudolikelihood,
 }
-MEANS = [own for most in (2, 3) for own in combinations(ARMS, most)]
-"""Maps that are put together, each divided by its standard deviation."""
+
+
+def masked_model(out: Path, alignments: Mapping[str, Path], minutes: float) -> str:
+    """The folder of one masked model of the rows of all families, without their gaps."""
+    path = out / "all-families.fasta"
+    if not path.exists():
+        rows = (
+            (f"{name}-{n}", row)
+            for name, own in alignments.items()
+            for n, row in enumerate(rows_of(own, ROWS))
+        )
+        letters = ((name, re.sub(r"[-.]", "", row).upper()) for name, row in rows)
+        path.write_text("".join(f">{name}\n{own}\n" for name, own in letters if own))
+    flags = {"masking": {"rate": MASK_RATE}, "model": {"size": "tiny", "layers": "everywhere"}}
+    return str(trained_model(out, "all-families", "protein", [path], flags, 0, minutes).path)
+
+
+def by_masked_model(out: Path, model: str, name: str, first: str, rows: list[str]) -> Doubles:
+    """(L, L) the mean map over a family's sequences, corrected; residues are those of the first one."""
+    folder = out / f"masked-{name}"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.fasta"
+    path.write_text("".join(f">{n}\n{row}\n" for n, row in enumerate([first, *rows])))
+    config = StructureConfig(
+        model=model,
+        paths=(str(path),),
+        method="jacobian",
+        family=True,
+        sequences=SEQUENCES,
+        folder=folder / "maps",
+        resume=True,
+    )
+    map_structure(config, sys.stderr)
+    known = residues(first)
+    values = np.zeros((len(first), len(first)))
+    with (folder / "maps" / EDGES).open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            i, j = known[int(row["i"])], known[int(row["j"])]
+            values[i, j] = values[j, i] = float(row["value"])
+    return values
 
 
 def independent(family: Family, penalty: Penalty) -> Doubles:
@@ -194,27 +254,27 @@ def agreement(family: Family) -> Row:
     }
 
 
-def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
+def pfam(given: argparse.Namespace) -> Iterator[Row]:
     """Contacts of families, the cheapest ones first."""
-    folder = data / "protein" / "contacts_pfam40"
+    out, folder = given.out.resolve(), given.data / "protein" / "contacts_pfam40"
     distances: dict[str, dict[tuple[int, int], float]] = {}
     with gzip.open(folder / "contacts_cb.tsv.gz", "rt") as handle:
         for row in csv.DictReader(handle, delimiter="\t"):
             pair = int(row["col_i"]), int(row["col_j"])
             distances.setdefault(row["pfam"], {})[pair] = float(row["cb_dist"])
-    known = {}
     with gzip.open(folder / "domain_sequences.tsv.gz", "rt") as handle:
-        for row in csv.DictReader(handle, delimiter="\t"):
-            known[row["pfam"]] = [n for n, letter in enumerate(row["aligned_seq"]) if letter not in "-."]
-    files = {path.name.partition(".")[0]: path.stat().st_size for path in (folder / "aln").glob("*.fasta.gz")}
-    names = sorted(files, key=lambda name: files[name])
-    for name in names[:3] if quick else names:
+        resolved = {row["pfam"]: row["aligned_seq"] for row in csv.DictReader(handle, delimiter="\t")}
+    files = {path.name.partition(".")[0]: path for path in (folder / "aln").glob("*.fasta.gz")}
+    names = sorted(files, key=lambda name: files[name].stat().st_size)
+    names = names[:3] if given.quick else names
+    model = masked_model(out, {name: files[name] for name in names}, given.minutes) if given.minutes else None
+    for name in names:
         family, maps = None, dict[str, Doubles]()
-        contacts = Contacts(known[name], distances[name])
+        contacts = Contacts(residues(resolved[name]), distances[name])
         for arm, map_of in ARMS.items():
             kept = out / f"pfam-{name}-{arm.replace(' ', '-')}.npz"
             if not kept.exists():
-                family = family or Family(folder / "aln" / f"{name}.fasta.gz")
+                family = family or Family(files[name])
                 began = time.perf_counter()
                 values = np.nan_to_num(map_of(family))
                 facts = [family.number, family.sequences, time.perf_counter() - began]
@@ -224,22 +284,29 @@ def pfam(data: Path, out: Path, quick: bool) -> Iterator[Row]:
             row = {"family": name, "arm": arm, "L": len(contacts.known)}
             row |= {"rows": count, "effective": round(effective), "seconds": seconds}
             yield row | contacts.precision(maps[arm])
-        for arms in MEANS:
+        if model is not None:
+            rows = rows_of(files[name], SEQUENCES - 1)
+            maps[MASKED] = by_masked_model(out, model, name, resolved[name], rows)
+            yield {"family": name, "arm": MASKED, **contacts.precision(maps[MASKED])}
+        for arms in chain.from_iterable(combinations(maps, most) for most in (2, 3)):
             joined = np.mean([maps[arm] / maps[arm].std() for arm in arms], axis=0)
             yield {"family": name, "arm": " + ".join(arms), **contacts.precision(joined)}
     kept = out / f"pfam-{COMPARED}-agreement.json"
-    if not kept.exists() and not quick:
-        kept.write_text(json.dumps(agreement(Family(folder / "aln" / f"{COMPARED}.fasta.gz"))))
+    if not kept.exists() and not given.quick:
+        kept.write_text(json.dumps(agreement(Family(files[COMPARED]))))
     if kept.exists():
         yield {"family": COMPARED, "arm": "agreement", **json.loads(kept.read_text())}
 
 
 def show_pfam(rows: list[Row]) -> None:
-    """Means over families, gains with their interval over families, and what was chosen on half of them."""
+    """Means over families, gains with their interval over families, and what was chosen on half of them.
+
+    Maps that are put together are each divided by their standard deviation.
+    """
     columns = [f"P@{k} >={s}" for s in SEPARATIONS for k in ("L", "L/5")]
     found = {(row["family"], row["arm"]): row for row in rows}
     names = sorted({row["family"] for row in rows if row["arm"] == LINEAR})
-    arms = [*ARMS, *(" + ".join(own) for own in MEANS)]
+    arms = list(dict.fromkeys(row["arm"] for row in rows if row["arm"] != "agreement"))
     table = {arm: np.array([[found[name, arm][one] for one in columns] for name in names]) for arm in arms}
     print(f"{len(names)} families" + " " * 45 + "".join(f"{one:>13}" for one in columns))
     for arm, values in table.items():
@@ -271,10 +338,10 @@ def show_gain(
         print(f"{whom}: {arm} less {rival}, {column}: {own.value:.3f} [{own.low:.3f}, {own.high:.3f}]")
 
 
-PARTS: Mapping[str, tuple[Callable[[Path, Path, bool], Iterator[Row]], Callable[[list[Row]], None]]] = {
+PARTS: Mapping[str, tuple[Callable[[argparse.Namespace], Iterator[Row]], Callable[[list[Row]], None]]] = {
     "pfam": (pfam, show_pfam),
 }
-"""Name of a part -> what measures it, given data, a folder for what is kept, and haste; what prints it."""
+"""Name of a part -> what measures it, and what prints it."""
 
 
 def main() -> None:
@@ -284,13 +351,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("structure_real"), help="where results are kept")
     parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--quick", action="store_true", help="a few minutes")
+    parser.add_argument("--minutes", type=float, default=0.0, help="training of the masked model")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     every: list[Row] = []
     for part in given.part or PARTS:
         measure, show = PARTS[part]
         rows = []
-        for row in measure(given.data, given.out, given.quick):
+        for row in measure(given):
             print(json.dumps(row), flush=True)
             rows.append(row)
         show(rows)

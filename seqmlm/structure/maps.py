@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +157,7 @@ def nulls(
         count: of them; one where they are mirrored.
         kind: "shuffled" units; "dinucleotide": shuffled so that each pair of neighbours comes as often as
             before (Altschul and Erickson 1985); "mirrored": the units read backwards.
-        seed: of the shuffles.
+        seed: of the shuffles, which differ from sequence to sequence.
 
     Raises:
         UsageError: units of several tokens that do not stand together, or a sequence whose tokens have
@@ -171,7 +172,7 @@ def nulls(
     blocks = np.split(inside, np.searchsorted(inside, starts[1:]))
     units = [tuple(encoding.ids[block].tolist()) for block in blocks]
     for number in range(1 if kind == "mirrored" else count):
-        rng = np.random.default_rng([seed, number])
+        rng = np.random.default_rng([seed, number, crc32(encoding.ids.tobytes())])
         if kind == "mirrored":
             order = np.arange(len(units))[::-1]
         elif kind == "shuffled":
@@ -244,8 +245,10 @@ def against(own: DependenceMap, others: Sequence[DependenceMap]) -> DependenceMa
         others: of `nulls` of its sequence.
 
     Returns:
-        z: distance from the mean of the null pairs in their standard deviations. p: the share of null pairs
-        that are at least as dependent, the pair itself counted among them.
+        z: distance from the mean of the null pairs in their standard deviations. p: the share of all pairs,
+        of the null maps and of this one, that are at least as dependent. (Pairs of one map go up and down
+        together: among those of the null maps alone, more than a share alpha of a shuffle's pairs would have
+        p <= alpha. Together they are exchangeable, and no more have it on average.)
     """
     size = len(own)
     place = np.arange(size)
@@ -255,14 +258,15 @@ def against(own: DependenceMap, others: Sequence[DependenceMap]) -> DependenceMa
     for number in np.unique(apart[upper]):
         here = upper & (apart == number)
         null = np.concatenate([one.values[here] for one in others] or [np.zeros(0)])
-        null = np.sort(null[np.isfinite(null)])
+        null = null[np.isfinite(null)]
         if not len(null):
             continue
         values = own.values[here]
         spread = float(null.std())
         z[here] = (values - null.mean()) / spread if spread else np.nan
-        above = len(null) - np.searchsorted(null, values, side="left")
-        p[here] = np.where(np.isnan(values), np.nan, (1 + above) / (1 + len(null)))
+        every = np.sort(np.concatenate([null, values[np.isfinite(values)]]))
+        above = len(every) - np.searchsorted(every, values, side="left")
+        p[here] = np.where(np.isnan(values), np.nan, above / len(every))
     z, p = (np.where(upper, one, one.T) for one in (z, p))
     passes = own.passes + sum(one.passes for one in others)
     return replace(own, z=z, p=p, passes=passes)

@@ -130,6 +130,17 @@ def test_pairs_of_a_null_map_are_significant_as_often_as_asked() -> None:
     assert np.mean(shares) == pytest.approx(0.05, abs=0.01)
 
 
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
+def test_maps_that_go_up_and_down_as_wholes_are_no_more_often_significant(alpha: float) -> None:
+    rng = np.random.default_rng(3)
+    every = [_map(rng) for _ in range(4)]
+    every = [replace(one, values=one.values * rng.exponential() + rng.exponential()) for one in every]
+    found = [against(every[n], every[:n] + every[n + 1 :]).p for n in range(len(every))]
+    shares = [float((p[np.isfinite(p)] <= alpha).mean()) for p in found if p is not None]
+    assert max(shares) > alpha
+    assert np.mean(shares) <= alpha, "each of them is the own one once"
+
+
 def test_p_is_a_rank_among_pairs_that_are_as_far_apart() -> None:
     rng = np.random.default_rng(2)
     own, others = _map(rng, 6), [_map(rng, 6) for _ in range(3)]
@@ -137,7 +148,7 @@ def test_p_is_a_rank_among_pairs_that_are_as_far_apart() -> None:
     assert found.p is not None
     assert found.z is not None
     null = np.concatenate([np.diag(one.values, 1) for one in others])
-    value = own.values[2, 3]
-    assert found.p[2, 3] == found.p[3, 2] == (1 + (null >= value).sum()) / (1 + len(null))
+    value, pairs = own.values[2, 3], np.concatenate([null, np.diag(own.values, 1)])
+    assert found.p[2, 3] == found.p[3, 2] == (pairs >= value).mean()
     assert found.z[2, 3] == pytest.approx((value - null.mean()) / null.std())
     assert np.isnan(np.diag(found.p)).all()
