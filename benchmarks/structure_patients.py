@@ -8,7 +8,7 @@ that a prescription names as its reason. Models are those of `anomaly_real.py`, 
 Rivals need no model: pointwise mutual information of having both, and patients with both on one day (of those
 mapped); visits of training patients with both, and their share of those with the condition, or the drug.
 Intervals are of a bootstrap over pairs.
-A code with all its records is hidden at once (`structure --together`).
+A code with all its records is hidden at once (`structure --together`), of attention they have the mean.
 Results are kept per seed and method under --out: an interrupted benchmark goes on.
 """
 

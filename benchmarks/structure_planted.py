@@ -370,11 +370,13 @@ def interval(values: Sequence[float]) -> str:
 def show(rows: Sequence[Row]) -> None:
     """A table of all arms, and what cmi gains over pmi where indirect dependence is planted."""
     by = {(one["field"], one["seed"], one["arm"]): one for one in rows}
-    print("field    seed arm      records  AUROC                 AUPRC  base   distance  against indirect")
+    print(
+        "field         seed arm      records  AUROC                 AUPRC  base   distance  against indirect"
+    )
     for (field, seed, arm), row in by.items():
         if arm == "null":
             told = ", ".join(f"{name}: {interval([x[name] for x in row['null']])}" for name in row["null"][0])
-            print(f"{field:8} {seed:4} null     {len(row['null']):7}  {told}")
+            print(f"{field:13} {seed:4} null     {len(row['null']):7}  {told}")
             continue
         own_names = by[field, seed, "cmi"]["records"]  # pmi is counted in more
         own = [one for name, one in row["records"].items() if arm != "pmi" or name in own_names]
@@ -382,14 +384,14 @@ def show(rows: Sequence[Row]) -> None:
         figures = f"{means[0]:.3f}  {means[1]:.3f}  {means[2]:8.3f}"
         direct = interval([one["direct against indirect"] for one in own])
         whole = interval([one["auroc"] for one in own])
-        print(f"{field:8} {seed:4} {arm:8} {len(own):7}  {whole:20}  {figures}  {direct}")
+        print(f"{field:13} {seed:4} {arm:8} {len(own):7}  {whole:20}  {figures}  {direct}")
         measures = {name: round(value, 3) for name, value in list(row.get("measures", {}).items())[:6]}
         print(f"{'':14}{json.dumps(measures)}" if measures else "", end="\n" if measures else "")
     for field, seed in {(one["field"], one["seed"]) for one in rows if one["field"] in INDIRECT}:
         ours, theirs = (by[field, seed, arm]["records"] for arm in ("cmi", "pmi"))
         both = [name for name in ours if name in theirs]
         gains = [ours[x]["direct against indirect"] - theirs[x]["direct against indirect"] for x in both]
-        print(f"{field:8} {seed:4} direct against indirect, cmi less pmi: {interval(gains)}")
+        print(f"{field:13} {seed:4} direct against indirect, cmi less pmi: {interval(gains)}")
 
 
 def main() -> None:

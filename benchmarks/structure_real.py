@@ -5,7 +5,7 @@
            implementation of pseudolikelihood on one family; and means of these maps: which ones are put
            together is chosen on every second family, and judged on the others; and one masked model of all
            families (`tiny`, --minutes of training, none by default), whose maps (`jacobian`) are means over
-           20 sequences of a family, that with the structure first
+           4 sequences of a family, that with the structure first
 
     python benchmarks/structure_real.py --data ../shared/data --part pfam           # 25 minutes on one thread
     python benchmarks/structure_real.py --data ../shared/data --part pfam --quick   # three small families
@@ -65,7 +65,7 @@ COMPARED = "PF00018"
 LINEAR = "linear masked model"
 MASKED = "masked model of all families"
 MASK_RATE = 0.3
-SEQUENCES = 20
+SEQUENCES = 4
 """Of a family, of whose maps the masked model's is the mean."""
 
 
@@ -164,8 +164,9 @@ ARMS: Mapping[str, Callable[[Family], Doubles]] = {
 
 
 def masked_model(out: Path, alignments: Mapping[str, Path], minutes: float) -> str:
-    """The folder of one masked model of the rows of all families, without their gaps."""
-    path = out / "all-families.fasta"
+    """The folder of one masked model of the rows of all these families, without their gaps."""
+    name = "all-families" if len(alignments) > 3 else "three-families"
+    path = out / f"{name}.fasta"
     if not path.exists():
         rows = (
             (f"{name}-{n}", row)
@@ -175,7 +176,7 @@ def masked_model(out: Path, alignments: Mapping[str, Path], minutes: float) -> s
         letters = ((name, re.sub(r"[-.]", "", row).upper()) for name, row in rows)
         path.write_text("".join(f">{name}\n{own}\n" for name, own in letters if own))
     flags = {"masking": {"rate": MASK_RATE}, "model": {"size": "tiny", "layers": "everywhere"}}
-    return str(trained_model(out, "all-families", "protein", [path], flags, 0, minutes).path)
+    return str(trained_model(out, name, "protein", [path], flags, 0, minutes).path)
 
 
 def by_masked_model(out: Path, model: str, name: str, first: str, rows: list[str]) -> Doubles:
@@ -190,6 +191,7 @@ def by_masked_model(out: Path, model: str, name: str, first: str, rows: list[str
         method="jacobian",
         family=True,
         sequences=SEQUENCES,
+        separation=1,
         folder=folder / "maps",
         resume=True,
     )

@@ -176,7 +176,8 @@ def sample(
 
     drawn = draw_sample(domain, out, n=n, seed=seed)
     if json_output:
-        print_json({"files": [str(path) for path in drawn.files], "truth": str(drawn.truth)})
+        files, apart = ([str(path) for path in own] for own in (drawn.files, drawn.apart))
+        print_json({"files": files, "apart": apart, "truth": str(drawn.truth)})
     else:
-        for path in (*drawn.files, drawn.truth):
+        for path in (*drawn.files, *drawn.apart, drawn.truth):
             say(str(path))

@@ -60,7 +60,7 @@ def structure(
         typer.Option(
             "--together/--apart",
             help="Hide all units of one name (records of a code) together, and judge each pair of names "
-            "once: what comes again tells by itself what it is. Default: by domain.",
+            "once: any record of a code tells what its other records are. Default: by domain.",
         ),
     ] = None,
     both_strands: Annotated[
@@ -76,7 +76,7 @@ def structure(
         typer.Option(
             min=0,
             help="Compare every pair with those of so many null models of its sequence, about as far apart: "
-            "gives z and p, and takes as many times the work.",
+            "gives z and p, and takes as many times the work. With few, few pairs can have a small p.",
         ),
     ] = 0,
     null_model: Annotated[
@@ -153,6 +153,7 @@ def structure(
 
     from seqmlm.cli.console import ScoringConsole
     from seqmlm.cli.output import number, print_facts, print_json
+    from seqmlm.tasks.score_plan import about
     from seqmlm.tasks.structure import dry_run as estimate
     from seqmlm.tasks.structure import map_structure
     from seqmlm.tasks.structure_plan import StructureConfig
@@ -169,6 +170,8 @@ def structure(
             result = map_structure(config, sys.stdout, console)
     if not estimating:
         tell(result.sentence())
+    if estimating and not json_output:
+        work["seconds"] = about(work["seconds"])
     told = work if estimating else result.to_dict() if json_output else result.figures()
     if json_output:
         print_json(told)

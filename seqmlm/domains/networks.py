@@ -45,13 +45,8 @@ class NetworkDecoder(Decoder):
     """
 
     measure: str = "auprc"
-    named: bool = True
     lag: ClassVar[str]
     fewest: ClassVar[int] = 1
-
-    @abstractmethod
-    def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
-        """(N,) the name of each unit."""
 
     def shown(self, record: Record, name: str) -> str:
         """A name as people read it, once all records are known; by default as it is.

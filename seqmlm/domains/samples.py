@@ -19,17 +19,23 @@ class Sample:
     Args:
         files: the data, in the domain's ordinary format.
         truth: the JSON file with what was planted (docs/SAMPLES.md).
+        apart: further data, which are read where they are named.
     """
 
     files: tuple[Path, ...]
     truth: Path
+    apart: tuple[Path, ...] = ()
 
 
 TRUTH = "truth.json"
 
 
 def write_sample(
-    out: Path, name: str, lines: Iterable[str] | Mapping[str, Iterable[str]], truth: Mapping[str, Any]
+    out: Path,
+    name: str,
+    lines: Iterable[str] | Mapping[str, Iterable[str]],
+    truth: Mapping[str, Any],
+    apart: Mapping[str, Iterable[str]] | None = None,
 ) -> Sample:
     """Write the data `name` and `truth.json` into the folder `out`, made if missing.
 
@@ -38,15 +44,19 @@ def write_sample(
         name: of the data file; of the folder of data files, where there are several.
         lines: of the file; or of each file, by its path below the folder.
         truth: see `write_truth`.
+        apart: lines of further files, by name.
     """
+    apart = apart or {}
     files = (
         {f"{name}/{inner}": own for inner, own in lines.items()}
         if isinstance(lines, Mapping)
         else {name: lines}
     )
-    for file, own in files.items():
+    for file, own in {**files, **apart}.items():
         write_lines(out / file, own)
-    return Sample(files=(out / name,), truth=write_truth(out, truth))
+    return Sample(
+        files=(out / name,), truth=write_truth(out, truth), apart=tuple(out / file for file in apart)
+    )
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -61,15 +61,13 @@ class Decoder(ABC):
         separation: the least distance |i - j| of units whose pair is judged.
         apc: whether the average product correction is made before pairs are judged.
         measure: name of the field's own measure where a truth is given, such as "uuas".
-        named: whether units have names that come again. together: whether those of one name are hidden
-            together.
+        together: whether units of one name are hidden together; None in a field that does not say which are.
     """
 
     separation: int = 1
     apc: bool = False
     measure: str
-    named: bool = False
-    together: bool = False
+    together: bool | None = None
 
     def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
         """(N,) what each unit names; by default how it is spelled."""

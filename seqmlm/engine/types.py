@@ -36,7 +36,8 @@ class Encoding:
         positions: (L,) position ids when they are not 0..L-1 (a set of codes shares one), or None.
         weights: (L,) training loss weights, or None for all 1.
         symbols: (L,) number of what a token names, equal if two tokens name the same (an identifier in its
-            scope, the family of a code), -1 if it names nothing; or None. Read by maskers, not by models.
+            scope, the family of a code), -1 if it names nothing; or None. Read by maskers and maps, not by
+            models.
         channels: further per-token inputs, each (L,).
     """
 

@@ -15,7 +15,7 @@ from seqmlm.data.problems import Problems
 from seqmlm.engine.types import Encoding
 from seqmlm.engine.units import EXACT, ONE_PASS
 from seqmlm.errors import SeqmlmError
-from seqmlm.inference.batches import batches, characters, encoded, forward_tokens, input_bytes
+from seqmlm.inference.batches import Encoded, batches, characters, encoded, forward_tokens, input_bytes
 from seqmlm.inference.calibrations import CASCADE
 from seqmlm.inference.detector import ESCALATE
 from seqmlm.inference.session import Session, digest
@@ -55,8 +55,15 @@ def work_of(
     Returns:
         None where the input can be read only once. Records that cannot be read count nothing.
     """
+    cost = _cost(session, level)
     found = totals(
-        session, _cost(session, level), sources, format=format, options=options, entries=2, once=True
+        session,
+        lambda one: cost(one.encoding),
+        sources,
+        format=format,
+        options=options,
+        entries=2,
+        once=True,
     )
     if found is None:
         return None
@@ -67,7 +74,7 @@ def work_of(
 
 def totals(
     session: Session,
-    cost: Callable[[Encoding], Doubles],
+    cost: Callable[[Encoded], Doubles],
     sources: Sequence[str],
     *,
     format: str | None = None,
@@ -96,12 +103,12 @@ def totals(
             if meter.bytes > stored:  # a block was read amid this batch, and is used from there on
                 each, stored = stored / (seen + own / 2) if stored else each, meter.bytes
             seen += own
-            for _, encoding in encoded(session.domain, session.tokenizer, batch, problems):
-                tokens += len(encoding)
-                key = digest(encoding)
+            for one in encoded(session.domain, session.tokenizer, batch, problems):
+                tokens += len(one.encoding)
+                key = digest(one.encoding)
                 if not (once and key in known):
                     known.add(key)
-                    total += cost(encoding)
+                    total += cost(one)
             if tokens >= LOOK:
                 whole = max(1.0, size / (each * seen or meter.bytes or seen))
                 break

@@ -99,8 +99,9 @@ class Maps:
 
     def refusal(self, encoding: Encoding) -> str | None:
         """Why no map of a sequence is made, or None."""
-        count = len(self.units.numbers(encoding))
-        pairs = count * min(count, self.settings.distance or count)
+        first = self._estimator.representatives(encoding)
+        count, asked = len(first), len(np.unique(first))
+        pairs = asked * min(asked, self.settings.distance or asked)
         if count <= MOST_UNITS and pairs <= 2 * MOST_PAIRS:
             return None
         return f"a sequence of {count:,} units, too many for a map of all pairs"
@@ -124,7 +125,7 @@ class Maps:
     def _copies(self, encoding: Encoding) -> Iterator[tuple[Encoding, int]]:
         times = (1 + self._both) * (1 + (min(self._null, 1) if self._kind == "mirrored" else self._null))
         for window in self._windows(encoding):
-            yield window, times * self._estimator.passes(self._estimator.size(window), len(window))
+            yield window, times * self._estimator.passes_of(window)
 
     def of(self, given: Sequence[Asked]) -> list[DependenceMap]:
         """One map for each, in order; equal sequences are asked about once.
@@ -191,22 +192,28 @@ class Maps:
     def _joined(
         self, encoding: Encoding, windows: Sequence[Encoding], found: Sequence[DependenceMap]
     ) -> DependenceMap:
-        """The map of a sequence from those of its windows."""
+        """The map of a sequence from those of its windows, each pair from the one it is deepest in."""
         if len(windows) == 1:
             return found[0]
         numbers, first = self.units.numbers(encoding), found[0]
+        whole = self._estimator.representatives(encoding)
         size = (len(numbers), len(numbers))
         depth, values, error = np.full(size, -1.0), np.full(size, np.nan), np.full(size, np.nan)
         for window, one in zip(windows, found, strict=True):
-            at = np.searchsorted(numbers, self.units.numbers(window))
+            at = whole[np.searchsorted(numbers, self.units.numbers(window))]
             place = np.arange(len(at))
-            central = np.minimum(place, place[::-1]).astype(np.float64)
-            own, here = np.minimum.outer(central, central), np.ix_(at, at)
-            better = (own > depth[here]) & np.isfinite(one.values)
+            asked = np.flatnonzero(self._estimator.representatives(window) == place)
+            central = np.minimum(place, place[::-1])[asked].astype(np.float64)
+            own, here, there = (
+                np.minimum.outer(central, central),
+                np.ix_(at[asked], at[asked]),
+                np.ix_(asked, asked),
+            )
+            better = (own > depth[here]) & np.isfinite(one.values[there])
             depth[here] = np.where(better, own, depth[here])
-            values[here] = np.where(better, one.values, values[here])
+            values[here] = np.where(better, one.values[there], values[here])
             if one.error is not None:
-                error[here] = np.where(better, one.error, error[here])
+                error[here] = np.where(better, one.error[there], error[here])
         return replace(
             first,
             values=values,

@@ -66,7 +66,7 @@ class Cursor:
         if differing:
             raise StateError(
                 f"cannot continue {self._out}: {'; '.join(differing)}; give what was given before, or "
-                "score again without --resume"
+                "run the command again without --resume"
             )
         position: Position = found["position"]
         return position
@@ -99,8 +99,8 @@ class Cursor:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # damaged, or no file of ours
         raise StateError(
-            f"cannot continue {self._out}: {self.path} is not a cursor this version can read; score again "
-            "without --resume"
+            f"cannot continue {self._out}: {self.path} is not a cursor this version can read; run the "
+            "command again without --resume"
         )
 
     def save(self, position: Position) -> None:

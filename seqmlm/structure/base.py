@@ -51,7 +51,8 @@ class StructureSettings:
         candidates: token ids that may stand at a place; None for all ordinary ones.
         together: units that name the same thing (`Encoding.symbols`) are hidden, or changed, together, and
             the first of them stands for all: what one record of a code tells of another that comes again is
-            told by the later records, too, so that records one at a time hardly depend on anything.
+            told by the later records, too, so that records one at a time hardly depend on anything. Of
+            "attention" they have the mean; "pmi" and "couplings" hide nothing.
         window: of "pmi": units apart that count as together.
 
     Raises:
@@ -172,16 +173,19 @@ class Estimator(ABC):
         count = int(numbers.max(initial=-1)) + 1
         return Places(encoding, at, unit, count, np.stack([first[near], second[near]], axis=1), repeats)
 
-    def standing(self, encoding: Encoding) -> Longs:
+    def representatives(self, encoding: Encoding) -> Longs:
         """(N,) for each unit the one that stands for it: itself, or the first that names the same."""
-        if not self.settings.together:
-            return np.arange(len(self.units.numbers(encoding)))
-        first = first_named(encoding, self._space.is_special)[self.units.places(encoding)]
-        return unit_numbers(encoding)[first]
+        found = np.arange(len(self.units.numbers(encoding)))
+        if self.settings.together:
+            numbers = unit_numbers(encoding)
+            inside = numbers >= 0
+            own = numbers[first_named(encoding, self._space.is_special)]
+            np.minimum.at(found, numbers[inside], own[inside])
+        return found
 
-    def size(self, encoding: Encoding) -> int:
-        """How many places `passes` is about."""
-        return len(self.places(encoding).at)
+    def passes_of(self, encoding: Encoding) -> int:
+        """Copies that a sequence takes."""
+        return self.passes(len(self.places(encoding).at), len(encoding))
 
     def pairs(self, units: int) -> int:
         """Pairs of a sequence of units of one token."""
@@ -210,11 +214,14 @@ class Estimator(ABC):
             error: as `directed`; of units of several tokens there is none.
         """
         own = self.settings
-        if places.count == len(places.at):
-            values = directed
+        if len(np.unique(places.unit)) == len(places.unit):  # a token a unit; of some units there is none
+            values, error = (
+                None if one is None else _spread(one, places.unit, places.count) for one in (directed, error)
+            )
         else:
             error = None
             values = aggregated(directed, places.unit, places.count, columns=own.columns, rows=own.rows)
+        assert values is not None
         if error is not None:
             error = np.sqrt(symmetrized(error**2)) / (np.sqrt(2) if own.symmetric == "mean" else 1.0)
         values = symmetrized(values, own.symmetric)
@@ -233,6 +240,13 @@ class Estimator(ABC):
                 f"{self.name} tries every symbol at every place, and there are {len(self.alphabet):,}: "
                 f"{remedy}"
             )
+
+
+def _spread(values: Doubles, at: Longs, count: int) -> Doubles:
+    """(count, count) with the values of some units (M, M) at their places, NaN elsewhere."""
+    made = np.full((count, count), np.nan)
+    made[np.ix_(at, at)] = values
+    return made
 
 
 def first_named(encoding: Encoding, special: Bools) -> Longs:

@@ -189,7 +189,7 @@ class Fast(Exact):
 
     def _strongest(self, places: Places, values: Doubles) -> Longs:
         """Which pairs are computed exactly."""
-        most = round(self.settings.exact_pairs * places.count)
+        most = round(self.settings.exact_pairs * len(np.unique(places.unit)))
         own = symmetrized(values)[places.pairs[:, 0], places.pairs[:, 1]]
         return np.sort(np.argsort(-own, kind="stable")[:most])
 

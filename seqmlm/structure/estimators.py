@@ -83,18 +83,18 @@ class Cpmi(Estimator):
             found.append(self.finished(whole, values, passes=len(own)))
         return found
 
-    def size(self, encoding: Encoding) -> int:
-        return len(self._asked(encoding))
+    def passes_of(self, encoding: Encoding) -> int:
+        return self.passes(len(self._chosen(encoding)), len(encoding))
 
-    def _asked(self, encoding: Encoding) -> Longs:
+    def _chosen(self, encoding: Encoding) -> Longs:
         """(M,) units that are asked."""
         own = np.flatnonzero(np.diff(self.units.symbols_of(encoding)[0]))
-        found: Longs = own[self.standing(encoding)[own] == own]
+        found: Longs = own[self.representatives(encoding)[own] == own]
         return found
 
     def _copies(self, encoding: Encoding) -> Longs:
         """(C, 2) units that are hidden together; one alone is there twice."""
-        own = self._asked(encoding)
+        own = self._chosen(encoding)
         first, second = np.triu_indices(len(own), 1)
         pairs = np.stack([own[first], own[second]], axis=1)
         if self.settings.distance is not None:
@@ -103,9 +103,9 @@ class Cpmi(Estimator):
 
     def _queries(self, encoding: Encoding, copies: Longs) -> list[Query]:
         step = max(1, QUERY_TOKENS // max(1, len(encoding)))
-        standing = self.standing(encoding)
-        same = np.argsort(standing, kind="stable")  # units, those for which one unit stands side by side
-        counts = np.bincount(standing, minlength=len(standing))
+        first = self.representatives(encoding)
+        same = np.argsort(first, kind="stable")  # units, those that one represents side by side
+        counts = np.bincount(first, minlength=len(first))
         begins = np.cumsum(counts) - counts
         made = []
         for begin in range(0, len(copies), step):
@@ -219,7 +219,11 @@ class Attention(Estimator):
         for encoding in encodings:
             places = self.places(encoding)
             weights = self._conditionals.attentions(encoding).mean(axis=(0, 1), dtype=np.float64)
-            directed = weights[np.ix_(places.at, places.at)]
+            share = np.zeros((len(places.at), len(encoding)))
+            for place, position in enumerate(places.at.tolist()):
+                own = [position, *places.repeats.get(position, ())]
+                share[place, own] = 1 / len(own)
+            directed = share @ weights @ share.T
             first, second = places.pairs.T
             kept = both_ways(places, directed[first, second], directed[second, first])
             found.append(self.finished(places, kept, passes=1))
@@ -322,7 +326,7 @@ class Pmi(Estimator):
         found = []
         for encoding, own in zip(encodings, spelled, strict=True):
             count = len(own)
-            asked = np.flatnonzero(self.standing(encoding) == np.arange(count))
+            asked = np.flatnonzero(self.representatives(encoding) == np.arange(count))
             first, second = (asked[one] for one in np.triu_indices(len(asked), 1))
             near = second - first <= (self.settings.distance or count)
             pairs = np.stack([first[near], second[near]], axis=1)
@@ -357,14 +361,20 @@ class Auto(Estimator):
             return self._best.name
         return f"{self._best.name} up to {self._longest} units, {self._cheap.name} beyond"
 
-    def _of(self, units: int) -> Estimator:
-        return self._best if units <= self._longest else self._cheap
+    def _of(self, places: int) -> Estimator:
+        return self._best if places <= self._longest else self._cheap
+
+    def _for(self, encoding: Encoding) -> Estimator:
+        return self._of(len(self.places(encoding).at))
 
     def passes(self, units: int, tokens: int) -> int:
         return self._of(units).passes(units, tokens)
 
+    def passes_of(self, encoding: Encoding) -> int:
+        return self._for(encoding).passes_of(encoding)
+
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
-        chosen = [self._of(self.size(one)) for one in encodings]
+        chosen = [self._for(one) for one in encodings]
         found: dict[int, DependenceMap] = {}
         for estimate in dict.fromkeys(chosen):
             own = [number for number, one in enumerate(chosen) if one is estimate]

@@ -168,7 +168,10 @@ def nulls(
     inside = np.flatnonzero(movable >= 0)
     starts = inside[np.r_[True, np.diff(movable[inside]) != 0]] if len(inside) else inside
     if len(starts) != len(np.unique(movable[inside])) or encoding.positions is not None or encoding.channels:
-        raise UsageError("a null model moves units, and the units of these sequences cannot be moved alone")
+        raise UsageError(
+            "a null model moves units, and the units of these sequences cannot be moved alone: leave out "
+            "--null"
+        )
     blocks = np.split(inside, np.searchsorted(inside, starts[1:]))
     units = [tuple(encoding.ids[block].tolist()) for block in blocks]
     for number in range(1 if kind == "mirrored" else count):
@@ -184,10 +187,13 @@ def nulls(
 
 def _moved(encoding: Encoding, inside: Longs, blocks: Sequence[Longs]) -> Encoding:
     taken = np.concatenate(blocks) if blocks else inside
-    ids, groups = encoding.ids.copy(), encoding.groups.copy()
+    ids, groups, symbols = encoding.ids.copy(), encoding.groups.copy(), encoding.symbols
     ids[inside] = encoding.ids[taken]
+    if symbols is not None:
+        symbols = symbols.copy()
+        symbols[inside] = symbols[taken]
     groups[inside] = np.repeat(np.arange(len(blocks)), [len(one) for one in blocks])
-    return Encoding(ids=ids, groups=groups)
+    return Encoding(ids=ids, groups=groups, symbols=symbols)
 
 
 def _dinucleotide(units: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Longs:
@@ -248,7 +254,8 @@ def against(own: DependenceMap, others: Sequence[DependenceMap]) -> DependenceMa
         z: distance from the mean of the null pairs in their standard deviations. p: the share of all pairs,
         of the null maps and of this one, that are at least as dependent. (Pairs of one map go up and down
         together: among those of the null maps alone, more than a share alpha of a shuffle's pairs would have
-        p <= alpha. Together they are exchangeable, and no more have it on average.)
+        p <= alpha. Together they are exchangeable, and no more have it on average. With M null maps, no more
+        than a share alpha (M + 1) of the pairs can have it.)
     """
     size = len(own)
     place = np.arange(size)

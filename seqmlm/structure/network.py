@@ -24,6 +24,9 @@ Marks = NDArray[np.int8]
 LINKED, INDIRECT, APART, UNTOLD = 1, 2, 0, -1
 """What a truth says of two units: that they depend on each other, only through others, not, or nothing."""
 
+SEEN = 3
+"""Sequences from which a link is listed by its value: the mean of one or two may be anything."""
+
 _ADDED = 0.1  # to every count, so that a pair that never meets has a finite PMI
 
 
@@ -162,7 +165,7 @@ class Pool:
         return number
 
     def links(self, fewest: int = 1) -> list[Link]:
-        """All pairs with a value, the strongest first.
+        """All pairs with a value, the strongest first, but those that fewer than `SEEN` sequences have last.
 
         Args:
             fewest: sequences that a pair is in at least; others are left out, and prune nothing.
@@ -191,7 +194,7 @@ class Pool:
                     truth=own.truth,
                 )
             )
-        return sorted(found, key=lambda one: (-one.value, one.first, one.second))
+        return sorted(found, key=lambda one: (one.count < SEEN, -one.value, one.first, one.second))
 
 
 def _joined(known: int, here: Marks) -> int:

@@ -9,7 +9,7 @@ there a second time: of standard input there are rows alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -36,11 +36,11 @@ from seqmlm.reports.page import Cell, Page
 from seqmlm.streams.cursor import differences
 from seqmlm.streams.sinks import Fields, tsv_cell, unwritable
 from seqmlm.structure.graphs import Component, graphml
-from seqmlm.structure.maps import DependenceMap
+from seqmlm.structure.maps import DependenceMap, Doubles
 from seqmlm.tasks.corpus import shown_name
 from seqmlm.tasks.gaps import Written, keep_report, write_rows
 from seqmlm.tasks.score_plan import about
-from seqmlm.tasks.structure_plan import EDGES, LAYERS, Plan, StructureConfig, StructureCounts
+from seqmlm.tasks.structure_plan import EDGES, LAYERS, Plan, Shaped, StructureConfig, StructureCounts
 
 REPORT, SETTINGS = "report.html", "settings.json"
 
@@ -49,6 +49,9 @@ PICTURED = 20
 
 LISTED = 10
 """Strongest edges of each of them that are listed."""
+
+LONG = 3600.0
+"""Seconds from which a person is told what would take less."""
 
 KEPT_BYTES = 64 << 20
 """Larger files are not copied into the run of MLflow."""
@@ -155,7 +158,7 @@ class StructureResult:
 
 def _own(name: str) -> str:
     """What the summary calls a figure of the field, which may have the name of one that all fields have."""
-    return f"field_{name}" if name in MEASURES else name
+    return f"field_{name}" if name in (*MEASURES, "prevalence") else name
 
 
 def _shown(count: int, sensitive: bool, what: str = "sequence") -> str:
@@ -201,6 +204,7 @@ def _mapped(config: StructureConfig, stdout: TextIO, told: Progress, *, kept: bo
                 source=str(config.truth),
                 remedy="give the truth of these sequences: it names them as their file does",
             )
+    plan.check()
     told.message(_chosen(plan))
     counts = StructureCounts()
     written = _rows(plan, counts, stdout, told)
@@ -224,7 +228,10 @@ def _chosen(plan: Plan) -> str:
     if "-" in plan.config.paths:
         return found
     work = estimate(plan)
-    return f"{found}; about {work.passes:,.0f} masked copies, {about(work.seconds)} by estimate"
+    if not work.passes:
+        return found
+    less = "; --method cpmi takes less" if work.seconds > LONG and plan.config.method == "cmi" else ""
+    return f"{found}; about {work.passes:,.0f} masked copies, {about(work.seconds)} by estimate{less}"
 
 
 class Work(NamedTuple):
@@ -237,18 +244,22 @@ class Work(NamedTuple):
 def estimate(plan: Plan) -> Work:
     """What all maps take, by the input and the model, never by a clock."""
 
-    def cost(encoding: Any) -> np.ndarray[Any, Any]:
-        if plan.maps.refusal(encoding) is not None:
-            return np.zeros(2)
-        return np.array([plan.maps.passes(encoding), plan.maps.cost(encoding)], dtype=np.float64)
+    def cost(shaped: Iterable[Shaped]) -> Doubles:
+        every = [(plan.maps.passes(x), plan.maps.cost(x)) for one in shaped for x in one.encodings]
+        found: Doubles = np.sum([(0.0, 0.0), *every], axis=0)
+        return found
 
     if plan.through is not None:
-        every = [cost(encoding) for one in plan.again() for encoding in one.encodings]
-        passes, tokens = np.sum([np.zeros(2), *every], axis=0).tolist()
+        passes, tokens = cost(plan.again()).tolist()
     else:
-        config = plan.config
+        config, problems = plan.config, Problems("skip", sensitive=plan.session.card.sensitive)
         found = totals(
-            plan.session, cost, config.paths, format=config.format, options=plan.options, entries=2
+            plan.session,
+            lambda one: cost(plan.shaped([one], problems)),
+            config.paths,
+            format=config.format,
+            options=plan.options,
+            entries=2,
         )
         assert found is not None  # standard input is refused before
         (passes, tokens), _ = found
@@ -554,7 +565,8 @@ def _sequences(made: Page, plan: Plan, results: Results, count: int) -> None:
         if picture is not None:
             made.section(one.record.id, Markup(picture))
         known = frozenset[Pair]() if one.truth is None else one.truth.edges
-        values, units = one.dependence.values, [" ".join(text.split()) for text in one.units]
+        values = one.dependence.values
+        units = [" ".join(text.split()) or repr(text)[1:-1] for text in one.units]
         made.matrix(
             one.record.id if picture is None else "",
             values,

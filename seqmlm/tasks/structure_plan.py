@@ -31,7 +31,7 @@ from seqmlm.inference.session import NO_ENCODING, Session
 from seqmlm.streams.cursor import file_facts
 from seqmlm.streams.sinks import Fields, Schema
 from seqmlm.structure.base import StructureSettings
-from seqmlm.structure.maps import DependenceMap, Null, Over
+from seqmlm.structure.maps import DependenceMap, Null, Over, nulls
 from seqmlm.tasks.gaps import GapConfig, placed
 
 Longs = NDArray[np.int64]
@@ -48,8 +48,8 @@ class StructureConfig(GapConfig):
     Args:
         method, estimator, distance, columns, rows, symmetric, steps, k, seed: as of `StructureSettings`.
         apc: correct maps by the average product; None for what the field does.
-        together: units of one name are hidden together, and a pair of names has one value, that of the first
-            unit of each; None for what the field does.
+        together: units of one name are hidden together, and a pair of names has one value, at the first unit
+            of each; None for what the field does.
         separation: least distance of units whose pair is judged; None for the field's.
         both_strands: a map is the mean over both strands.
         null, null_model: null models of each sequence by which pairs get z and p, 0 for none; and their kind.
@@ -120,7 +120,7 @@ class StructureConfig(GapConfig):
         own = {name: getattr(self, name) for name in names}
         for name in ("apc", "together"):
             if own[name] is None:
-                own[name] = decoder is not None and getattr(decoder, name)
+                own[name] = bool(getattr(decoder, name, False))
         return StructureSettings(**own)
 
     def request(self, session: Session) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Shaped(NamedTuple):
     family: Family | None
 
 
-def named(encoding: Encoding, names: Sequence[str]) -> Encoding:
+def with_names(encoding: Encoding, names: Sequence[str]) -> Encoding:
     """A sequence whose units (N,) have these names as symbols."""
     _, number = np.unique(np.array(names, dtype=np.object_), return_inverse=True)
     return replace(encoding, symbols=np.append(number, -1)[unit_numbers(encoding)].astype(np.int32))
@@ -207,9 +207,9 @@ class Plan:
             told.message(f"{error}: pairs have values, and none is taken for an edge")
         if self.decoder is not None and config.separation is not None:
             self.decoder.separation = config.separation
-        if config.together and not (self.decoder is not None and self.decoder.named):
+        if config.together and (self.decoder is None or self.decoder.together is None):
             raise UsageError(
-                f"units of domain {session.domain.name} have no names that come again: leave out --together"
+                f"domain {session.domain.name} does not say which units have one name: leave out --together"
             )
         given = config.separation or 1
         self.separation = given if self.decoder is None else self.decoder.separation
@@ -224,6 +224,16 @@ class Plan:
             corpus=self.corpus(),
             both_strands=config.both_strands,
         )
+
+    def check(self) -> None:
+        """Refuse null models of sequences whose units cannot be moved, by the first sequence.
+
+        Raises:
+            UsageError: it is one of these.
+        """
+        if self.config.null and (first := next(self.again(), None)) is not None:
+            space, kind = self.session.tokenizer.space, self.config.null_model
+            next(nulls(first.encodings[0], space, 1, kind=kind))
 
     @property
     def columns(self) -> Schema:
@@ -253,13 +263,13 @@ class Plan:
         if family is not None:
             record = replace(record, raw=family.members[0].raw)
             family.check([len(self.maps.units.numbers(one)) for one in encodings])
-        for one in encodings:
-            if (reason := self.maps.refusal(one)) is not None:
-                raise DataError(reason, remedy="cut the sequence into parts, or give a smaller --distance")
         units = self._spelled(record, encodings[0])
         if self.maps.settings.together:
             assert self.decoder is not None
-            encodings = [named(one, self.decoder.names(record, units)) for one in encodings]
+            encodings = [with_names(one, self.decoder.names(record, units)) for one in encodings]
+        for one in encodings:
+            if (reason := self.maps.refusal(one)) is not None:
+                raise DataError(reason, remedy="cut the sequence into parts, or give a smaller --distance")
         return Shaped(record, units, encodings, family)
 
     def _spelled(self, record: Record, encoding: Encoding) -> list[str]:

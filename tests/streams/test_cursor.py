@@ -103,7 +103,7 @@ def test_a_broken_cursor_is_refused_and_can_be_started_over(folder: Path, damage
         }
         assert bad[damage] != whole
         cursor.path.write_bytes(bad[damage])
-    with pytest.raises(StateError, match="score again without --resume"):
+    with pytest.raises(StateError, match="run the command again without --resume"):
         cursor.load()
     assert cursor.unfinished() is None
     assert cursor.begun() == {}

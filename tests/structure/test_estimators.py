@@ -123,6 +123,7 @@ def test_exact_is_the_information_of_the_mean_of_both_joints() -> None:
 # "ACGTTGA" by its letters: A at 1 and 7, C at 2, G at 3 and 6, T at 4 and 5.
 NAMED = replace(SEQUENCE, symbols=np.array([-1, 0, 1, 2, 3, 3, 2, 0, -1], dtype=np.int32))
 LETTERS = ((1, 7), (2,), (3, 6), (4, 5))
+APART = tuple((place,) for place in PLACES)
 
 
 def everywhere(places: tuple[int, ...], token: int) -> list[tuple[int, int]]:
@@ -158,6 +159,68 @@ def test_units_of_one_name_are_hidden_and_changed_together() -> None:
         known = np.isfinite(found.values)
         assert known.sum() == 12, "one value for each pair of names, at the first unit of both"
         assert known[np.ix_([4, 5, 6], range(7))].sum() == 0
+
+
+def test_topk_and_gibbs_of_units_of_one_name_come_to_the_stationary_law() -> None:
+    [found] = made(DNA, **four(estimator="topk", k=4, together=True)).maps([NAMED])
+    [sampled] = made(DNA, **four(estimator="gibbs", steps=400, together=True)).maps([NAMED])
+    assert sampled.error is not None
+    ask, symbols = Naive(DNA, ALPHABET), ALPHABET.tolist()
+    apart, errors = [], []
+    for one, two in combinations(LETTERS, 2):
+        i, j = one[0] - 1, two[0] - 1
+        given_i, given_j = (
+            np.stack(
+                [
+                    np.exp(ask(changed(SEQUENCE, *everywhere(x, a), *everywhere(y, MASK)), y[0]))
+                    for a in symbols
+                ]
+            )
+            for x, y in ((one, two), (two, one))
+        )
+        of_i, of_j = law(given_i, given_j)
+        sides = [
+            entropy(of_j @ given_j) - of_j @ entropy(given_j),
+            entropy(of_i @ given_i) - of_i @ entropy(given_i),
+        ]
+        assert found.values[i, j] == pytest.approx(np.mean(sides), abs=1e-6)
+        apart.append(sampled.values[i, j] - found.values[i, j])
+        errors.append(sampled.error[i, j])
+    assert np.sqrt(np.mean(np.square(apart))) < 3 * np.sqrt(np.mean(np.square(errors))) + 1e-4
+
+
+def test_fast_computes_all_pairs_of_names_exactly_if_it_may() -> None:
+    [found], [exact] = (
+        made(DNA, **four(estimator=name, exact_pairs=9.0, together=True)).maps([NAMED])
+        for name in ("fast", "exact")
+    )
+    np.testing.assert_allclose(found.values, exact.values, atol=1e-6)
+    [fewer] = made(DNA, **four(estimator="fast", exact_pairs=0.5, together=True)).maps([NAMED])
+    assert fewer.details["exact_pairs"] == 2, "half of four names"
+    assert fewer.passes == made(DNA, **four(estimator="fast", exact_pairs=0.5)).passes(4, 9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"estimator": "exact"}, {"estimator": "topk", "k": 2}, {"method": "cpmi"}, {"method": "attention"}],
+    ids=str,
+)
+def test_names_of_units_of_several_tokens_have_one_value_a_pair(settings: dict[str, Any]) -> None:
+    two_each = replace(
+        DNA.tokenizer.encode("ACGTACGT"),
+        groups=np.array([-1, 0, 0, 1, 1, 2, 2, 3, 3, -1], np.int32),
+        symbols=np.array([-1, 0, 0, 1, 1, 0, 0, 1, 1, -1], np.int32),
+    )
+    [found] = made(DNA, **four(together=True, **settings)).maps([two_each])
+    assert np.argwhere(np.isfinite(found.values)).tolist() == [[0, 1], [1, 0]]
+
+
+def test_attention_of_names_is_the_mean_over_their_units() -> None:
+    [found] = made(DNA, **four(method="attention", together=True)).maps([NAMED])
+    weights = Conditionals(DNA.rows).attentions(SEQUENCE).mean(axis=(0, 1))
+    for one, two in combinations(LETTERS, 2):
+        both = weights[np.ix_(one, two)].mean() + weights[np.ix_(two, one)].mean()
+        assert found.values[one[0] - 1, two[0] - 1] == pytest.approx(both / 2)
 
 
 def test_units_that_name_different_things_are_as_if_they_named_nothing() -> None:
@@ -320,39 +383,52 @@ def test_words_have_the_largest_column_and_the_mean_row_of_their_tokens(words: L
     assert found.error is None
 
 
-def test_jacobian_is_that_of_its_authors() -> None:
-    [found] = made(DNA, **four(method="jacobian")).maps([SEQUENCE])
-    ask = Naive(DNA, ALPHABET)
-    moved = np.zeros((7, 4, 7, 4))
-    for i in PLACES:
+@pytest.mark.parametrize("names", [APART, LETTERS], ids=["apart", "together"])
+def test_jacobian_is_that_of_its_authors(names: tuple[tuple[int, ...], ...]) -> None:
+    [found] = made(DNA, **four(method="jacobian", together=names is LETTERS)).maps([NAMED])
+    ask, firsts = Naive(DNA, ALPHABET), [own[0] for own in names]
+    moved = np.zeros((len(names), 4, len(names), 4))
+    for i, own in enumerate(names):
         for n, a in enumerate(ALPHABET.tolist()):
-            for j in PLACES:
-                moved[i - 1, n, j - 1] = ask(changed(SEQUENCE, (i, a)), j) - ask(SEQUENCE.ids, j)
+            for j, other in enumerate(firsts):
+                moved[i, n, j] = ask(changed(SEQUENCE, *everywhere(own, a)), other) - ask(SEQUENCE.ids, other)
     for axis in range(4):
         moved -= moved.mean(axis, keepdims=True)
     moved = (moved + moved.transpose(2, 3, 0, 1)) / 2
-    expected = np.sqrt((moved**2).sum((1, 3)))
-    np.fill_diagonal(expected, np.nan)
-    np.testing.assert_allclose(found.values, expected, atol=1e-5)
+    norms = np.sqrt((moved**2).sum((1, 3)))
+    np.testing.assert_allclose(found.values, of_names(norms, firsts), atol=1e-5)
     assert not found.nats
 
 
-def test_dependency_is_the_largest_change_of_log_odds() -> None:
-    [found] = made(DNA, **four(method="dependency")).maps([SEQUENCE])
-    ask = Naive(DNA, ALPHABET)
+def of_names(values: Doubles, firsts: list[int]) -> Doubles:
+    """The map of all units, which is about the first ones of names alone."""
+    made = np.full((7, 7), np.nan)
+    np.fill_diagonal(values, np.nan)
+    made[np.ix_([at - 1 for at in firsts], [at - 1 for at in firsts])] = values
+    return made
+
+
+@pytest.mark.parametrize("names", [APART, LETTERS], ids=["apart", "together"])
+def test_dependency_is_the_largest_change_of_log_odds(names: tuple[tuple[int, ...], ...]) -> None:
+    [found] = made(DNA, **four(method="dependency", together=names is LETTERS)).maps([NAMED])
+    ask, firsts = Naive(DNA, ALPHABET), [own[0] for own in names]
 
     def odds(ids: NDArray[np.int32], at: int) -> Doubles:
         p = np.exp(ask(ids, at))
         return np.asarray(np.log2(p / (1 - p)))
 
-    directed = np.full((7, 7), np.nan)
-    for i in PLACES:
-        for j in PLACES:
+    directed = np.full((len(names), len(names)), np.nan)
+    for i, own in enumerate(names):
+        for j, other in enumerate(firsts):
             if i != j:
-                base = odds(SEQUENCE.ids, j)
-                moves = [np.abs(odds(changed(SEQUENCE, (i, a)), j) - base) for a in ALPHABET.tolist()]
-                directed[i - 1, j - 1] = np.max(moves)
-    np.testing.assert_allclose(found.values, symmetrized(directed, "max"), atol=1e-4)
+                base = odds(SEQUENCE.ids, other)
+                moves = [
+                    np.abs(odds(changed(SEQUENCE, *everywhere(own, a)), other) - base)
+                    for a in ALPHABET.tolist()
+                ]
+                directed[i, j] = np.max(moves)
+    expected = of_names(symmetrized(directed, "max"), firsts)
+    np.testing.assert_allclose(found.values, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "modernbert", "esm"])

@@ -108,10 +108,25 @@ def test_units_of_several_tokens_are_moved_whole() -> None:
     for one in nulls(encoding, space, 5):
         units = [tuple(one.ids[one.groups == number].tolist()) for number in range(3)]
         assert sorted(units) == [(10, 11), (12,), (13, 14)]
+    named = replace(encoding, symbols=np.array([-1, 7, 7, 8, 9, 9, -1], np.int32))
+    for one in nulls(named, space, 5):
+        assert one.symbols is not None
+        names = {10: 7, 11: 7, 12: 8, 13: 9, 14: 9}
+        assert one.symbols[1:-1].tolist() == [names[token] for token in one.ids[1:-1].tolist()]
     with pytest.raises(UsageError, match="cannot be moved alone"):
         list(nulls(replace(encoding, groups=np.array([-1, 0, 1, 0, 2, 2, -1], np.int32)), space, 1))
     with pytest.raises(UsageError, match="cannot be moved alone"):
         list(nulls(replace(encoding, positions=np.arange(7, dtype=np.int32)), space, 1))
+
+
+def test_sequences_of_one_length_are_shuffled_apart() -> None:
+    space = replace(TOKENIZER.space, size=60, special=(0, 1, 2, 3), pad=0, start=1, end=2, mask=3, unk=None)
+    orders = []
+    for first in (10, 30):
+        ids = np.r_[1, np.arange(first, first + 20), 2].astype(np.int32)
+        encoding = Encoding(ids=ids, groups=np.r_[-1, np.arange(20), -1].astype(np.int32))
+        orders.append([(one.ids[1:-1] - first).tolist() for one in nulls(encoding, space, 3)])
+    assert len({tuple(order) for own in orders for order in own}) == 6
 
 
 def _map(rng: np.random.Generator, size: int = 30) -> DependenceMap:

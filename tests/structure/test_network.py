@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from copy import deepcopy
 
 import networkx as nx
 import numpy as np
@@ -77,6 +78,12 @@ def test_values_counts_and_lags_of_a_pool(pool: Pool) -> None:
     assert [one.truth for one in (ab, ac, bc)] == [LINKED, INDIRECT, APART]
     assert ab.pmi == pytest.approx(math.log(3.1 * 3 / (3.1 * 3.1)))
     assert [one.first + one.second for one in pool.links(fewest=3)] == ["ab"]
+
+
+def test_links_of_one_or_two_sequences_come_last(pool: Pool) -> None:
+    made = deepcopy(pool)
+    made.add(["x", "y"], square(2, {(0, 1): 99.0}), near=np.zeros((2, 2), dtype=np.bool_), times={})
+    assert [one.first + one.second for one in made.links()] == ["ab", "xy", "ac", "cb"]
 
 
 def link(value: float, truth: int, *, pmi: float = 0.0, near: int = 0, direct: bool = True) -> Link:

@@ -35,8 +35,11 @@ class Equal:
     def passes(self, units: int, tokens: int) -> int:
         return units
 
-    def size(self, encoding: Encoding) -> int:
+    def passes_of(self, encoding: Encoding) -> int:
         return len(self.units.numbers(encoding))
+
+    def representatives(self, encoding: Encoding) -> Any:
+        return np.arange(len(self.units.numbers(encoding)))
 
     def maps(self, encodings: Sequence[Encoding]) -> list[DependenceMap]:
         self.asked += encodings

@@ -308,13 +308,21 @@ def test_people_are_told_of_in_files_of_their_own_and_in_large_numbers_alone(
 def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(
     tracked_workspace: Path, seqmlm: Callable[..., Any]
 ) -> None:
-    loaded = random_model("ehr", EventsTokenizer.train(histories(40), min_subjects=1))
+    others = [  # another code of one family
+        replace(one, events=tuple(replace(x, code=x.code.replace("I50.9", "I50.1")) for x in one.events))
+        for one in histories(40)
+    ]
+    tokenizer = EventsTokenizer.train([*histories(40), *others], min_subjects=1)
+    loaded = random_model("ehr", tokenizer)
     folder = tracked_workspace / "model"
     model_folder.write(folder, loaded.rows, loaded.tokenizer, replace(loaded.card, sensitive=False))
     table = tracked_workspace / "events.csv"
-    codes = ["DRUG//metformin", "DRUG//sertraline", "DRUG//metformin", "DRUG//metformin"]
-    lines = [f"one,20{10 + year}-01-01,{code}" for year, code in enumerate(codes)]
-    table.write_text("subject_id,time,code\n" + "\n".join(lines) + "\n")
+
+    def write(*codes: str) -> None:
+        lines = [f"one,{1800 + year}-01-01,{code}" for year, code in enumerate(codes)]
+        table.write_text("subject_id,time,code\n" + "\n".join(lines) + "\n")
+
+    write("DRUG//metformin", "DRUG//sertraline", "DRUG//metformin", "DRUG//metformin")
 
     def pairs(*flags: str) -> list[tuple[int, int]]:
         done = seqmlm("structure", folder, table, "--all", *flags)
@@ -323,11 +331,19 @@ def test_records_of_a_code_are_one_unit_unless_they_shall_stand_apart(
 
     assert pairs() == pairs("--method", "cpmi") == pairs("--method", "pmi") == [(0, 1)]
     assert len(pairs("--apart")) == 6
-    passes = [
-        seqmlm("structure", folder, table, "--method", "cpmi", "--dry-run", "--json", *flags).json["passes"]
-        for flags in ([], ["--apart"])
-    ]
-    assert passes == [3, 10]
+
+    def passes(*flags: str) -> int:
+        asked = ("structure", folder, table, "--json", *flags)
+        found: list[int] = [seqmlm(*asked, *dry).json["passes"] for dry in (["--dry-run"], [])]
+        assert found[0] == found[1], "what is announced is what is done"
+        return found[0]
+
+    assert passes("--method", "cpmi") == 3
+    assert passes("--method", "cpmi", "--apart") == 10
+    write("ICD10//I50.1", "ICD10//I50.9", "ICD10//I50.1", "DRUG//metformin")
+    assert passes("--method", "cpmi") == 6, "codes of one family are not one code"
+    write(*(["DRUG//metformin", "DRUG//sertraline"] * 100), "DRUG//calcitriol")
+    assert pairs("--method", "cpmi") == [(0, 1), (0, 200), (1, 200)], "once, whatever the windows"
 
 
 def test_a_family_has_one_map_of_its_first_row(
@@ -458,7 +474,7 @@ def test_a_checkpoint_of_transformers_has_the_maps_of_transformers(
         ({"resume": True}, UsageError, "--resume continues"),
         ({"truth": Path("nowhere.json")}, DataError, "no such file"),
         ({"folder": Path("out"), "truth": Path("empty.json")}, DataError, "none of the sequences is in"),
-        ({"together": True}, UsageError, "no names that come again: leave out --together"),
+        ({"together": True}, UsageError, "does not say which units have one name: leave out --together"),
         ({"paths": ("empty.fasta",), "truth": Path("empty.json")}, DataError, "the file is empty"),
     ],
 )

@@ -20,7 +20,7 @@ import numpy as np
 
 from seqmlm.domains.code import formulas
 from seqmlm.domains.code.syntax import syntax
-from seqmlm.domains.samples import Sample, checked_count, write_lines, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 KINDS = ("operator", "operands", "variable", "exception")
 NOUNS = (
@@ -230,8 +230,8 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
     modules, bugs = draw(count, seed)
     lines = {path: text.splitlines() for path, text in modules.items()}
     drawn = list(formulas.draw(count, seed))
-    write_lines(out / formulas.FILE, (json.dumps(one.row()) for one in drawn))
-    return write_sample(out, FOLDER, lines, truth(count, seed, modules, bugs) | formulas.truth(drawn))
+    apart = {formulas.FILE: [json.dumps(one.row()) for one in drawn]}
+    return write_sample(out, FOLDER, lines, truth(count, seed, modules, bugs) | formulas.truth(drawn), apart)
 
 
 def _path(number: int) -> str:

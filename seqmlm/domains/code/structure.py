@@ -198,7 +198,7 @@ def _begins(
     )
     if {offset for own in links for link in own for offset in link} <= at.keys():
         return at
-    problems.note("source whose tokens could not be aligned with its syntax: it is not judged")
+    problems.note("source whose tokens could not be aligned with its truth: it is not judged")
     return None
 
 

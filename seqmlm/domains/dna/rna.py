@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
+from seqmlm.domains.dna.structure import bracketed
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 FILE = "rna.genes"
@@ -49,22 +50,6 @@ FOLDS = {
 }
 
 
-def paired(structure: str, opens: str, closes: str) -> list[tuple[int, int]]:
-    """The pairs that one kind of bracket makes, by their first base.
-
-    >>> paired("(A.).a", "(", ")"), paired("(A.).a", "A", "a")
-    ([(0, 3)], [(1, 5)])
-    """
-    waiting: list[int] = []
-    found = []
-    for place, letter in enumerate(structure):
-        if letter == opens:
-            waiting.append(place)
-        elif letter == closes:
-            found.append((waiting.pop(), place))
-    return sorted(found)
-
-
 class Gene(NamedTuple):
     """One drawn gene; pairs are 0-based places of its sequence."""
 
@@ -87,13 +72,14 @@ def draw(n: int, seed: int) -> Iterator[Gene]:
     for number in range(n):
         family = random.choice(list(FOLDS))
         structure, consensus = FOLDS[family]
-        stems, motifs = paired(structure, "(", ")"), paired(structure, "A", "a")
-        first = {i for i, _ in stems + motifs}
+        pairs = sorted(bracketed(structure))
+        stems, motifs = ([(i, j) for i, j in pairs if structure[i] == mark] for mark in "(A")
+        first = {i for i, _ in pairs}
         letters = [
             _base(random, base, PREFERRED_PAIR if place in first else PREFERRED)
             for place, base in enumerate(consensus)
         ]
-        for i, j in stems + motifs:
+        for i, j in pairs:
             letters[j] = reverse_complement(letters[i])
         before, after = ("".join(random.choices(BASES, k=random.randint(0, MOST_BESIDE))) for _ in range(2))
         shift = len(before)

@@ -1,10 +1,10 @@
 """The DNA sample: contigs with motifs, stems, soft-masked repeats and foreign inserts at known places.
 
-Beside them are genes of RNA families (`seqmlm.domains.dna.rna`), planted for maps of dependence.
+All that is planted there may lie on either strand. What can be learnt is exact: a motif's columns are
+independent of each other given where it is, the two bases of a pair in a stem determine each other, and a
+base of a repeat is that of its consensus but for independent mutations.
 
-All that is planted may lie on either strand. What can be learnt is exact: a motif's columns are independent
-of each other given where it is, the two bases of a pair in a stem determine each other, and a base of a
-repeat is that of its consensus but for independent mutations.
+Beside them are genes of RNA families (`seqmlm.domains.dna.rna`), planted for maps of dependence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from seqmlm.domains.dna import rna
-from seqmlm.domains.samples import Sample, checked_count, write_lines, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 from seqmlm.tokenizers.nucleotide import BASES, reverse_complement
 
 DEFAULT_COUNT = 1500
@@ -160,8 +160,8 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
             for start, end in contig.inserts
         ],
     }
-    write_lines(out / rna.FILE, _fasta(genes))
-    return write_sample(out, "dna.fasta", _fasta(contigs), truth | rna.truth(genes))
+    apart = {rna.FILE: _fasta(genes)}
+    return write_sample(out, "dna.fasta", _fasta(contigs), truth | rna.truth(genes), apart)
 
 
 def _fasta(drawn: Sequence[Planted] | Sequence[rna.Gene]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,15 +143,26 @@ def _above(values: Doubles, can: Bools) -> Doubles:
 
 
 def brackets(size: int, pairs: Iterable[Pair]) -> str:
-    """Nested pairs in dot-bracket notation.
+    """Pairs in dot-bracket notation; those that cross more others are letters, as `bracketed` reads them.
 
-    >>> brackets(5, [(0, 4)])
-    '(...)'
+    >>> brackets(6, [(0, 4), (1, 3), (2, 5)])
+    '((A))a'
     """
+    every = set(pairs)
+    crossed = {pair: [other for other in every if _cross(pair, other)] for pair in every}
+    level: dict[Pair, int] = {}
+    for pair in sorted(every, key=lambda one: (len(crossed[one]), one)):
+        taken = {level.get(other) for other in crossed[pair]}
+        level[pair] = next(number for number in count() if number not in taken)
     letters = ["."] * size
-    for i, j in pairs:
-        letters[i], letters[j] = "(", ")"
+    for (i, j), number in level.items():
+        letters[i], letters[j] = "()" if number == 0 else (chr(64 + number), chr(96 + number))
     return "".join(letters)
+
+
+def _cross(one: Pair, other: Pair) -> bool:
+    (a, b), (c, d) = sorted((one, other))
+    return a < c < b < d
 
 
 def bracketed(text: str) -> frozenset[Pair]:

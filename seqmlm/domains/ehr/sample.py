@@ -418,7 +418,7 @@ def write_files(out: Path, patients: Sequence[Patient], truth: dict[str, Any]) -
     """Write both folders and `truth.json`; the MEDS folder is the sample's data."""
     _write_meds(out / MEDS, patients)
     _write_synthea(out / SYNTHEA, patients)
-    return Sample(files=(out / MEDS,), truth=write_truth(out, truth))
+    return Sample(files=(out / MEDS,), truth=write_truth(out, truth), apart=(out / SYNTHEA,))
 
 
 def _write_meds(folder: Path, patients: Sequence[Patient]) -> None:

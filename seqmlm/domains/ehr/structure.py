@@ -27,19 +27,15 @@ Codes = frozenset[str]
 
 
 class CodesDecoder(NetworkDecoder):
-    """Codes that depend on each other; names are codes without bins of values.
+    """Codes that depend on each other; a unit is named, and spelled, as its code, whatever its value.
 
     All records of a code are hidden together: a chronic one is recorded again and again, so that one record
     more tells nothing of others.
     """
 
-    together: bool = True
+    together: bool | None = True
     lag: ClassVar[str] = "lag_days"
     fewest: ClassVar[int] = SMALLEST
-
-    def names(self, record: Record, units: Sequence[str]) -> Sequence[str]:
-        """The codes: a unit is spelled as its code, whatever its value."""
-        return units
 
     def times(self, record: Record, names: Sequence[str]) -> Mapping[str, float]:
         """Days from 1970 to the first record of each code."""

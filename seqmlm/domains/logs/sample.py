@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from seqmlm.domains.logs import jobs
-from seqmlm.domains.samples import Sample, checked_count, write_lines, write_sample
+from seqmlm.domains.samples import Sample, checked_count, write_sample
 
 START, END = "start", "end"
 
@@ -229,8 +229,8 @@ def write(out: Path, n: int | None, seed: int) -> Sample:
         _line(one.time, one.component, f"{_filled(one.text, fields)} request_id={one.session}")
         for one in written
     )
-    write_lines(out / jobs.FILE, traced)
-    return write_sample(out, FILE, lines, truth(count, seed, requests) | jobs.truth(planted))
+    known = truth(count, seed, requests) | jobs.truth(planted)
+    return write_sample(out, FILE, lines, known, {jobs.FILE: traced})
 
 
 def _request(begin: float, rng: np.random.Generator) -> Request:

@@ -11,6 +11,7 @@ import pytest
 from seqmlm.data.problems import Problems
 from seqmlm.data.record import Record
 from seqmlm.domains.dna import DNA
+from seqmlm.domains.dna.rna import FOLDS
 from seqmlm.domains.dna.structure import (
     StemsDecoder,
     bracketed,
@@ -165,6 +166,8 @@ def test_brackets_there_and_back() -> None:
     assert brackets(17, STEM) == "...(((.....)))..."
     assert bracketed("...(((.....)))...") == STEM
     assert bracketed("<<..AA>>.aa") == {(0, 7), (1, 6), (4, 10), (5, 9)}
+    for crossing in (*(fold.structure for fold in FOLDS.values()), "((B)A)ba", "(A).a"):
+        assert brackets(len(crossing), bracketed(crossing)) == crossing
     for wrong in ("((..)", "(..))", "(..>"):
         with pytest.raises(ValueError, match="place"):
             bracketed(wrong)
