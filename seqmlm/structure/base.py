@@ -215,13 +215,11 @@ class Estimator(ABC):
         """
         own = self.settings
         if len(np.unique(places.unit)) == len(places.unit):  # a token a unit; of some units there is none
-            values, error = (
-                None if one is None else _spread(one, places.unit, places.count) for one in (directed, error)
-            )
+            values = _spread(directed, places.unit, places.count)
+            error = None if error is None else _spread(error, places.unit, places.count)
         else:
             error = None
             values = aggregated(directed, places.unit, places.count, columns=own.columns, rows=own.rows)
-        assert values is not None
         if error is not None:
             error = np.sqrt(symmetrized(error**2)) / (np.sqrt(2) if own.symmetric == "mean" else 1.0)
         values = symmetrized(values, own.symmetric)
