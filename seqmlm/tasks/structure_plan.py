@@ -226,12 +226,14 @@ class Plan:
         )
 
     def check(self) -> None:
-        """Refuse null models of sequences whose units cannot be moved, by the first sequence.
+        """Refuse null models of sequences whose units cannot be moved, by the first sequence of a file.
 
         Raises:
             UsageError: it is one of these.
         """
-        if self.config.null and (first := next(self.again(), None)) is not None:
+        if not self.config.null or "-" in self.config.paths:
+            return
+        if (first := next(self.again(), None)) is not None:
             space, kind = self.session.tokenizer.space, self.config.null_model
             next(nulls(first.encodings[0], space, 1, kind=kind))
 

@@ -400,6 +400,33 @@ def test_what_it_takes_is_estimated_from_the_input(
     assert "passes" in seqmlm("structure", model, fasta, "--dry-run").out
 
 
+def test_null_models_leave_standard_input_unread(
+    model: str, equal: list[Equal], seqmlm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b">one\nMKTAYIAK\n")))
+    done = seqmlm("structure", model, "-", "--format", "fasta", "--null", "2", "--all")
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert len(rows) == 8 * 7 / 2
+    assert all(row["p"] is not None for row in rows)
+
+
+def test_units_that_cannot_be_moved_are_refused_before_anything_is_written(
+    tracked_workspace: Path, seqmlm: Callable[..., Any]
+) -> None:
+    loaded = random_model("ehr", EventsTokenizer.train(histories(40), min_subjects=1))
+    folder, out = tracked_workspace / "model", tracked_workspace / "out"
+    model_folder.write(folder, loaded.rows, loaded.tokenizer, loaded.card)
+    table = tracked_workspace / "events.csv"
+    table.write_text(
+        "subject_id,time,code\none,2010-01-01,DRUG//metformin\none,2010-01-01,DRUG//sertraline\n"
+    )
+    done = seqmlm("structure", folder, table, "--null", "3", "--out", out)
+    assert done.code == 2
+    assert "cannot be moved alone: leave out --null" in done.err
+    assert not out.exists()
+
+
 def test_a_model_that_is_asked_goes_on_to_the_same_bytes(
     model: str, fasta: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
