@@ -276,6 +276,7 @@ def dry_run(config: StructureConfig, progress: Progress | None = None) -> dict[s
     config = replace(config, summary=True)
     config.check()
     plan = Plan(config, replace(config, out=Path(EDGES)).open(), told)
+    plan.check()
     work = estimate(plan)
     return {"method": plan.maps.name, "passes": round(work.passes), "seconds": work.seconds}
 

@@ -120,7 +120,7 @@ class StructureConfig(GapConfig):
         own = {name: getattr(self, name) for name in names}
         for name in ("apc", "together"):
             if own[name] is None:
-                own[name] = bool(getattr(decoder, name, False))
+                own[name] = decoder is not None and bool(getattr(decoder, name))
         return StructureSettings(**own)
 
     def request(self, session: Session) -> dict[str, Any]:

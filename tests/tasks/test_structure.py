@@ -421,9 +421,10 @@ def test_units_that_cannot_be_moved_are_refused_before_anything_is_written(
     table.write_text(
         "subject_id,time,code\none,2010-01-01,DRUG//metformin\none,2010-01-01,DRUG//sertraline\n"
     )
-    done = seqmlm("structure", folder, table, "--null", "3", "--out", out)
-    assert done.code == 2
-    assert "cannot be moved alone: leave out --null" in done.err
+    for asked in (("--out", out), ("--dry-run",)):
+        done = seqmlm("structure", folder, table, "--null", "3", *asked)
+        assert done.code == 2
+        assert "cannot be moved alone: leave out --null" in done.err
     assert not out.exists()
 
 
