@@ -88,7 +88,7 @@ APART: Row = {"together": False}
 """Records of a code one by one."""
 BOTH: Mapping[str, Row] = {"cmi": CMI, "cpmi": CPMI}
 FIELDS = {
-    "text": Field("text.txt", 400, 40, 3000, BOTH, CPMI),
+    "text": Field("text.txt", 400, 40, 3000, BOTH, CPMI, nulled=40),
     "protein": Field(
         "protein.fasta",
         1200,
@@ -142,7 +142,7 @@ FIELDS = {
         learnt=4000,
         held_out=400,
     ),
-    "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI),
+    "logs": Field("jobs.trace", 300, 60, 2000, BOTH, CMI, nulled=40),
 }
 INDIRECT = ("protein", "ehr", "logs")
 
