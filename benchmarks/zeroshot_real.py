@@ -3,7 +3,7 @@
     sst2       sentiment of 872 sentences by prompts; rivals: an opinion lexicon, always one class
     crows      CrowS-Pairs, shared tokens: 50 % is ideal, there is no rival
     winogender 240 pairs that differ in the pronoun
-    code       what stands in gaps of held-out Python functions (`--cloze all`); rivals: the most frequent,
+    code       what stands in gaps of held-out Python functions (`code_gaps.py`); rivals: the most frequent,
                and counts of what stands between the same neighbours in all other gaps
     quixbugs   the buggy line of 40 programs (first, and among three), and whether the repair is more
                probable; rivals: a 5-gram with the rest of the file, length
@@ -41,15 +41,15 @@ from anomaly_logs import log_flags
 from anomaly_models import trained
 from anomaly_quixbugs import quixbugs
 from anomaly_sessions import hdfs, records_of, write_sessions
+from code_gaps import KINDS, counted, gaps, predicted
 
 from seqmlm.data.problems import Problems
 from seqmlm.domains.ehr import EHR
-from seqmlm.evaluation.intervals import Rate, bootstrap_weights, exact_rate, summarized
+from seqmlm.evaluation.intervals import bootstrap_weights, exact_rate, summarized
 from seqmlm.inference.cloze import Cloze
 from seqmlm.inference.model_folder import LoadedModel
 from seqmlm.inference.session import Session
 from seqmlm.tasks.bias import BiasConfig, measure_bias
-from seqmlm.tasks.clozes import ClozesConfig, ask_clozes
 from seqmlm.tasks.variants import VariantsConfig, judge_variants
 from seqmlm.tasks.zeroshot import ZeroshotConfig, zeroshot
 
@@ -121,34 +121,23 @@ def bias(name: str, file: str, data: Path, out: Path, seed: int, minutes: float)
 
 
 def code(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
-    """Gaps made of held-out files, as `seqmlm zeroshot --cloze` makes them."""
+    """Gaps made of held-out functions."""
     found = FIELDS["code"](data, out)
-    model = trained(out, "code", "code", found.files, found.flags, seed, minutes)
-    held = out / "code-functions"
-    held.mkdir(exist_ok=True)
-    for number, text in enumerate(found.texts):
-        (held / f"{number:05}.py").write_text(text)
-    rows = out / f"code-gaps-{seed}.jsonl"
-    config = ClozesConfig(
-        model=str(model.path), paths=(str(held),), limit=QUESTIONS, seed=seed, out=rows, on_error="skip"
-    )
-    for kind, one in ask_clozes(config, sys.stdout).kinds.items():
-        best = max(("counts", one.counts), ("most frequent", one.majority), key=lambda rival: rival[1])
-        yield {
-            "set": f"code: {kind}",
-            "asked": "model",
-            "accuracy": one.accuracy,
-            "low": one.low,
-            "high": one.high,
-            "n": one.n,
-            "rival": best[0],
-            "gain": one.gain,
-            "gain_low": one.gain_low,
-            "gain_high": one.gain_high,
+    cloze = Cloze(Session(trained(out, "code", "code", found.files, found.flags, seed, minutes)))
+    asked = [(number, gap) for number, text in enumerate(found.texts) for gap in gaps(text)]
+    others = {kind: [gap for _, gap in asked if gap.kind == kind] for kind in KINDS}
+    rival = {kind: dict(zip(map(id, own), counted(own), strict=True)) for kind, own in others.items()}
+    drawn = sorted(np.random.default_rng(seed).permutation(len(asked))[:QUESTIONS].tolist())
+    for kind in KINDS:
+        own = [asked[one] for one in drawn if asked[one][1].kind == kind]
+        truth = np.array([gap.answer for _, gap in own])
+        [(usual, _)] = Counter(truth.tolist()).most_common(1)
+        rivals = {
+            "counts": truth == np.array([rival[kind][id(gap)] for _, gap in own]),
+            "most frequent": truth == usual,
         }
-        for name, value in (("counts", one.counts), ("most frequent", one.majority)):
-            rate = exact_rate(round(value * one.n), one.n)
-            yield {"set": f"code: {kind}", "asked": name, **_told(rate)}
+        right = truth == np.array([predicted(cloze, gap) for _, gap in own])
+        yield from compared(f"code: {kind}", right, rivals, groups=[number for number, _ in own])
 
 
 def bugs(data: Path, out: Path, seed: int, minutes: float) -> Iterator[Row]:
@@ -328,10 +317,6 @@ def compared(
             gain = summarized(float(apart.mean()), drawn)
             row |= {"rival": best, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high, **more}
         yield row
-
-
-def _told(rate: Rate) -> Row:
-    return {"accuracy": rate.value, "low": rate.low, "high": rate.high, "n": rate.trials}
 
 
 ARMS: dict[str, Callable[[Path, Path, int, float], Iterator[Row]]] = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from seqmlm.cli import options as opt
-from seqmlm.cli.output import end_as_asked, tell
+from seqmlm.cli.output import end_as_asked, print_json, tell
 
 
 def zeroshot(
@@ -29,19 +29,6 @@ def zeroshot(
     task: Annotated[
         Path | None, typer.Option(help="YAML file with `templates` (a list) and `labels` (class: [words]).")
     ] = None,
-    cloze: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND,...|all",
-            help="In place of a template: gaps made of the data themselves, of these kinds (source code: "
-            "operator, bracket, exception, type, argument, variable; logs: event, next, severity, service). "
-            "What stood there is the truth.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="With --cloze: so many gaps, drawn evenly. Default: all.")
-    ] = None,
-    seed: opt.Seed = 0,
     truth: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column of the true class, to evaluate by.")
     ] = None,
@@ -88,10 +75,6 @@ def zeroshot(
 
     Example: seqmlm zeroshot english reviews.txt --template 'The review is [MASK].' --label good=good
     --label bad=bad
-
-    Example: seqmlm zeroshot python src/ --cloze operator,variable --limit 1000 --out gaps.jsonl --json
-
-    Example: seqmlm zeroshot shop app.log --cloze next,severity --limit 2000 --json
     """
     given = locals()
     import sys
@@ -103,11 +86,6 @@ def zeroshot(
 
     if json_output and out is None:
         raise UsageError("--json prints the summary on standard output: name a file for the rows with --out")
-    if cloze is not None:
-        _clozes(given, cloze)
-        return
-    if limit is not None:
-        raise UsageError("--limit is about gaps made of data: add --cloze, such as --cloze all")
     labels: dict[str, tuple[str, ...]] = {}
     for text in given.pop("label") or ():
         name, equals, words = text.partition("=")
@@ -117,39 +95,10 @@ def zeroshot(
             raise UsageError(f"--label names the class {name.strip()!r} twice: give all its words at once")
         labels[name.strip()] = tuple(word.strip() for word in words.split(","))
     templates = tuple(given.pop("template") or ())
-    own = {name: value for name, value in given.items() if name not in ("cloze", "limit", "seed")}
-    config = opt.configured(ZeroshotConfig, own, labels=labels, templates=templates)
+    config = opt.configured(ZeroshotConfig, given, labels=labels, templates=templates)
     with ScoringConsole() as console:
         result = classify(config, sys.stdout, console)
-    _tell(result, given)
-
-
-def _clozes(given: dict[str, Any], cloze: str) -> None:
-    """Ask about gaps made of the data."""
-    import sys
-
-    from seqmlm.cli.console import ScoringConsole
-    from seqmlm.errors import UsageError
-    from seqmlm.tasks.clozes import ClozesConfig, ask_clozes
-
-    if name := next(
-        (name for name in ("template", "label", "task", "truth", "sensitivity") if given[name]), None
-    ):
-        raise UsageError(f"--cloze makes its gaps of the data, and --{name} is of templates: leave one out")
-    of_templates = ("cloze", "template", "label", "task", "truth", "calibration", "sensitivity")
-    own = {name: value for name, value in given.items() if name not in of_templates}
-    kinds = tuple(kind.strip() for kind in cloze.split(","))
-    config = opt.configured(ClozesConfig, own, kinds=kinds)
-    with ScoringConsole() as console:
-        result = ask_clozes(config, sys.stdout, console)
-    _tell(result, given)
-
-
-def _tell(result: Any, given: dict[str, Any]) -> None:
-    """Say how it came out, and end as a signal has asked."""
-    from seqmlm.cli.output import print_json
-
     tell(result.sentence())
-    if given["json_output"]:
+    if json_output:
         print_json(result.to_dict())
-    end_as_asked(result.written.stopped, given["out"])
+    end_as_asked(result.written.stopped, out)

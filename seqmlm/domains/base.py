@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -27,7 +27,7 @@ from seqmlm.anomaly.values import Row
 from seqmlm.data.files import expand, is_reference, stem_suffix
 from seqmlm.data.readers.huggingface import by_split, decides, is_saved, is_shards, read_parquet
 from seqmlm.data.record import Record
-from seqmlm.domains.holes import MASK, Prompt, Question, frame, put, read_holes
+from seqmlm.domains.holes import MASK, Prompt, frame, put, read_holes
 from seqmlm.domains.samples import TRUTH, Sample, overlap
 from seqmlm.engine.masking.base import MaskingConfig
 from seqmlm.engine.types import Encoding, Ids
@@ -154,7 +154,6 @@ class Domain(ABC):
         hidden: how a masked place is shown to a person.
         gaps: how people write a gap in a sequence (`seqmlm.domains.holes`), beside the model's mask token.
         empty: a raw sequence of nothing.
-        question_kinds: what `questions` can ask about. property_kinds: of them, properties of units.
         changes_level: level at which `changes` are scored; None where the field has none.
         planted_in: what the anomalies of the sample's truth call the record they are in.
     """
@@ -171,8 +170,6 @@ class Domain(ABC):
     hidden: ClassVar[str] = MASK
     gaps: ClassVar[tuple[str, ...]] = (MASK,)
     empty: ClassVar[Any] = ""
-    question_kinds: ClassVar[tuple[str, ...]] = ()
-    property_kinds: ClassVar[tuple[str, ...]] = ()
     changes_level: ClassVar[str | None] = None
     planted_in: ClassVar[str] = "id"
 
@@ -487,10 +484,6 @@ class Domain(ABC):
     def candidates(self, tokenizer: Tokenizer) -> Sequence[str] | None:
         """What can stand in a gap of one unit, where that is less than the vocabulary; else None."""
         return None
-
-    def questions(self, record: Record, kinds: Collection[str]) -> Iterator[Question]:
-        """Gaps made of a record, in order, of some `question_kinds`."""
-        return iter(())
 
     def variants(self) -> Variants:
         """What the field knows of variants: how they are written, checked and predicted without a model.

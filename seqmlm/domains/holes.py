@@ -46,31 +46,6 @@ class Prompt:
         return [hole.tokens for hole in self.holes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """A gap made of data that have something there: what is it?
-
-    Args:
-        kind: what stands there, as the field calls it ("operator").
-        prompt: the part of the data around it, with one gap; further ones stay unknown.
-        line: of the record, from 1 on.
-        answer: what stands there. candidates: what could, the answer among them, each once.
-        beside: what stands in front of it and behind it, for counting.
-        stands: place in the record of the unit that stands in the gap, where any unit of the model could and
-            candidates are not listed. `answer` is then "", or a property of the unit (`property_kinds`).
-        unit: what the model calls that unit; known when it has read the record.
-    """
-
-    kind: str
-    prompt: Prompt
-    line: int
-    answer: str
-    candidates: tuple[str, ...] = ()
-    beside: tuple[str, str] = ("", "")
-    stands: int | None = None
-    unit: str = ""
-
-
 MASK = "[MASK]"
 _FIELD = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 

@@ -121,12 +121,11 @@ class Cloze:
         encodings = self.tokenizer.encode_batch([one.raw for one in filled])
         return [self.rule.open(own, one.spans) for own, one in zip(encodings, filled, strict=True)]
 
-    def guesses(self, gapped: Sequence[Gapped], k: int, gap: int | None = None) -> list[list[list[Guess]]]:
+    def guesses(self, gapped: Sequence[Gapped], k: int) -> list[list[list[Guess]]]:
         """The most probable units of all gaps, while all of them are hidden.
 
         Args:
             k: how many of each.
-            gap: tell of this gap alone.
 
         Returns:
             For each sequence, for each unit of its gaps in order: guesses, the most probable first.
@@ -135,7 +134,7 @@ class Cloze:
         width = k if self._allowed is None else self.symbols
         want = top(width)
         found = []
-        queries, of = self._windows(gapped, gap)
+        queries, of = self._windows(gapped)
         parts: dict[tuple[int, int], list[list[Guess]]] = {}
         answers = self.session.conditionals().ask(queries, self.rule.needs(want))
         for query, answer, (number, at, window) in zip(queries, answers, of, strict=True):
@@ -147,8 +146,7 @@ class Cloze:
                 self._named(one, own, k) for one, own in zip(ids.tolist(), log_probs.tolist(), strict=True)
             ]
         for number, one in enumerate(gapped):
-            told = range(len(one.gaps)) if gap is None else [gap]
-            found.append([units for at in told for units in parts[number, at]])
+            found.append([units for at in range(len(one.gaps)) for units in parts[number, at]])
         return found
 
     def fits(self, gapped: Sequence[Gapped], gap: int = 0) -> list[Fit]:
@@ -255,14 +253,12 @@ class Cloze:
         """How many units there are that could stand in a gap."""
         return self.rule.symbols if self.rule.names is None else len(self.rule.names)
 
-    def _windows(
-        self, gapped: Sequence[Gapped], only: int | None = None
-    ) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
-        """The questions about all gaps, or one; where all of a sequence fit one window, they are one."""
+    def _windows(self, gapped: Sequence[Gapped]) -> tuple[list[Query], list[tuple[int, int, Gapped]]]:
+        """The questions about all gaps; where all of a sequence fit one window, they are one."""
         longest = self.session.card.max_length
         queries, of = [], []
         for number, one in enumerate(gapped):
-            for gap in range(len(one.gaps)) if only is None else [only]:
+            for gap in range(len(one.gaps)):
                 window = self.rule.narrowed(one, gap, longest)
                 queries.append(self.rule.ask_gaps(window))
                 of.append((number, gap, window))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,6 @@ from seqmlm.tokenizers.lexers.source import LANGUAGES, SourceText
 
 if TYPE_CHECKING:
     from seqmlm.data.problems import Problems
-    from seqmlm.domains.holes import Question
     from seqmlm.domains.structure import Decoder
     from seqmlm.reports.pictures import Picture
 
@@ -61,10 +60,6 @@ class CodeDomain(Domain):
         max_length=512,
         model={"layers": "nearby.v1", "initialization": "unigram.v1"},
         validation=0.1,  # of packages, which are few and unequal
-    )
-
-    question_kinds: ClassVar[tuple[str, ...]] = (
-        *("operator", "bracket", "exception", "type", "argument", "variable"),
     )
 
     @property
@@ -119,12 +114,6 @@ class CodeDomain(Domain):
     def row(self, record: Record) -> dict[str, Any]:
         """The text and its language."""
         return {"text": str(record.raw), "language": getattr(record.raw, "language", "")}
-
-    def questions(self, record: Record, kinds: Collection[str]) -> Iterator[Question]:
-        """Operators, brackets, exceptions, types, arguments and variables of Python."""
-        from seqmlm.domains.code.clozes import questions
-
-        return questions(record.raw, kinds)
 
     def decoder(self) -> Decoder:
         """Trees over lexer tokens."""

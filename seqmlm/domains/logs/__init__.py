@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,8 +13,7 @@ from seqmlm.anomaly.faults import Fault
 from seqmlm.anomaly.levels import Level
 from seqmlm.data.record import Record
 from seqmlm.domains.base import Domain, DomainDefaults, Format, dataset_format
-from seqmlm.domains.holes import Prompt, Question, escaped, frame
-from seqmlm.domains.logs.clozes import KINDS, PROPERTIES, questions, starts_of, with_lines
+from seqmlm.domains.holes import Hole, Prompt, escaped, frame
 from seqmlm.domains.logs.readers import READERS
 from seqmlm.domains.logs.readers.events import LogLines
 from seqmlm.domains.samples import Sample, whole
@@ -43,8 +43,6 @@ class LogsDomain(Domain):
     unit: ClassVar[str] = "line"
     followed: ClassVar[bool] = True
     empty: ClassVar[LogLines] = LogLines(lines=())
-    question_kinds: ClassVar[tuple[str, ...]] = KINDS
-    property_kinds: ClassVar[tuple[str, ...]] = PROPERTIES
     formats: ClassVar[Mapping[str, Format]] = {
         name: Format(read=read, suffixes=_SUFFIXES if name == "auto" else ())
         for name, read in READERS.items()
@@ -161,26 +159,22 @@ class LogsDomain(Domain):
         gaps = [place for place, line in enumerate(stripped) if line in forms]
         escaped = {f"\\{form}" for form in forms}
         lines = [line[1:] if line in escaped else own for line, own in zip(stripped, raw.lines, strict=True)]
-        return with_lines(raw, lines, gaps)
+        return _with_gaps(raw, lines, gaps)
 
     def filled(self, prompt: Prompt, texts: Sequence[str]) -> Prompt:
         """A message in place of each missing line."""
         if not isinstance(prompt.raw, LogLines):
             return super().filled(prompt, texts)
-        lines, starts = list(prompt.raw.lines), starts_of(prompt.raw.lines)
+        lines, starts = list(prompt.raw.lines), _starts(prompt.raw.lines)
         places = [starts.index(hole.start) for hole in prompt.holes]
         for place, text in zip(places, texts, strict=True):
             lines[place] = text
-        return with_lines(prompt.raw, lines, places)
+        return _with_gaps(prompt.raw, lines, places)
 
     def show(self, tokenizer: Tokenizer, raw: Any, encoding: Encoding, asked: Ids, predicted: Ids) -> str:
         """As `Domain.show`, with a mark where a line ends."""
         text = self.spelled(raw)
         return super().show(tokenizer, text.replace("\n", "⏎"), encoding, asked, predicted)
-
-    def questions(self, record: Record, kinds: Collection[str]) -> Iterator[Question]:
-        """Lines, and what they say of severity and service."""
-        return questions(record, kinds)
 
     def decoder(self) -> Decoder:
         """A network of kinds of lines."""
@@ -193,6 +187,18 @@ class LogsDomain(Domain):
         from seqmlm.domains.logs import sample
 
         return sample.write(out, n, seed)
+
+
+def _starts(lines: Sequence[str]) -> list[int]:
+    """Where each line begins in the text of all."""
+    return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
+
+
+def _with_gaps(raw: LogLines, lines: Sequence[str], gaps: Sequence[int]) -> Prompt:
+    """Lines of which some are gaps."""
+    starts = _starts(lines)
+    holes = tuple(Hole(starts[place], starts[place] + len(lines[place])) for place in gaps)
+    return Prompt(raw=replace(raw, lines=tuple(lines)), holes=holes)
 
 
 LOGS = LogsDomain()

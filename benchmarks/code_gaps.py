@@ -1,8 +1,9 @@
-"""Gaps made of a Python file: which operator, bracket, exception, type, argument or variable stands here?
+"""Gaps made of a Python file: which operator, bracket, exception, argument or variable stands here?
 
-Each is asked with the lines around it, as far as a model may see. What could stand there is what a
-programmer would choose among: all operators, the exceptions and types that Python has or the file names, the
-local names of the function.
+Each is asked with the lines around it. What could stand there is what a programmer would choose among: all
+operators, the exceptions that Python has, the local names of the function. Candidates are ranked by their
+log-probability a token. The rival needs no model: of what stands between the same neighbours in all other
+gaps it takes the most frequent, else behind the same one, else anywhere.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import builtins
 import io
 import tokenize
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from seqmlm.domains.holes import Hole, Prompt, Question
+from seqmlm.domains.holes import Hole, Prompt
+from seqmlm.inference.cloze import Cloze
 from seqmlm.tokenizers.lexers.source import SourceText
 
-KINDS = ("operator", "bracket", "exception", "type", "argument", "variable")
+KINDS = ("operator", "bracket", "exception", "argument", "variable")
 
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">="),
@@ -47,8 +50,6 @@ EXCEPTIONS = (
     ),
     *("ZeroDivisionError", "OverflowError", "NameError", "FileNotFoundError", "PermissionError", "EOFError"),
 )
-TYPES = ("int", "str", "float", "bool", "bytes", "list", "dict", "set", "tuple", "object", "Any")
-
 LINES = 40
 """Lines in front of a gap and behind it that are part of the question."""
 
@@ -60,44 +61,69 @@ _BUILT_IN = {
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def questions(raw: Any, kinds: Collection[str]) -> Iterator[Question]:
-    """The gaps of a file, in order; none of one that is no Python, or cannot be parsed."""
-    text = str(raw)
-    if getattr(raw, "language", "") not in ("", "python"):
-        return
+class Gap(NamedTuple):
+    """A gap: its kind, the lines around it, what stands there, what could, and what stands beside it."""
+
+    kind: str
+    prompt: Prompt
+    answer: str
+    candidates: tuple[str, ...]
+    beside: tuple[str, str]
+
+
+def gaps(text: str) -> Iterator[Gap]:
+    """The gaps of a file, in order; none of one that cannot be parsed."""
     try:
         tree = ast.parse(text)
         tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.string.strip()]
     except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
         return
     lines = text.splitlines(keepends=True)
-    marks = (*_marks(tree, lines, tokens), *_names(tree, lines))
-    wanted = {place: (kind, *found) for kind, place, found in marks if kind in kinds}
+    marks = {place: (kind, *own) for kind, place, own in (*_marks(tree, lines, tokens), *_names(tree, lines))}
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
     for number, one in enumerate(tokens):
-        if one.start not in wanted:
+        if one.start not in marks:
             continue
-        kind, length, candidates = wanted[one.start]
+        kind, length, candidates = marks[one.start]
         last = tokens[number + length - 1]
         place, end = (starts[row - 1] + column for row, column in (one.start, last.end))
-        first = max(0, one.start[0] - 1 - LINES)
-        part = text[starts[first] : starts[min(len(lines), last.end[0] + LINES)]]
-        answer = text[place:end]
-        offset = starts[first]
+        first = starts[max(0, one.start[0] - 1 - LINES)]
+        part = text[first : starts[min(len(lines), last.end[0] + LINES)]]
         behind = tokens[number + length].string if number + length < len(tokens) else ""
-        yield Question(
+        yield Gap(
             kind=kind,
-            prompt=Prompt(
-                raw=SourceText(part, "python") if isinstance(raw, SourceText) else part,
-                holes=(Hole(place - offset, end - offset),),
-            ),
-            line=one.start[0],
-            answer=answer,
-            candidates=tuple(dict.fromkeys((*candidates, answer))),
+            prompt=Prompt(raw=SourceText(part, "python"), holes=(Hole(place - first, end - first),)),
+            answer=text[place:end],
+            candidates=tuple(dict.fromkeys((*candidates, text[place:end]))),
             beside=(tokens[number - 1].string if number else "", behind),
         )
+
+
+def predicted(cloze: Cloze, gap: Gap) -> str:
+    """The candidate with the largest log-probability a token."""
+    fits = cloze.fits(cloze.put([gap.prompt] * len(gap.candidates), [[one] for one in gap.candidates]))
+    return max(zip(gap.candidates, fits, strict=True), key=lambda own: own[1].log_prob / own[1].units)[0]
+
+
+def counted(found: Sequence[Gap]) -> list[str]:
+    """What counts of all other gaps (of one kind) take for each gap."""
+    around = Counter((*one.beside, one.answer) for one in found)
+    behind = Counter((one.beside[0], one.answer) for one in found)
+    alone = Counter(one.answer for one in found)
+    usual = {answer for answer, _ in alone.most_common(2)}
+
+    def guess(gap: Gap) -> str:
+        def known(answer: str) -> tuple[int, ...]:
+            own = int(answer == gap.answer)  # this gap itself
+            before = gap.beside[0]
+            return around[(*gap.beside, answer)] - own, behind[before, answer] - own, alone[answer] - own
+
+        here = {answer for before, answer in behind if before == gap.beside[0]}
+        return max(sorted(here | usual), key=known)
+
+    return [guess(one) for one in found]
 
 
 Mark = tuple[str, tuple[int, int], tuple[int, Sequence[str]]]
@@ -132,20 +158,11 @@ def _place(lines: Sequence[str], line: int, column: int) -> tuple[int, int]:
 
 
 def _names(tree: ast.Module, lines: Sequence[str]) -> Iterator[Mark]:
-    """Exceptions, types, and local names of functions, as arguments of calls and elsewhere."""
+    """Exceptions, and local names of functions, as arguments of calls and elsewhere."""
 
     def place(node: Any) -> tuple[int, int]:
         return _place(lines, node.lineno, node.col_offset)
 
-    annotations = [
-        one
-        for node in ast.walk(tree)
-        for one in (getattr(node, "annotation", None), getattr(node, "returns", None))
-        if isinstance(one, ast.Name)
-    ]
-    types = (*TYPES, *dict.fromkeys(one.id for one in annotations))
-    for one in annotations:
-        yield "type", place(one), (1, types)
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler | ast.Raise):
             raised: Any = node.type if isinstance(node, ast.ExceptHandler) else node.exc
